@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from token_trie.cli.options import Flags, ModelOptions, command, console, flags_of, read
+from token_trie.decisions.calibration import AloneName
 from token_trie.errors import ArgumentError
 from token_trie.questions.decide import decide as decide_
 from token_trie.questions.options import DecideOptions, FormName
@@ -94,7 +95,7 @@ def decide(
     except RefusedError as refused:
         raise ArgumentError(refused.placed) from refused
     over = _orders(orders)
-    calibration: Literal["contextual"] | None = None if raw else "contextual"
+    calibration: AloneName | None = None if raw else "contextual"
     answers = decide_(model.load(4096), about, asked, form=form, calibration=calibration, orders=over, **ask.given)
     shown = {name: answer_json(shape, answers[name]) for name, shape in body.questions.items()}
     for name, answer in answers.items():

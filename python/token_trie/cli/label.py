@@ -33,7 +33,7 @@ from token_trie.cli.options import (
 )
 from token_trie.cli.resume import ResultTable, digest
 from token_trie.cli.tables import Format, Table, TableRow, format_of, open_table
-from token_trie.decisions.calibration import Contextual
+from token_trie.decisions.calibration import NAMED, over_rows
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.gold import is_nothing
 from token_trie.decisions.many import choose_many
@@ -46,7 +46,7 @@ from token_trie.questions.answer import ChoiceAnswer
 from token_trie.questions.decide import decide_many, read_questions
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form
-from token_trie.questions.options import FORMS, FormName
+from token_trie.questions.options import FORMS, DecideOptions, FormName
 from token_trie.questions.question import Choice
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.template import Template, text_of, to_json
@@ -56,16 +56,14 @@ from token_trie.trust.calibration import Calibration
 from token_trie.trust.gate import Gate
 from token_trie.trust.rows import RowOptions, reader_of
 
-CalibrationName: TypeAlias = Literal["raw", "contextual", "batch"]
-
-_NAMES: dict[str, CalibrationName] = {"raw": "raw", "contextual": "contextual", "batch": "batch"}
+_RAW = "raw"
 
 
 @dataclass(frozen=True)
 class CalibrationOptions:
     """Calibration of labels, and the gate below which a person decides."""
 
-    given: CalibrationName | Calibration | None = None
+    given: str | Calibration | None = None
     """None: the default of a prompt or of a question."""
     gate: Gate | None = None
 
@@ -80,12 +78,12 @@ class CalibrationOptions:
         OSError
             A file cannot be read.
         """
-        if calibration is None or calibration in _NAMES:
+        if calibration is None or calibration == _RAW or calibration in NAMED:
             if target_accuracy is not None:
                 raise ArgumentError(
                     "--target-accuracy: needs --calibration FILE, a file from token-trie evaluate --fit"
                 )
-            return cls(None if calibration is None else _NAMES[calibration])
+            return cls(calibration)
         found = Calibration.load(Path(calibration))
         return cls(found, None if target_accuracy is None else found.gate(target_accuracy))
 
@@ -231,7 +229,7 @@ class PromptLabeller(RowLabeller):
     def _calibration(self) -> Any:
         given = self._calibrating.given
         if isinstance(given, str):
-            return {"raw": None, "contextual": Contextual(self.empty), "batch": "batch"}[given]
+            return None if given == _RAW else NAMED[given].with_prompt(self.empty)
         return given
 
     def read(self, answer: Decision[str]) -> Labelled:
@@ -294,8 +292,8 @@ class QuestionLabeller(RowLabeller):
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
         """Yield an answer or an error for each row."""
         given: Any = self._calibrating.given
-        if given is None or given == "raw":
-            given = "contextual" if given is None else None
+        if given is None:
+            given = DecideOptions.calibration
         row_options = self.row_options
         return decide_many(
             llm,
@@ -304,7 +302,7 @@ class QuestionLabeller(RowLabeller):
             on_error="return",
             form=row_options.form,
             examples=row_options.examples,
-            calibration=given,
+            calibration=None if given == _RAW else given,
         )
 
     def read(self, answer: ChoiceAnswer[str]) -> Labelled:
@@ -416,9 +414,10 @@ def label(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="The correction of the probabilities. contextual: by those of an empty row (default with --question); "
-            "batch: by the mean over the rows, for labels that are about equally frequent; raw: none (default with "
-            "--prompt alone); or a file from `evaluate --fit`.",
+            help="The correction of the probabilities. "
+            + "".join(f"{name}: {one.says}; " for name, one in NAMED.items())
+            + f"{_RAW}: none; or a file from `evaluate --fit`. Default: {DecideOptions.calibration} with --question, "
+            f"{_RAW} with --prompt alone.",
         ),
     ] = None,
     target_accuracy: Annotated[
@@ -472,9 +471,9 @@ def label(
         output_format = Format.csv if kind is Format.csv else Format.jsonl
     to = format_of(output, output_format, "--output-format")
     calibrating = CalibrationOptions.read(calibration, target_accuracy)
-    if calibrating.given == "batch" and resume:
+    if over_rows(calibrating.given) is not None and resume:
         raise ArgumentError(
-            "--resume: not with --calibration batch, which depends on all rows; use a calibration file instead"
+            f"--resume: not with --calibration {calibration}, which depends on all rows; use a calibration file instead"
         )
     labeller: RowLabeller
     if question is not None:

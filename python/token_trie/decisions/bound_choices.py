@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,11 +15,9 @@ from token_trie.decisions.calibration import (
     Binding,
     Calibrating,
     Calibrator,
-    Contextual,
-    Evaluated,
-    Weights,
+    calibrator_of,
     fingerprint,
-    refuse_batch_prior,
+    refuse_over_rows,
     spelled_as,
 )
 from token_trie.errors import ArgumentError, CalibrationError, ContextError
@@ -196,15 +193,76 @@ def _require_one_value_a_leaf(choices: Choices[Any], leaf_of: npt.NDArray[np.int
 _KEPT, _WEIGHT = 64, 1_000_000
 
 
-class BoundCalibration(ABC):
-    """Calibrates the leaves of a set."""
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """Choices after a prompt of a calibration, whose scores are subtracted."""
 
-    kind: str
-    """Name of the method, for `Decision.calibration`."""
-    weights: Floats | None = None
-    """Added to each leaf's score, which fixes the leaves' order; None if not known in advance."""
-    needs_scores = True
-    needs_state = False
+    tokens: list[int]
+    choices: BoundChoices[Any]
+    leaf_end: LeafEnd
+    memory: Memory[Floats]
+
+    @property
+    def query(self) -> Query:
+        """The query after its prompt."""
+        return Query("scores", self.choices.trie, leaf_end=self.leaf_end)
+
+    def find(self) -> Floats | None:
+        """Return the scores of the choices, if they are remembered."""
+        of_leaves = self.memory.find(self._key)
+        return None if of_leaves is None else self.choices.aligned(of_leaves)
+
+    def keep(self, of_leaves: Floats) -> Floats:
+        """Remember the scores of the leaves; return those of the choices."""
+        return self.choices.aligned(self.memory.get(self._key, len(self.choices.trie), lambda: of_leaves))
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return self.choices.trie, tuple(self.tokens), self.leaf_end
+
+
+@dataclass(frozen=True, eq=False)
+class BoundCalibration:
+    """A calibration of the leaves of a set.
+
+    Parameters
+    ----------
+    calibrator : Calibrator
+    choices : BoundChoices
+    classes : ndarray of int64, optional
+        The position of each class of the calibrator among the choices; None: all choices, in their order.
+    prior : ndarray of float64, shape (n_choices,), or None
+        Subtracted from the scores of the choices, where it is finite.
+    priors : tuple of Prior
+        What has to be scored first.
+    """
+
+    calibrator: Calibrator
+    choices: BoundChoices[Any]
+    classes: npt.NDArray[np.int64] | None = None
+    prior: Floats | None = None
+    priors: tuple[Prior, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Name of the method, for `Decision.calibration`."""
+        return self.calibrator.kind
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether it takes scores."""
+        return self.calibrator.needs_scores
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether it takes the hidden state of the prompt's last token."""
+        return self.calibrator.needs_state
+
+    @cached_property
+    def weights(self) -> Floats | None:
+        """Added to each leaf's score, which fixes the leaves' order; None if not known in advance."""
+        added = self.calibrator.weights
+        return None if added is None else self._of_leaves(added - self._prior)
 
     def weights_of(self, leaves: npt.NDArray[np.int64]) -> Floats:
         """Return the weights of some leaves."""
@@ -212,100 +270,25 @@ class BoundCalibration(ABC):
         of_leaves: Floats = self.weights[leaves]
         return of_leaves
 
-    @abstractmethod
     def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
         """Return log-weights of the leaves; their softmax gives the probabilities."""
+        scores = None if leaves is None else (self.choices.aligned(leaves)[self._classes] - self._prior)[None]
+        return self._of_leaves(self.calibrator.log_weights(scores, None if state is None else state[None])[0])
 
+    @property
+    def _classes(self) -> npt.NDArray[np.int64] | slice:
+        return slice(None) if self.classes is None else self.classes
 
-@dataclass(frozen=True, eq=False)
-class Added(BoundCalibration):
-    """Known weights."""
-
-    kind: str
-    weights: Floats
-
-    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
-        """Return log-weights of the leaves."""
-        assert leaves is not None  # because it needs scores
-        return leaves + self.weights
-
-
-@dataclass(frozen=True, eq=False)
-class Fitted(BoundCalibration):
-    """A calibration fitted on rows."""
-
-    calibrator: Calibrator
-    choices: BoundChoices[Any]
-    classes: npt.NDArray[np.int64]
-    """For each choice, its position among the classes of the fit."""
-
-    def __post_init__(self) -> None:
-        weights = self.calibrator.weights
-        for name in ("kind", "needs_scores", "needs_state"):
-            object.__setattr__(self, name, getattr(self.calibrator, name))
-        object.__setattr__(self, "weights", None if weights is None else self._of_leaves(weights))
-
-    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
-        """Return log-weights of the leaves."""
-        scores = None if leaves is None else self.choices.aligned(leaves)[None, self.classes]
-        found = self.calibrator.log_weights(scores, None if state is None else state[None])
-        return self._of_leaves(found[0])
+    @cached_property
+    def _prior(self) -> Floats:
+        prior = np.zeros(()) if self.prior is None else self.prior[self._classes]
+        return np.where(np.isfinite(prior), prior, 0.0)  # those that are filtered out have none
 
     def _of_leaves(self, of_classes: Floats) -> Floats:
         of_choices = np.zeros(len(self.choices))
-        of_choices[self.classes] = of_classes
+        of_choices[self._classes] = of_classes
         of_leaves: Floats = of_choices[self.choices.firsts()]
         return of_leaves
-
-
-@dataclass(frozen=True, eq=False)
-class Prior(BoundCalibration):
-    """A contextual calibration whose prompt is not scored yet."""
-
-    tokens: list[int]
-    empty: BoundChoices[Any]
-    of: BoundChoices[Any]
-    leaf_end: LeafEnd
-    memory: dict[object, Any]
-    """Remembered facts of the model, including recent scores."""
-
-    kind = "contextual"
-
-    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
-        """Raise NotImplementedError, because its prompt must be scored first."""
-        raise NotImplementedError
-
-    @property
-    def query(self) -> Query:
-        """The query after its prompt."""
-        return Query("scores", self.empty.trie, leaf_end=self.leaf_end)
-
-    @property
-    def known(self) -> Added | None:
-        """The calibration, if the scores of the prompt are remembered."""
-        scores = self._scores.find(self._key)
-        return None if scores is None else self._added(scores)
-
-    def keep(self, scores: Floats) -> Added:
-        """Remember the scores of the prompt; return the calibration."""
-        return self._added(self._scores.get(self._key, len(self.empty.trie), lambda: scores))
-
-    @property
-    def _scores(self) -> Memory[Floats]:
-        scores: Memory[Floats] = self.memory.setdefault("priors", Memory(_KEPT, _WEIGHT))
-        return scores
-
-    @property
-    def _key(self) -> tuple[Any, ...]:
-        return self.empty.trie, tuple(self.tokens), self.leaf_end
-
-    def _added(self, scores: Floats) -> Added:
-        return less(self.of, self.empty.aligned(scores))
-
-
-def less(choices: BoundChoices[Any], scores: Floats) -> Added:
-    """Return weights that subtract each choice's score after a prompt without content."""
-    return Added("contextual", -choices.of_left(scores[choices.firsts()], 0.0))
 
 
 def bind_calibration(
@@ -315,35 +298,42 @@ def bind_calibration(
     bound: BoundChoices[Any],
     leaf_end: LeafEnd,
     *spelled: Any,
+    prior: Floats | None = None,
 ) -> BoundCalibration | None:
     """Bind a calibration to choices that are bound to a prompt.
+
+    Parameters
+    ----------
+    prior : ndarray of float64, shape (n_choices,), optional
+        The scores after its prompts, if they are known.
 
     Raises
     ------
     ArgumentError
-        It is contextual and used on a handle, whose sequence its prompt would replace; or the number of weights is not
-        the number of choices.
+        It has prompts and is used on a handle, whose sequence they would replace; or the number of weights is not the
+        number of choices.
     CalibrationError
         It was fitted on another binding.
     """
     if calibration is None:
         return None
-    if isinstance(calibration, Weights):
-        return _weighted(calibration.added, bound)
-    if not isinstance(calibration, (Contextual, Calibrator)):
-        refuse_batch_prior(calibration)
-        return None
-    if isinstance(calibration, Evaluated):
-        return less(bound, calibration.scores)
-    if isinstance(calibration, Contextual):
-        if reader.owner == "handle":
-            raise ArgumentError("calibration: Contextual goes with a Llama, as its prompt takes the place of another")
-        tokens, empty = bind(reader, reader.tokenize(calibration.prompt), given, *spelled)
-        return Prior(tokens, empty, bound, leaf_end, reader.known)
-    return _fitted(reader, calibration, given, bound, leaf_end, *spelled)
+    refuse_over_rows(calibration)
+    calibrator = calibrator_of(calibration)
+    assert calibrator is not None  # the options have checked it
+    if calibrator.binding is not None:
+        return _fitted(reader, calibrator, calibrator.binding, given, bound, leaf_end, *spelled)
+    if calibrator.weights is not None and calibrator.weights.ndim:
+        _check_weights(calibrator.weights, bound)
+    if prior is not None or not calibrator.prompts:
+        return BoundCalibration(calibrator, bound, prior=prior)
+    if reader.owner == "handle":
+        raise ArgumentError("calibration: Contextual goes with a Llama, as its prompt takes the place of another")
+    memory: Memory[Floats] = reader.known.setdefault("priors", Memory(_KEPT, _WEIGHT))
+    priors = (bind(reader, reader.tokenize(prompt), given, *spelled) for prompt in calibrator.prompts)  # type: ignore[arg-type]
+    return BoundCalibration(calibrator, bound, priors=tuple(Prior(*one, leaf_end, memory) for one in priors))
 
 
-def _weighted(added: Floats, bound: BoundChoices[Any]) -> Added:
+def _check_weights(added: Floats, bound: BoundChoices[Any]) -> None:
     if len(added) != len(bound):
         raise ArgumentError(f"calibration: {len(added):,} weights for {len(bound):,} choices")
     firsts = bound.firsts()
@@ -355,26 +345,26 @@ def _weighted(added: Floats, bound: BoundChoices[Any]) -> Added:
             f"calibration: values[{i}] adds {added[i]:g} to {bound.text(i)!r} and values[{first}] {added[first]:g} to "
             f"{bound.text(first)!r}, which are the same answer here"
         )
-    return Added("weighted", added[firsts])
 
 
 def _fitted(
     reader: Reader,
-    calibration: Calibrator,
+    calibrator: Calibrator,
+    binding: Binding,
     given: TokenTrie | Choices[Any],
     bound: BoundChoices[Any],
     leaf_end: LeafEnd,
     *spelled: Any,
-) -> Fitted:
+) -> BoundCalibration:
     """Bind a fitted calibration to all of its choices, or to those that a filter leaves."""
     left = bound.left()
-    classes = left if len(calibration.binding.classes) == len(left) else np.arange(len(bound))
+    classes = left if len(binding.classes) == len(left) else np.arange(len(bound))
     texts = tuple(map(bound.text, classes.tolist()))
     tokens = spelled_as(given, *spelled, with_filtered=classes is not left)
-    calibration.binding.require(Binding(reader.model(), _core.llama_loaded(), "", texts, leaf_end, tokens))
-    if calibration.needs_scores and calibration.needs_state and len(left) < len(classes):
+    binding.require(Binding(reader.model(), _core.llama_loaded(), "", texts, leaf_end, tokens))
+    if calibrator.needs_scores and calibrator.needs_state and len(left) < len(classes):
         raise CalibrationError(
             "calibration: was fitted with the scores of all answers beside the hidden state, and some of them are "
             "filtered out; fit it anew"
         )
-    return Fitted(calibration, bound, classes)
+    return BoundCalibration(calibrator, bound, classes)

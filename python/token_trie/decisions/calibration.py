@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -234,11 +233,119 @@ def _digest_of(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
+MIN_ROWS = 8
+"""Smallest number of rows whose mean is used."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mean:
+    """The mean of rows of log-scores, added up row by row.
+
+    Parameters
+    ----------
+    add : {np.add, np.logaddexp}
+        np.add: the mean of the log-scores. np.logaddexp: the logarithm of the mean of the probabilities.
+    n : int
+        Number of rows so far.
+    total : ndarray of float64, shape (n_classes,), optional
+        Their sum, by `add`.
+    """
+
+    add: np.ufunc = np.add
+    n: int = 0
+    total: Floats | None = None
+
+    def with_rows(self, rows: Floats) -> Self:
+        """Return the mean with more rows, shape (n_rows, n_classes)."""
+        total = self.add.reduce(rows, axis=0)
+        return replace(self, n=self.n + len(rows), total=total if self.total is None else self.add(self.total, total))
+
+    @property
+    def value(self) -> Floats | None:
+        """The mean; None for fewer than `MIN_ROWS` rows."""
+        return None if self.n < MIN_ROWS else self.of_few
+
+    @property
+    def of_few(self) -> Floats:
+        """The mean of any number of rows but none."""
+        assert self.total is not None
+        value: Floats = self.total / self.n if self.add is np.add else self.total - np.log(self.n)
+        return value
+
+
 Base: TypeAlias = Literal["raw", "contextual"]
 
 
+class Calibrator:
+    """Turns a model's scores of classes, or its hidden state after a prompt, into log-weights.
+
+    A class of this kind says what it needs; whoever answers with it gets that for it: the scores after the `prompts`
+    are subtracted from the scores that `log_weights` takes. To add a calibration, write a class, and give it a name in
+    `NAMED` if it can be given by name.
+    """
+
+    kind: str
+    """Name of the method."""
+    says: str = ""
+    """Where the correction comes from, for the help of the command line."""
+    binding: Binding | None = None
+    """The model, question and classes that it was fitted on; None if it was not fitted."""
+    window: int | None = None
+    """Number of rows that are decided together, after their mean is subtracted; None: each row is decided alone."""
+
+    @property
+    def prompts(self) -> tuple[Prompt | None, ...]:
+        """Prompts without content, or for a question states; their mean scores are subtracted. None: the question's."""
+        return ()
+
+    @property
+    def weights(self) -> Floats | None:
+        """Added to the scores of the classes, which fixes their order; None if not known in advance."""
+        return _ZERO
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether it takes scores."""
+        return True
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether it takes the hidden state of the prompt's last token."""
+        return False
+
+    def with_prompt(self, prompt: Prompt) -> Calibrator:
+        """Return the calibrator with a prompt without content, if it needs one and has none."""
+        return self
+
+    def for_values(self, values: Sequence[Any]) -> Calibrator:
+        """Return the calibrator for classes with these values; ArgumentError if it is not for one of them."""
+        return self
+
+    def log_weights(self, scores: Floats | None, states: States | None) -> Floats:
+        """Return log-weights; their softmax gives the probabilities.
+
+        Parameters
+        ----------
+        scores : ndarray of float64, shape (n_rows, n_classes), or None
+            The scores less those after `prompts`; None if it needs none.
+        states : ndarray of float32, shape (n_rows, n_embd), or None
+            The hidden states of the prompts' last tokens; None if it needs none.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_rows, n_classes)
+        """
+        assert scores is not None  # because it needs them
+        assert self.weights is not None  # otherwise a class overrides this
+        weights: Floats = scores + self.weights
+        return weights
+
+
+_ZERO: Floats = np.zeros(())
+
+
 @dataclass(frozen=True)
-class Contextual:
+class Contextual(Calibrator):
     """Subtracts from each score the score that the answer gets after a prompt without content.
 
     It needs no labels (contextual calibration, Zhao et al., "Calibrate Before Use", 2021). It helps small models that
@@ -250,11 +357,22 @@ class Contextual:
         The prompt without its content, such as with an empty request.
     """
 
-    prompt: Prompt
+    prompt: Prompt | None
+
+    kind, says = "contextual", "by those of an empty row"
+
+    @property
+    def prompts(self) -> tuple[Prompt | None, ...]:
+        """The prompt."""
+        return (self.prompt,)
+
+    def with_prompt(self, prompt: Prompt) -> Contextual:
+        """Return it with a prompt, if it has none."""
+        return self if self.prompt is not None else replace(self, prompt=prompt)
 
 
 @dataclass(frozen=True)
-class BatchPrior:
+class BatchPrior(Calibrator):
     """Divides the probabilities of the answers by their mean over many rows.
 
     It needs neither labels nor further passes (batch calibration, Zhou et al., "Batch Calibration", 2023). The rows are
@@ -271,6 +389,9 @@ class BatchPrior:
 
     frequencies: Mapping[Any, float] | None = None
     window: int = 512
+    _added: Floats = field(default_factory=lambda: _ZERO, init=False, repr=False, compare=False)
+
+    kind, says = "batch", "by the mean over the rows, for labels that are about equally frequent"
 
     def __post_init__(self) -> None:
         check_counts(window=self.window)
@@ -282,18 +403,25 @@ class BatchPrior:
                 if not 0 < frequency < float("inf"):
                     raise ArgumentError(f"frequencies[{value!r}]: {frequency} is not above 0")
 
-    def shift(self, values: Sequence[Any]) -> Floats:
-        """Return what the frequencies add to the answers' log-weights; ArgumentError if an answer has no frequency."""
+    @property
+    def weights(self) -> Floats:
+        """The logarithms of the frequencies."""
+        return self._added
+
+    def for_values(self, values: Sequence[Any]) -> BatchPrior:
+        """Return it with the frequencies of these values; ArgumentError if one has none."""
         if self.frequencies is None:
-            return np.zeros(len(values))
+            return self
         unknown = [value for value in values if value not in self.frequencies]
         if unknown:
             raise ArgumentError(f"frequencies: none of {unknown[0]!r}")
-        return np.log(np.array([self.frequencies[value] for value in values], np.float64))
+        made = replace(self)
+        object.__setattr__(made, "_added", np.log(np.array([self.frequencies[value] for value in values], np.float64)))
+        return made
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class Weights(Calibrator):
     """Ranks members by ``logprob + scale * value``, with a value of your own (popularity, price, age).
 
     Searches stay exact, because the largest value below a node bounds the rank of the members below it. `probabilities`
@@ -310,6 +438,9 @@ class Weights:
 
     values: npt.ArrayLike
     scale: float = 1.0
+    _added: Floats = field(init=False, repr=False)
+
+    kind = "weighted"
 
     def __post_init__(self) -> None:
         check_numbers(scale=self.scale)
@@ -327,84 +458,49 @@ class Weights:
         if len(wrong):
             raise ArgumentError(f"values[{wrong[0]}]: {values[wrong[0]]} · {self.scale} is not finite")
         object.__setattr__(self, "values", values)
-        object.__setattr__(self, "added", of_each)
-
-    added: Floats = field(init=False, repr=False)
-    """Added to the score of each choice, in nats."""
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluated(Contextual):
-    """A contextual calibration whose scores are known."""
-
-    scores: Floats
-
-
-class Calibrator(ABC):
-    """Turns a model's scores of classes, or its hidden states, into probabilities; see `token_trie.Calibration`."""
-
-    kind: str
-    """Name of the method."""
-    binding: Binding
-    """The model, question and classes that it was fitted on."""
-    base: Base = "raw"
-    """The scores that it takes: the model's own, or those with a question's contextual prior subtracted."""
+        object.__setattr__(self, "_added", of_each)
 
     @property
-    def weights(self) -> Floats | None:
-        """Added to the scores of the classes, which fixes their order; None if not known in advance."""
-        return None
-
-    @property
-    def needs_scores(self) -> bool:
-        """Whether it takes scores."""
-        return True
-
-    @property
-    def needs_state(self) -> bool:
-        """Whether it takes the hidden state of the prompt's last token."""
-        return False
-
-    @abstractmethod
-    def log_weights(self, scores: Floats | None, states: States | None) -> Floats:
-        """Return log-weights; their softmax gives the probabilities.
-
-        Parameters
-        ----------
-        scores : ndarray of float64, shape (n_rows, n_classes), or None
-            The scores of `base`; None if it needs none.
-        states : ndarray of float32, shape (n_rows, n_embd), or None
-            The hidden states of the prompts' last tokens; None if it needs none.
-
-        Returns
-        -------
-        ndarray of float64, shape (n_rows, n_classes)
-        """
+    def weights(self) -> Floats:
+        """The values, in nats."""
+        return self._added
 
 
-Calibrating: TypeAlias = Contextual | Calibrator | Weights | BatchPrior | Literal["batch"]
-"""Types of the option `calibration`; "batch" is a `BatchPrior` with its defaults."""
+NAMED: Mapping[str, Calibrator] = {"contextual": Contextual(None), "batch": BatchPrior()}
+"""Calibrations that are given by name."""
+
+AloneName: TypeAlias = Literal["contextual"]
+"""Names of those that need no other rows."""
+CalibrationName: TypeAlias = Literal[AloneName, "batch"]
+
+Calibrating: TypeAlias = Calibrator | Literal["batch"]
+"""Types of the option `calibration`."""
 
 
-def batch_prior(calibration: object) -> BatchPrior | None:
-    """Return the `BatchPrior` that an option `calibration` means, if any."""
-    if isinstance(calibration, str) and calibration == "batch":
-        return BatchPrior()
-    return calibration if isinstance(calibration, BatchPrior) else None
+def calibrator_of(calibration: object) -> Calibrator | None:
+    """Return the calibrator that an option means, by its name or itself; None if it is none."""
+    if isinstance(calibration, str):
+        return NAMED.get(calibration)
+    return calibration if isinstance(calibration, Calibrator) else None
 
 
 def check_calibration(calibration: object) -> None:
-    """Raise ArgumentError unless it is a calibration or None."""
-    if not (
-        calibration is None or batch_prior(calibration) or isinstance(calibration, (Contextual, Calibrator, Weights))
-    ):
-        given = repr(calibration) if isinstance(calibration, str) else type(calibration).__name__
-        raise ArgumentError(
-            f"calibration: {given} where a Calibration, Contextual, Weights, BatchPrior or 'batch' belongs"
-        )
+    """Raise ArgumentError unless it is a calibration for choices, or None."""
+    found = calibrator_of(calibration)
+    if calibration is None or (found is not None and not (isinstance(calibration, str) and found.prompts)):
+        return
+    given = repr(calibration) if isinstance(calibration, str) else type(calibration).__name__
+    raise ArgumentError(f"calibration: {given} where a Calibration, Contextual, Weights, BatchPrior or 'batch' belongs")
 
 
-def refuse_batch_prior(calibration: object) -> None:
-    """Raise ArgumentError for a batch prior, which needs many rows, in a call with one row."""
-    if batch_prior(calibration) is not None:
-        raise ArgumentError("calibration: 'batch' is taken over many rows, as by choose_many and decide_many")
+def over_rows(calibration: object) -> Calibrator | None:
+    """Return the calibrator that an option means, if it decides many rows together."""
+    found = calibrator_of(calibration)
+    return None if found is None or found.window is None else found
+
+
+def refuse_over_rows(calibration: object) -> None:
+    """Raise ArgumentError for a calibration that needs many rows, in a call with one row."""
+    found = over_rows(calibration)
+    if found is not None:
+        raise ArgumentError(f"calibration: {found.kind!r} is taken over many rows, as by choose_many and decide_many")

@@ -25,7 +25,7 @@ from token_trie.decisions.bound_choices import (
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.options import ChooseOptions, Mode
 from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Written, calibrated, run
-from token_trie.decisions.score import evaluated
+from token_trie.decisions.score import prior_scores
 from token_trie.llama.query import Answer, Query
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
@@ -187,6 +187,8 @@ class ChoiceRequest(Written[Decision[Any]]):
     mode: Mode
     with_state: bool = False
     """Whether the hidden state after the prompt is always requested."""
+    prior: Floats | None = None
+    """The scores after the calibration's prompts, if known."""
 
     @classmethod
     def read(cls, choices: ChoicesLike, options: ChooseOptions) -> ChoiceRequest:
@@ -201,15 +203,17 @@ class ChoiceRequest(Written[Decision[Any]]):
         return cls(read, options, mode)
 
     def evaluated(self, llm: Llama) -> ChoiceRequest:
-        """Return the request with its contextual calibration, if any, evaluated on a Llama."""
-        return replace(self, options=evaluated(llm, self.choices, self.options))
+        """Return the request with the scores after its calibration's prompts, if any, evaluated on a Llama."""
+        return replace(self, prior=prior_scores(llm, self.choices, self.options))
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundChoice:
         """Bind it to its prompt."""
         options = self.options
         spelled = options.leading_space, options.tokenization, options.heal
         tokens, choices = bind(reader, prefix.tokens, self.choices, *spelled)
-        calibration = bind_calibration(reader, options.calibration, self.choices, choices, options.leaf_end, *spelled)
+        calibration = bind_calibration(
+            reader, options.calibration, self.choices, choices, options.leaf_end, *spelled, prior=self.prior
+        )
         return BoundChoice(self, tokens, choices, calibration, prefix.thought_text)
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from token_trie.arrays import Floats
-from token_trie.decisions.bound_choices import Added, Reader, check_finite
-from token_trie.decisions.calibration import BatchPrior, batch_prior, refuse_batch_prior
+from token_trie.arrays import Floats, Ints
+from token_trie.decisions.bound_choices import BoundCalibration, Reader, check_finite
+from token_trie.decisions.calibration import Calibrator, Mean, over_rows, refuse_over_rows
 from token_trie.decisions.choose import BoundChoice, ChoiceRequest, Seen
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-MIN_ROWS = 8
-"""Smallest number of rows whose mean is used."""
-
 
 class Undecided(NamedTuple):
     """Scores of a row's choices, before the decision."""
@@ -48,10 +45,9 @@ class Undecided(NamedTuple):
         leaves = self.seen.answer.logprobs
         return self.bound.choices.aligned(leaves - np.logaddexp.reduce(leaves))
 
-    def decide(self, weights: Floats) -> Decision[Any]:
-        """Decide with weights that are added to the choices' scores."""
-        added = Added("batch", weights[self.bound.choices.firsts()])
-        return self.bound.decide(self.seen, added)
+    def decide(self, calibrator: Calibrator, left: Ints, mean: Floats | None) -> Decision[Any]:
+        """Decide by a calibrator of the choices that are left, with a mean that is subtracted from their scores."""
+        return self.bound.decide(self.seen, BoundCalibration(calibrator, self.bound.choices, left, mean))
 
 
 @dataclass(frozen=True)
@@ -82,25 +78,21 @@ class _BoundUndecided(Bound[Undecided]):
 
 
 def decided(
-    results: Iterator[tuple[int, Undecided | TokenTrieError]], prior: BatchPrior
+    results: Iterator[tuple[int, Undecided | TokenTrieError]], calibrator: Calibrator
 ) -> Iterator[tuple[int, Decision[Any] | TokenTrieError]]:
     """Decide rows of one set, window by window; errors are passed on at their positions."""
-    total, n = np.zeros(0), 0
-    for window in windows(results, prior.window):
-        shares = [one.log_shares for _, one in window if isinstance(one, Undecided)]
-        if not shares:
+    mean = Mean(np.logaddexp)
+    for window in windows(results, calibrator.window or 1):
+        rows = [one for _, one in window if isinstance(one, Undecided)]
+        if not rows:
             yield from window  # type: ignore[misc]
             continue
-        total = (total if n else np.zeros(len(shares[0]))) + np.exp(shares).sum(axis=0)
-        n += len(shares)
-        first = next(one for _, one in window if isinstance(one, Undecided))
-        left = first.bound.choices.left()
-        weights = np.zeros(len(total))
-        weights[left] = prior.shift([first.bound.choices.value(i) for i in left.tolist()])
-        if n >= MIN_ROWS:
-            weights -= np.log(np.maximum(total / n, np.finfo(np.float64).tiny))
+        mean = mean.with_rows(np.array([one.log_shares for one in rows]))
+        choices = rows[0].bound.choices
+        left = choices.left()
+        own = calibrator.for_values([choices.value(i) for i in left.tolist()])
         for position, one in window:
-            yield position, one.decide(weights) if isinstance(one, Undecided) else one
+            yield position, one.decide(own, left, mean.value) if isinstance(one, Undecided) else one
 
 
 def windows(results: Iterator[T], n: int) -> Iterator[list[T]]:
@@ -176,13 +168,13 @@ def choose_many(
     """
     read = ChooseOptions.read("choose_many", options)
     many = Many(llm, prompts, "prompt", "choose", progress, n_parallel, n_ctx, on_error, as_ready)
-    prior = batch_prior(read.calibration)
-    if prior is not None:
+    together = over_rows(read.calibration)
+    if together is not None:
         if sets is not None:
             raise ArgumentError("calibration: 'batch' is taken over one set, and sets gives each prompt its own")
         undecided = UndecidedRequest.of(ChoiceRequest.read(choices, read))
         asked = zip(prompts, itertools.repeat(lambda: undecided))
-        return many.results(lambda batch: decided(Admission(llm, batch, asked).results(in_order=True), prior))
+        return many.results(lambda batch: decided(Admission(llm, batch, asked).results(in_order=True), together))
     requests: Iterable[Prompted[Decision[Any]]]
     if sets is None:
         given = ChoiceRequest.read(choices, read)
@@ -227,7 +219,7 @@ def score_many(
         Of a prompt, with its position.
     """
     read = ScoreOptions.read("score_many", options)
-    refuse_batch_prior(read.calibration)
+    refuse_over_rows(read.calibration)
     if read.normalize == "prior":
         raise ArgumentError("normalize: 'prior' is for score, which scores one prompt, and the text's begin besides")
     request = ScoreRequest.read(choices, read)

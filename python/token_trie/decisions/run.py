@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-from token_trie.decisions.bound_choices import BoundCalibration, Prior, Reader, reader_of
+import numpy as np
+
+from token_trie.decisions.bound_choices import BoundCalibration, Reader, reader_of
 from token_trie.decisions.calibration import fingerprint
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions
 from token_trie.decisions.think import Think, any_set, marker_tokens, think_first
@@ -137,13 +139,14 @@ def drive(plan: Plan[R], stream: Stream) -> R:
 
 
 def calibrated(calibration: BoundCalibration | None) -> Plan[BoundCalibration | None]:
-    """Return a calibration that is ready for use: a contextual one is scored first, unless its scores are known."""
-    if not isinstance(calibration, Prior):
+    """Return a calibration that is ready for use: its prompts are scored first, unless their scores are known."""
+    if calibration is None or not calibration.priors:
         return calibration
-    known = calibration.known
-    if known is None:
-        known = calibration.keep((yield PlanStep(calibration.tokens, calibration.query)).logprobs)
-    return known
+    scores = []
+    for prior in calibration.priors:
+        known = prior.find()
+        scores.append(prior.keep((yield PlanStep(prior.tokens, prior.query)).logprobs) if known is None else known)
+    return replace(calibration, prior=np.mean(scores, axis=0), priors=())
 
 
 class Bound(Generic[R]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from token_trie.decisions.bound_choices import (
     check_scorable,
     read_set,
 )
-from token_trie.decisions.calibration import Contextual, Evaluated
+from token_trie.decisions.calibration import calibrator_of
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
 from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Request, calibrated, read_on, run
 from token_trie.errors import ArgumentError
@@ -81,6 +81,8 @@ class ScoreRequest(Request[Floats]):
 
     choices: TokenTrie | Choices[Any]
     options: ScoreOptions
+    prior: Floats | None = None
+    """The scores after the calibration's prompts, if known."""
 
     @classmethod
     def read(cls, choices: ChoicesLike, options: ScoreOptions) -> ScoreRequest:
@@ -96,31 +98,29 @@ class ScoreRequest(Request[Floats]):
         return self.choices.core.n_leaves if isinstance(self.choices, TokenTrie) else len(self.choices)
 
     def evaluated(self, llm: Llama) -> ScoreRequest:
-        """Return the request with its contextual calibration, if any, evaluated on a Llama."""
-        return replace(self, options=evaluated(llm, self.choices, self.options))
+        """Return the request with the scores after its calibration's prompts, if any, evaluated on a Llama."""
+        return replace(self, prior=prior_scores(llm, self.choices, self.options))
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundScores:
         """Bind it to its prompt."""
         options = self.options
         tokens, choices = bind(reader, prefix.tokens, self.choices, options.leading_space)
+        given, spelled = self.choices, options.leading_space
         calibration = bind_calibration(
-            reader, options.calibration, self.choices, choices, options.leaf_end, options.leading_space
+            reader, options.calibration, given, choices, options.leaf_end, spelled, prior=self.prior
         )
         beginning = [first_token(reader.vocab)] if options.normalize == "prior" else []
         return BoundScores(options, tokens, choices, calibration, beginning)
 
 
-S = TypeVar("S", ChooseOptions, ScoreOptions)
-
-
-def evaluated(llm: Llama, choices: TokenTrie | Choices[Any], options: S) -> S:
-    """Return options whose contextual calibration, if any, has the scores after its prompt."""
-    calibration = options.calibration
-    if not isinstance(calibration, Contextual):
-        return options
-    plain = ScoreOptions(leaf_end=options.leaf_end, leading_space=options.leading_space)
-    scores = run(llm, calibration.prompt, ScoreRequest(choices, plain))
-    return replace(options, calibration=Evaluated(calibration.prompt, scores))
+def prior_scores(llm: Llama, choices: TokenTrie | Choices[Any], options: ChooseOptions | ScoreOptions) -> Floats | None:
+    """Return the mean scores of choices after the prompts of a calibration; None if it has none."""
+    calibrator = calibrator_of(options.calibration)
+    if calibrator is None or calibrator.binding is not None or not calibrator.prompts:
+        return None
+    request = ScoreRequest(choices, ScoreOptions(leaf_end=options.leaf_end, leading_space=options.leading_space))
+    scores: Floats = np.mean([run(llm, prompt, request) for prompt in calibrator.prompts], axis=0)  # type: ignore[arg-type]
+    return scores
 
 
 @dataclass(frozen=True)

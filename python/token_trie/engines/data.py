@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.calibration import batch_prior
+from token_trie.decisions.calibration import over_rows
 from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.many import choose_many
@@ -278,7 +278,7 @@ class Labeller:
             raise ArgumentError(f"columns: {unknown[0]!r} is none of {', '.join(COLUMNS)}")
         self.model = os.fspath(model)
         self.template = Template(prompt, has_escapes=False, what="prompt")
-        if batch_prior(calibration) is not None:
+        if over_rows(calibration) is not None:
             raise ArgumentError(
                 "calibration: 'batch' would depend on how the engine cuts the batches; fit a Calibration of "
                 'kind="batch" on some rows, and give that'

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from token_trie.arrays import Floats
+from token_trie.decisions.calibration import CalibrationName
 from token_trie.questions.question import Choice, Predicate, Question
 
 T = TypeVar("T")
 
-Calibration: TypeAlias = Literal["raw", "contextual", "batch", "running", "trained", "fitted"]
+Calibration: TypeAlias = Literal["raw", CalibrationName, "running", "trained", "fitted"]
 """How probabilities were made from scores.
 
 raw

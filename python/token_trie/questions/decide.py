@@ -7,25 +7,23 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
-import numpy as np
-
-from token_trie.arrays import Floats
 from token_trie.decisions.bound_choices import Reader
 from token_trie.decisions.calibration import (
     BatchPrior,
     Binding,
     Calibrator,
-    batch_prior,
+    Mean,
     fingerprint,
-    refuse_batch_prior,
+    over_rows,
+    refuse_over_rows,
 )
-from token_trie.decisions.many import MIN_ROWS, windows
+from token_trie.decisions.many import windows
 from token_trie.decisions.run import Bound, Many, Prefix, Request
 from token_trie.decisions.think import Think
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
@@ -46,11 +44,14 @@ from token_trie.questions.scores import (
     QuestionView,
     Reading,
     Scored,
+    mean_of,
+    priors_of_means,
     remembered,
     score_all,
     score_alone,
     score_in,
     score_texts,
+    with_scored,
     write_in,
     written,
 )
@@ -78,8 +79,8 @@ class Respondent(ABC):
         """Return the reading of a view for the state."""
 
     @abstractmethod
-    def prior(self, view: QuestionView) -> Scored:
-        """Return the scores of a view's texts without the state."""
+    def prior(self, view: QuestionView, absent: str | None) -> Scored:
+        """Return the scores of a view's texts about a state without content; None: the form's own."""
 
     @abstractmethod
     def score(self, reading: Reading) -> Scored:
@@ -107,9 +108,9 @@ class OfLlama(Respondent):
         """Return the reading of a view for the state."""
         return view.reading(self._llm, self._state)
 
-    def prior(self, view: QuestionView) -> Scored:
-        """Return the scores of a view's texts without a state, remembered if possible."""
-        reading = view.reading(self._llm, None).tokenized(self._llm)
+    def prior(self, view: QuestionView, absent: str | None) -> Scored:
+        """Return the scores of a view's texts about a state without content, remembered if possible."""
+        reading = view.reading(self._llm, absent).tokenized(self._llm)
         return remembered(self.known, reading, lambda: self.score(reading), is_reproducible=self._is_reproducible)
 
     def score(self, reading: Reading) -> Scored:
@@ -138,19 +139,19 @@ def asked_of(question: Question, options: DecideOptions, llm: Llama | None) -> A
         raise ArgumentError("think: the model was trained to decide without; give a form, and it is asked in that")
     if options.examples is not None:
         raise ArgumentError("examples: the model was trained to decide without; give a form")
-    if isinstance(options.calibration, Calibrator):
+    if options.calibrator is not None and options.calibrator.binding is not None:
         raise ArgumentError("calibration: the model was trained to decide, by temperatures of its own; give a form")
     return TrainedAsked.of(llm, question, trained)
 
 
 def _in_form(question: Question, options: DecideOptions, llm: Llama | None) -> FormAsked:
     examples = options.examples if isinstance(options.examples, Examples) else None
-    asked = FormAsked(question, options.form_of(question), options.orders, examples=examples)
-    calibrator = options.calibration
-    if not isinstance(calibrator, Calibrator):
-        return asked
-    calibrator.binding.require(Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END))
-    return replace(asked, calibrator=calibrator)
+    calibrator = options.calibrator
+    asked = FormAsked(question, options.form_of(question), options.orders, calibrator, examples)
+    if calibrator is not None and calibrator.binding is not None:
+        own = Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END)
+        calibrator.binding.require(own)
+    return asked
 
 
 K = TypeVar("K")
@@ -192,37 +193,6 @@ def lead_of(answer: Answered[Any]) -> float:
     """Return the difference of the two largest probabilities; 1 if there is only one."""
     best = sorted(answer.probabilities.values())[-2:]
     return best[1] - best[0] if len(best) > 1 else 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class Mean:
-    """Mean of the scores of some states."""
-
-    n: int
-    total: Floats
-    """Sum of the log-scores of each text."""
-
-    def and_of(self, scored: Scored | TokenTrieError) -> Mean:
-        """Return the mean with one more state; errors and scores that are not finite are left out."""
-        if isinstance(scored, TokenTrieError) or not np.isfinite(scored.logprobs).all():
-            return self
-        return Mean(self.n + 1, self.total + scored.logprobs)
-
-    @property
-    def scored(self) -> Scored | None:
-        """The mean, as a prior; None for fewer than `MIN_ROWS` states."""
-        if self.n < MIN_ROWS:
-            return None
-        return Scored(self.total / self.n, np.ones_like(self.total), math.nan, 0, 0)
-
-
-NOTHING = Mean(0, np.zeros(()))
-
-
-def priors_of_means(means: Sequence[Mean]) -> list[Scored | None]:
-    """Return the means of a question's views as priors; all None if one of them has too few states."""
-    found = [mean.scored for mean in means]
-    return found if None not in found else [None] * len(found)
 
 
 T = TypeVar("T")
@@ -297,8 +267,8 @@ def answer_about(llm: Llama, state: object, asked: dict[str | None, Asked], opti
 
 def answers_of(who: Respondent, asked: dict[str | None, Asked], options: DecideOptions) -> Any:
     """Answer prepared questions; errors as of `decide`."""
-    refuse_batch_prior(options.calibration)
-    priors = _priors(who.prior, asked, options)  # first, because they would replace the state in the sequence
+    refuse_over_rows(options.calibration)
+    priors = _priors(who.prior, asked)  # first, because they would replace the state in the sequence
 
     def answer(name: str | None, think: Think | None = None) -> Answered[Any]:
         one, scored = asked[name], list[Scored]()
@@ -367,17 +337,16 @@ def priors_of(
     llm: Llama, asked: dict[str | None, Asked], options: DecideOptions
 ) -> dict[str | None, list[Scored | None]]:
     """Return the scores of the texts of each question's views without a state; None where not needed."""
-    return _priors(OfLlama(llm, "", options).prior, asked, options)
+    return _priors(OfLlama(llm, "", options).prior, asked)
 
 
 def _priors(
-    prior: Callable[[QuestionView], Scored], asked: dict[str | None, Asked], options: DecideOptions
+    prior: Callable[[QuestionView, str | None], Scored], asked: dict[str | None, Asked]
 ) -> dict[str | None, list[Scored | None]]:
     priors: dict[str | None, list[Scored | None]] = {}
     for name, one in asked.items():
         with naming(name):
-            takes_prior = one.takes_prior and options.takes_prior
-            priors[name] = [prior(view) if takes_prior else None for view in one.views]
+            priors[name] = [mean_of([prior(view, absent) for absent in one.absent]) for view in one.views]
     return priors
 
 
@@ -440,10 +409,10 @@ class _OfStream(Respondent):
         formed = _formed(view)
         return Reading(self._behind(self._tokens, formed, self._state), formed.weighing.texts)
 
-    def prior(self, view: QuestionView) -> Scored:
-        """Return the scores of a view's texts without a state: after the stream's text, or alone if it is the state."""
+    def prior(self, view: QuestionView, absent: str | None) -> Scored:
+        """Return the scores without a state's content: after the stream's text, or alone if that is the state."""
         formed = _formed(view)
-        texts, absent = formed.weighing.texts, formed.form.absent
+        texts, absent = formed.weighing.texts, formed.form.absent if absent is None else absent
         if self._state is not None:
             return self.score(Reading(self._behind(self._tokens, formed, absent), texts))
         alone = Reading(self._alone(formed, absent), texts)
@@ -570,9 +539,9 @@ def decide_many(
 
     def find(batch: Batch | Sequential) -> Iterator[tuple[int, Any]]:
         is_timed = read.think is not None and read.think.seconds is not None
-        prior = batch_prior(read.calibration)
-        if prior is not None:
-            return enumerate(map(_named, _over_rows(llm, batch, states, asked, prior)))
+        together = over_rows(read.calibration)
+        if together is not None:
+            return enumerate(map(_named, _over_rows(llm, batch, states, asked, together)))
         if read.reproducible or read.instead or read.orders == "auto" or is_timed:
             return enumerate(_one_by_one(llm, states, asked, read))
         return enumerate(map(_named, _together(llm, batch, states, asked, read)))
@@ -581,17 +550,17 @@ def decide_many(
 
 
 def _check_over_rows(options: DecideOptions, asked: _Asked) -> None:
-    prior = batch_prior(options.calibration)
-    if prior is None:
+    calibrator = over_rows(options.calibration)
+    if calibrator is None:
         return
     if options.reproducible or options.instead or options.orders == "auto" or options.think is not None:
         raise ArgumentError(
             "calibration: 'batch' decides by windows of states, without reproducible, instead, orders='auto' and think"
         )
-    if prior.frequencies is not None and len(asked) > 1:
+    if isinstance(calibrator, BatchPrior) and calibrator.frequencies is not None and len(asked) > 1:
         raise ArgumentError("frequencies: are those of one question's answers, and several are asked")
     for one in asked.values():
-        one.over_rows(prior)
+        one.over_rows(calibrator)
 
 
 def _one_by_one(
@@ -631,16 +600,16 @@ def _together(
 
 
 def _over_rows(
-    llm: Llama, batch: Batch | Sequential, states: Iterable[object], asked: _Asked, prior: BatchPrior
+    llm: Llama, batch: Batch | Sequential, states: Iterable[object], asked: _Asked, calibrator: Calibrator
 ) -> Iterator[Any]:
     """Answer in windows of states; the prior is the mean over all states so far."""
-    over = {name: one.over_rows(prior) for name, one in asked.items()}
-    means = {name: [NOTHING] * len(one.views) for name, one in asked.items()}
+    over = {name: one.over_rows(calibrator) for name, one in asked.items()}
+    means = {name: [Mean()] * len(one.views) for name, one in asked.items()}
     scored = _scored(llm, batch, ((state, list(asked), None) for state in states), asked)
-    for window in windows(scored, prior.window):
+    for window in windows(scored, calibrator.window or 1):
         for row in window:
             for name, results in row.items():
-                means[name] = [mean.and_of(one) for mean, one in zip(means[name], results, strict=True)]
+                means[name] = [with_scored(mean, one) for mean, one in zip(means[name], results, strict=True)]
         priors = {name: priors_of_means(of_views) for name, of_views in means.items()}
         yield from (_answers(over, row, priors) for row in window)
 

@@ -17,11 +17,11 @@ import numpy.typing as npt
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from token_trie.arrays import Floats
-from token_trie.decisions.calibration import BatchPrior, Calibrator
+from token_trie.decisions.calibration import Calibrator
 from token_trie.errors import ArgumentError
 from token_trie.native.checks import check_flags, check_numbers, encode, lookup
 from token_trie.native.core import Llama
-from token_trie.questions.answer import Answered, Calibration, QuestionStats, make_answer
+from token_trie.questions.answer import Answered, QuestionStats, make_answer
 from token_trie.questions.examples import Examples, Shot, Shots
 from token_trie.questions.question import NONE_OF_THESE, Choice, Option, Predicate, Question, text_of
 from token_trie.questions.scores import Asked, QuestionView, Reading, Scored
@@ -276,11 +276,6 @@ class Weighing:
         shares: Floats = (weights - np.log(np.bincount(self._answer_of)))[self._answer_of]
         return shares
 
-    def probabilities(self, weights: Floats) -> Floats:
-        """Return the probabilities of the options, from log-weights of the answers."""
-        shares: Floats = (shared(weights) / np.bincount(self._answer_of))[self._answer_of]
-        return shares
-
 
 def shared(weights: Floats) -> Floats:
     """Return the softmax of log-weights; uniform if none is finite."""
@@ -372,18 +367,16 @@ class FormAsked(Asked):
     form: Form
     orders: int | Literal["auto"]
     calibrator: Calibrator | None = None
-    prior_of: Literal["contextual", "batch", "running"] = "contextual"
-    shift: Floats | None = None
-    """Added to the log-weights of the options."""
+    """None: the answer has the model's own probabilities."""
     examples: Examples | None = None
     """Examples before the state."""
 
     @property
-    def takes_prior(self) -> bool:
-        """Whether scores without a state are subtracted."""
-        if self.shots is not None and not self.shots.are_fixed:
-            return False
-        return self._takes_scores and (self.calibrator is None or self.calibrator.base == "contextual")
+    def absent(self) -> tuple[str | None, ...]:
+        """States without content, whose mean scores are subtracted; None is the form's own. Empty: nothing is."""
+        if self.calibrator is None or not self._takes_scores or (self.shots is not None and not self.shots.are_fixed):
+            return ()
+        return self.calibrator.prompts  # type: ignore[return-value] # of a question they are states
 
     @property
     def _takes_scores(self) -> bool:
@@ -440,27 +433,24 @@ class FormAsked(Asked):
         texts = {view.text for view in views[:: len(wordings)]} if len(starts) > 1 else ()
         return views if len(texts) > 1 else views[: len(wordings)]
 
-    def over_rows(self, prior: BatchPrior) -> FormAsked:
-        """Return the question with the mean over many states as the prior of each view."""
+    def over_rows(self, calibrator: Calibrator) -> FormAsked:
+        """Return the question with a calibrator that takes the mean over many states as the prior of each view."""
         values = [*self.question.values, *([None] if len(self.classes) > len(self.question.values) else [])]
-        shift = None if prior.frequencies is None else prior.shift(values)
-        return replace(self, prior_of="batch", shift=shift)
+        return self.calibrated(calibrator.for_values(values))
 
     def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
         """Return the answer, from the mean log-weights of the first len(scored) views."""
         stats = QuestionStats(sum(s.n_prompt for s in scored), sum(s.n_evaluated for s in scored))
         mass = min(float(np.mean([s.mass for s in scored])), 1.0) if self._takes_scores else None
-        calibration: Calibration = "raw" if priors[0] is None else self.prior_of
-        if self.calibrator is not None:
-            calibration = "fitted"
-            scores = self.of_options(scored, priors)[None] if self._takes_scores else None
+        scores = self.of_options(scored, priors) if self._takes_scores else None
+        calibrator, kind, weights = self.calibrator, "raw", scores
+        if calibrator is not None:
             states = None if scored[0].state is None else scored[0].state[None]
-            probabilities = shared(self.calibrator.log_weights(scores, states)[0])
-        elif self.shift is not None:
-            probabilities = shared(self.of_options(scored, priors) + self.shift)
-        else:
-            probabilities = self.views[0].weighing.probabilities(self._weights(scored, priors))
-        return make_answer(self.question, probabilities, mass, calibration, stats, scored[0].thought)
+            weights = calibrator.log_weights(None if scores is None else scores[None], states)[0]
+            kind = "fitted" if calibrator.binding is not None else "raw" if priors[0] is None else calibrator.kind
+        assert weights is not None  # because either the scores or the calibrator give them
+        calibration: Any = kind
+        return make_answer(self.question, shared(weights), mass, calibration, stats, scored[0].thought)
 
     def is_sure(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> bool:
         """Return whether the two best options are so far apart that no more orders are needed."""

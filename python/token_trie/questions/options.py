@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
 
-from token_trie.decisions.calibration import BatchPrior, Calibrator
+from token_trie.decisions.calibration import NAMED, CalibrationName, Calibrator, calibrator_of
 from token_trie.decisions.think import Think, check_think
 from token_trie.errors import ArgumentError
 from token_trie.native.checks import check_counts, check_flags, lookup
@@ -96,7 +96,7 @@ class DecideOptions(Options):
     """
 
     form: FormName | Form | None = None
-    calibration: Literal["contextual", "batch"] | BatchPrior | Calibrator | None = "contextual"
+    calibration: CalibrationName | Calibrator | None = "contextual"
     orders: int | Literal["auto"] = 1
     instead: bool = False
     think: Think | None = None
@@ -106,12 +106,14 @@ class DecideOptions(Options):
     def __post_init__(self) -> None:
         if self.form is not None and not isinstance(self.form, Form):
             lookup(self.form, _NAMES, "form")
-        if self.calibration is not None and not isinstance(self.calibration, (BatchPrior, Calibrator)):
-            lookup(self.calibration, {"contextual": 0, "batch": 0}, "calibration")
+        calibrator = self.calibrator
+        is_own = calibrator is not None and (calibrator.binding is not None or calibrator.window is not None)
+        if self.calibration is not None and not is_own:
+            lookup(self.calibration, dict.fromkeys(NAMED, 0), "calibration")  # type: ignore[arg-type]
         if self.orders != "auto":
             check_counts(orders=self.orders)
         check_flags(instead=self.instead, reproducible=self.reproducible)
-        if isinstance(self.calibration, Calibrator) and self.calibration.needs_state and self.reproducible:
+        if calibrator is not None and calibrator.needs_state and self.reproducible:
             raise ArgumentError("reproducible: goes without a head, as hidden states round with what is beside them")
         given = self.examples
         for one in given.values() if isinstance(given, Mapping) else () if given is None else (given,):
@@ -122,10 +124,9 @@ class DecideOptions(Options):
             raise ArgumentError("reproducible: goes without think, as who may think depends on what was asked before")
 
     @property
-    def takes_prior(self) -> bool:
-        """Whether scores without a state are subtracted."""
-        given = self.calibration
-        return given.base == "contextual" if isinstance(given, Calibrator) else given == "contextual"
+    def calibrator(self) -> Calibrator | None:
+        """The calibration, by its name or itself."""
+        return calibrator_of(self.calibration)
 
     def of(self, name: str | None) -> Self:
         """Return the options for the question of a name."""
@@ -145,7 +146,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         """Keywords of `DecideOptions`."""
 
         form: FormName | Form | None
-        calibration: Literal["contextual", "batch"] | BatchPrior | Calibrator | None
+        calibration: CalibrationName | Calibrator | None
         orders: int | Literal["auto"]
         instead: bool
         think: Think | None

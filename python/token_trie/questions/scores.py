@@ -15,7 +15,7 @@ import numpy as np
 
 from token_trie.arrays import Floats, States
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_finite, reader_of
-from token_trie.decisions.calibration import BatchPrior
+from token_trie.decisions.calibration import Calibrator, Mean
 from token_trie.decisions.run import Admission, Bound, Plan, PlanStep, Prefix, Request, Thought, read_on, run
 from token_trie.decisions.think import Think, think_first
 from token_trie.errors import TokenTrieError
@@ -88,6 +88,28 @@ class Scored:
     """The thought before the texts."""
     state: States | None = None
     """The hidden state after the prompt, if requested."""
+
+
+def mean_of(scored: Sequence[Scored]) -> Scored | None:
+    """Return the mean of the scores of the same texts after several prompts; None without prompts."""
+    if len(scored) < 2:
+        return scored[0] if scored else None
+    return replace(scored[0], logprobs=np.mean([one.logprobs for one in scored], axis=0))
+
+
+def with_scored(mean: Mean, scored: Scored | TokenTrieError) -> Mean:
+    """Return the mean with the scores of one more state; errors and scores that are not finite are left out."""
+    if isinstance(scored, TokenTrieError) or not np.isfinite(scored.logprobs).all():
+        return mean
+    return mean.with_rows(scored.logprobs[None])
+
+
+def priors_of_means(means: Sequence[Mean]) -> list[Scored | None]:
+    """Return the means of a question's views as priors; all None if one of them has too few states."""
+    values = [mean.value for mean in means]
+    if any(value is None for value in values):
+        return [None] * len(values)
+    return [Scored(value, np.ones_like(value), math.nan, 0, 0) for value in values if value is not None]
 
 
 def score_texts(llm: Llama, reading: Reading) -> Scored:
@@ -330,9 +352,9 @@ class Asked(ABC):
     """A question in the form in which the model reads it."""
 
     @property
-    def takes_prior(self) -> bool:
-        """Whether the scores without a state change the answer."""
-        return True
+    def absent(self) -> Sequence[str | None]:
+        """States without content, whose mean scores are subtracted; None is the form's own. Empty: nothing is."""
+        return ()
 
     def wanting(self, reading: Reading) -> Reading:
         """Return a reading of one of its views, extended by all that the answer needs."""
@@ -343,8 +365,8 @@ class Asked(ABC):
     def views(self) -> Sequence[QuestionView]:
         """The views to read."""
 
-    def over_rows(self, prior: BatchPrior) -> Asked:
-        """Return the question with the prior of each view replaced by the mean over many states."""
+    def over_rows(self, calibrator: Calibrator) -> Asked:
+        """Return the question with a calibrator that takes the mean over many states as the prior of each view."""
         return self
 
     @abstractmethod

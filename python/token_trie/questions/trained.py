@@ -279,11 +279,6 @@ class TrainedAsked(Asked):
     """One order; for a choice of "lev", both directions."""
 
     @property
-    def takes_prior(self) -> bool:
-        """Whether scores without a state are subtracted."""
-        return False
-
-    @property
     def views(self) -> Sequence[TrainedView]:
         """One view for each order."""
         return self.orders

@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from token_trie.decisions.calibration import fingerprint
+from token_trie.decisions.calibration import Mean, fingerprint
 from token_trie.errors import CalibrationError
 from token_trie.native.core import Llama, _core
 from token_trie.native.files import write_whole
 from token_trie.questions.answer import Answered
-from token_trie.questions.decide import NOTHING, Mean, priors_of_means
 from token_trie.questions.form import FormAsked
 from token_trie.questions.options import DecideOptions
-from token_trie.questions.scores import LEAF_END, Asked, Scored
+from token_trie.questions.scores import LEAF_END, Asked, Scored, priors_of_means, with_scored
 from token_trie.sets.lru import Memory
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.stored import JsonObject
@@ -40,7 +39,7 @@ class RunningPriors:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._means: Memory[_Prior] = Memory(_MAX_QUESTIONS, _MAX_TEXTS)
+        self._means: Memory[Mean] = Memory(_MAX_QUESTIONS, _MAX_TEXTS)
         self._bound: dict[str, str] = {}
         self._has_news = False
         self._saving = threading.Lock()
@@ -75,7 +74,7 @@ class RunningPriors:
         for key in questions.names:
             one = questions.inner(key)
             total = one.floats("total", (None,))
-            self._means.get(key, len(total), _Prior).mean = Mean(one.integer("n"), total)
+            self._means.put(key, len(total), Mean(n=one.integer("n"), total=total))
 
     def answer(
         self,
@@ -97,22 +96,23 @@ class RunningPriors:
         counts : bool
             Whether this state enters the means.
         """
-        if not isinstance(asked, FormAsked) or asked.calibrator is not None or not asked.takes_prior:
-            return None
-        if options.calibration != "contextual" or options.reproducible or options.think is not None:
+        if not isinstance(asked, FormAsked) or asked.calibrator is not options.calibrator or not asked.absent:
+            return None  # it has a calibration of its own, or uses no prior
+        if options.reproducible or options.think is not None:
             return None
         means = [self._mean(digest, own, counts) for digest, own in zip(digests, scored, strict=False)]
         priors = priors_of_means(means)
-        return None if priors[0] is None else replace(asked, prior_of="running").answer(scored, priors)
+        return None if priors[0] is None else replace(asked.answer(scored, priors), calibration="running")
 
     def _mean(self, digest: str, scored: Scored, counts: bool) -> Mean:
-        held = self._means.get(digest, len(scored.logprobs), _Prior)
-        if held.mean.n and held.mean.total.shape != scored.logprobs.shape:
-            held.mean = NOTHING  # a damaged file
+        mean = self._means.find(digest) or Mean()
+        if mean.total is not None and mean.total.shape != scored.logprobs.shape:
+            mean = Mean()  # a damaged file
         if counts:
-            held.mean = held.mean.and_of(scored)
+            mean = with_scored(mean, scored)
+            self._means.put(digest, len(scored.logprobs), mean)
             self._has_news = True
-        return held.mean
+        return mean
 
     def save(self) -> None:
         """Write changes to the file. For any thread; OSError if it cannot be written."""
@@ -121,9 +121,9 @@ class RunningPriors:
                 return
             self._has_news = False
             questions = {
-                key: {"n": one.mean.n, "total": np.round(one.mean.total, 4).tolist()}
-                for key, one in self._means.entries()
-                if one.mean.n
+                key: {"n": mean.n, "total": np.round(mean.total, 4).tolist()}
+                for key, mean in self._means.entries()
+                if mean.total is not None
             }
             data = json.dumps({"format": _FORMAT, "version": _VERSION, **self._bound, "questions": questions}, indent=0)
             try:
@@ -131,10 +131,6 @@ class RunningPriors:
             except OSError:
                 self._has_news = True
                 raise
-
-
-class _Prior:
-    mean: Mean = NOTHING
 
 
 class Calibrations:

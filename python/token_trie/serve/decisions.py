@@ -9,13 +9,23 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, StrictBool
 
+from token_trie.decisions.calibration import AloneName
 from token_trie.decisions.think import Think
 from token_trie.errors import TokenTrieError
 from token_trie.native.lifetime import attachment
 from token_trie.questions.answer import Answered
 from token_trie.questions.decide import to_think_about
 from token_trie.questions.options import DecideOptions, FormName
-from token_trie.questions.scores import Asked, QuestionView, Reading, Scored, ScoredRequest, score_alone, written
+from token_trie.questions.scores import (
+    Asked,
+    QuestionView,
+    Reading,
+    Scored,
+    ScoredRequest,
+    mean_of,
+    score_alone,
+    written,
+)
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import Body, Place, refusal_of
 from token_trie.sets.prompt import Prompt
@@ -124,20 +134,17 @@ async def answer_by(
                 break
         return scored
 
-    without = asyncio.ensure_future(without_state(engine, asked, options))
+    without = asyncio.ensure_future(without_state(engine, asked))
 
     async def read_priors() -> Sequence[Scored | None]:
-        readings = await without
-        return (
-            await together(prior(engine, one, options) for one in readings) if readings else [None] * len(asked.views)
-        )
+        return await together(prior(engine, of_view, options) for of_view in await without)
 
     priors = asyncio.ensure_future(read_priors())
     try:
         scored = await read_all()
         running, found = engine.calibrations.running, None
         if running is not None:
-            digests = [reading.digest for reading in await without]
+            digests = [of_view[0].digest for of_view in await without if of_view]
             found = running.answer(asked, scored, digests, options, counts=counts)
         return asked.answer(scored, await priors) if found is None else found
     finally:
@@ -149,18 +156,24 @@ async def _instead(engine: Engine, state: str, view: QuestionView) -> str:
     return await engine.alone(lambda: written(engine.llm, view.reading(engine.llm, state).prompt))
 
 
-async def without_state(engine: Engine, asked: Asked, options: DecideOptions) -> list[Reading]:
-    """Return the tokenized readings of a question's views without a state; empty if it has no contextual prior."""
-    if not (options.takes_prior and asked.takes_prior):
-        return []
-    llm = engine.llm
-    return await engine.on_worker(lambda: [view.reading(llm, None).tokenized(llm) for view in asked.views])
+async def without_state(engine: Engine, asked: Asked) -> list[list[Reading]]:
+    """Return for each view of a question its tokenized readings of states without content, if it has a prior."""
+    llm, absent = engine.llm, asked.absent
+    if not absent:
+        return [[] for _ in asked.views]
+    return await engine.on_worker(
+        lambda: [[view.reading(llm, state).tokenized(llm) for state in absent] for view in asked.views]
+    )
 
 
-async def prior(engine: Engine, reading: Reading, options: DecideOptions) -> Scored:
-    """Return the scores of a question's options without a state."""
-    key = "prior", reading.digest, options.reproducible
-    return (await engine.cached(key, lambda: _score(engine, lambda: reading, options)))[0]
+async def prior(engine: Engine, readings: Sequence[Reading], options: DecideOptions) -> Scored | None:
+    """Return the mean scores of a question's options in the readings of a view without a state; None without any."""
+
+    async def scored(reading: Reading) -> Scored:
+        key = "prior", reading.digest, options.reproducible
+        return (await engine.cached(key, lambda: _score(engine, lambda: reading, options)))[0]
+
+    return mean_of(await together(scored(reading) for reading in readings))
 
 
 async def score(
@@ -201,7 +214,7 @@ class Extras(Body):
     """Extra options of questions; see `DecideOptions`."""
 
     x_form: FormName | None = None
-    x_calibration: Literal["contextual"] | None = "contextual"
+    x_calibration: AloneName | None = "contextual"
     x_orders: Annotated[int, Field(ge=1, le=_MAX_ORDERS)] | Literal["auto"] = 1
     x_instead: StrictBool = False
     x_think: ThoughtText | None = None

@@ -41,7 +41,7 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
     state, by_place = await read_request(body, limits, options, engine)
     [(place, asked)], [shape] = by_place.items(), body.questions.values()
     if isinstance(asked, FormAsked) and asked.calibrator is not None and asked.calibrator.needs_state:
-        asked = asked.calibrated(None)  # a head has no tree to show
+        asked = asked.calibrated(options.calibrator)  # a head has no tree to show
     first, trees, n_readings = asked.views[0], list[TextTree](), 0
 
     def explore() -> tuple[Prompt, ExploreRequest]:
@@ -58,8 +58,7 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
 
     try:
         answer = await answer_by(read, engine, asked, options, counts=False)
-        absent = await without_state(engine, asked, options)
-        without = await prior(engine, absent[0], options) if absent else None
+        without = await prior(engine, (await without_state(engine, asked))[0], options)
         explained = await engine.on_worker(lambda: _explained(first, trees[0], without, answer))
         return {
             "model": model,

@@ -48,10 +48,13 @@ class Memory(Generic[T]):
                 self._entries.move_to_end(key)
                 return self._entries[key][0]
         made = make()
+        self.put(key, weight, made)
+        return made
+
+    def put(self, key: Hashable, weight: int, value: T) -> None:
+        """Set the value of a key."""
         with self._lock:
-            if key not in self._entries:
-                self._entries[key] = made, weight
-                self._total += weight
+            self._total += weight - self._entries.pop(key, (value, 0))[1]
+            self._entries[key] = value, weight
             while len(self._entries) > 1 and (len(self._entries) > self._capacity or self._total > self._weight):
                 self._total -= self._entries.popitem(last=False)[1][1]
-        return made

@@ -120,7 +120,7 @@ class Calibration(Fit):
         labels = None if gold is None else read_gold(gold, len(rows), reader.binding.classes, reader.values)
         states = labels is not None and read.kind in ("auto", "head")
         shuffled = in_domain(rows, _SEED) if read.kind == "domain" else []
-        prior = None if read.frequencies is None else BatchPrior(read.frequencies).shift(reader.values)
+        prior = None if read.frequencies is None else BatchPrior(read.frequencies).for_values(reader.values).weights
         groups = numbered([digest_of_prompt(content_of(reader, row)) for row in rows])
         found = iter(reader.read(rows + shuffled, states=states, progress=progress, n_parallel=n_parallel, n_ctx=n_ctx))
         readings = Readings.of(itertools.islice(found, len(rows)), reader.binding)

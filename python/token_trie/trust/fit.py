@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.arrays import Floats, Ints, States
-from token_trie.decisions.calibration import Base, Calibrator
+from token_trie.decisions.calibration import MIN_ROWS, Base, Calibrator, Mean
 from token_trie.decisions.gold import one_thread
 from token_trie.errors import ArgumentError, CalibrationError, InternalError
 from token_trie.trust.head import FittedHead, Head, Heads
@@ -47,6 +47,12 @@ class Fit(Calibrator):
     temperature: float = 1.0
     head: Head | None = None
     base: Base = "raw"
+    """The scores that it takes: the model's own, or those with a question's contextual prior subtracted."""
+
+    @property
+    def prompts(self) -> tuple[None, ...]:
+        """The state without content of the question that it was fitted on, if its prior is subtracted."""
+        return (None,) if self.base == "contextual" else ()
 
     @property
     def weights(self) -> Floats | None:
@@ -151,8 +157,6 @@ class HeldOut:
         )
 
 
-MIN_ROWS = 8
-"""Different rows for a fit without labels."""
 _N_SHUFFLED = 20
 """Random texts for "domain", as in Fei et al. (2023)."""
 
@@ -293,11 +297,8 @@ def fit_without_labels(
 
 def mean_bias(scores: Floats, kind: str) -> Floats:
     """Return the bias that subtracts each class's mean over the rows: of probabilities ("batch") or of log-scores."""
-    mean: Floats
-    if kind == "batch":
-        mean = np.logaddexp.reduce(log_softmax(scores), axis=0) - np.log(len(scores))
-    else:
-        mean = scores.mean(axis=0)
+    is_batch = kind == "batch"
+    mean = Mean(np.logaddexp if is_batch else np.add).with_rows(log_softmax(scores) if is_batch else scores).of_few
     bias: Floats = mean.mean() - mean
     return bias
 
