@@ -25,7 +25,6 @@ from token_trie.llama.text import Text, TextOptions, append, write_text
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
 from token_trie.questions.decide import QuestionsRequest, read_questions
-from token_trie.questions.explain import ExplainRequest
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import Choice, Predicate, Question, Score, state_text
 from token_trie.records.fill import Record, read_template, record_request
@@ -33,7 +32,7 @@ from token_trie.records.tools import ToolCall, read_tools, tool_request
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
-from token_trie.show.explain import Explanation
+from token_trie.show.explain import ExplainRequest, Explanation
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -459,8 +458,8 @@ class StreamHandle(TextHandle):
         Explanation
             As in `token_trie.explain`; so are the errors.
         """
-        request = ExplainRequest.read(self._stream.given(choices, path), leaf_end, leading_space)
-        return Explanation.of(run_behind(self._stream, request))
+        request = ExplainRequest.read(self._stream.llm, self._stream.given(choices, path), leaf_end, leading_space)
+        return run_behind(self._stream, request)
 
     _form_of = Asynchronous(cancel_of)
     achoose = _form_of(choose)

@@ -30,8 +30,15 @@ from token_trie.decisions.decision import LOW_MASS, Decision
 from token_trie.decisions.options import ChooseOptions
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
-from token_trie.show.branches import describe_certainty, describe_mass, percent_bar
-from token_trie.show.trie import percent, plain, printable, show_bytes
+from token_trie.show.trie import (
+    describe_certainty,
+    describe_mass,
+    percent,
+    percent_bar,
+    plain,
+    printable,
+    show_bytes,
+)
 from token_trie.trust.calibration import Calibration
 
 

@@ -14,8 +14,7 @@ from token_trie.decisions.calibration import AloneName
 from token_trie.errors import ArgumentError
 from token_trie.questions.decide import decide as decide_
 from token_trie.questions.options import DecideOptions, FormName
-from token_trie.show.branches import percent_bar
-from token_trie.show.trie import percent, plain
+from token_trie.show.trie import percent, percent_bar, plain
 
 _NO_LIMIT = 1 << 20
 

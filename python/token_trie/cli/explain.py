@@ -18,7 +18,7 @@ from token_trie.cli.options import (
     console,
 )
 from token_trie.errors import ArgumentError
-from token_trie.show.branches import draw_sentence
+from token_trie.show.explain import draw_sentence
 from token_trie.show.explain import explain as explain_
 from token_trie.show.trie import plain
 

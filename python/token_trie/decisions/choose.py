@@ -171,6 +171,20 @@ class Clock:
         )
 
 
+def cost_of(n_prompt: int, answer: Answer) -> Stats:
+    """Return the cost of an answer after a prompt of n_prompt tokens."""
+    figures = answer.figures
+    return Stats(
+        n_prompt=n_prompt,
+        n_branches=figures.n_branches,
+        n_forced=figures.n_forced,
+        n_passes=figures.n_passes,
+        prompt_ms=figures.prompt_ns / 1e6,
+        decide_ms=figures.decide_ns / 1e6,
+        n_evaluated=0 if answer.tokens else figures.n_evaluated,
+    )
+
+
 class Seen(NamedTuple):
     """An answer and its cost."""
 
@@ -240,17 +254,7 @@ class BoundChoice(Bound[Decision[Any]]):
     def seen(self) -> Plan[Seen]:
         """Return the model's answer, before the decision."""
         answer = yield PlanStep(self.tokens, self.query)
-        figures = answer.figures
-        stats = Stats(
-            n_prompt=len(self.tokens),
-            n_branches=figures.n_branches,
-            n_forced=figures.n_forced,
-            n_passes=figures.n_passes,
-            prompt_ms=figures.prompt_ns / 1e6,
-            decide_ms=figures.decide_ns / 1e6,
-            n_evaluated=0 if answer.tokens else figures.n_evaluated,
-        )
-        return Seen(answer, stats)
+        return Seen(answer, cost_of(len(self.tokens), answer))
 
     @property
     def query(self) -> Query:

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from token_trie.arrays import Floats
+from token_trie.decisions.bound_choices import BoundChoices, Reader
+from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Request
+from token_trie.decisions.think import Think
 from token_trie.errors import TokenTrieError
+from token_trie.llama.query import Query
 from token_trie.questions.answer import Answered
-from token_trie.questions.explain import Explored, ExploreRequest, TextTree
 from token_trie.questions.form import FormAsked, FormView
-from token_trie.questions.scores import QuestionView, Scored, TextsRequest
+from token_trie.questions.scores import BoundTexts, QuestionView, Scored, TextsRequest
 from token_trie.questions.trained import TrainedView
 from token_trie.serve.decisions import answer_by, prior, score, without_state
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import Limits, invalid, refusal_of
 from token_trie.serve.systemone import SystemOneRequest, answer_json, read_request
 from token_trie.sets.prompt import Prompt
-from token_trie.show.branches import Branch, branches_of
+from token_trie.sets.trie import TokenTrie
+from token_trie.show.explain import ROOT, Branch, Explored, children_of, flat, pieces_of, shares_of
 from token_trie.show.trie import clip
 
 _MAX_BRANCHES = 60
@@ -117,7 +123,7 @@ def _log_mass(scored: Scored, positions: list[int] | None) -> float | None:
 def _branches(explored: Explored, meant: dict[int, list[str]]) -> list[dict[str, Any]]:
     """Return the largest branches, depth first from the root, each with the index of its parent."""
     rows: list[dict[str, Any]] = []
-    waiting: list[tuple[Branch, int | None]] = [(branches_of(explored, _MAX_BRANCHES), None)]
+    waiting: list[tuple[Branch, int | None]] = [(explored.branches(_MAX_BRANCHES), None)]
     while waiting:
         branch, parent = waiting.pop()
         waiting += [(child, len(rows)) for child in reversed(branch.children)]
@@ -137,3 +143,79 @@ def _branches(explored: Explored, meant: dict[int, list[str]]) -> list[dict[str,
             }
         )
     return rows
+
+
+@dataclass(frozen=True, eq=False)
+class TextTree:
+    """Texts after a prompt, as a tree."""
+
+    prompt: str
+    """The text that the model read, including control tokens."""
+    scored: Scored
+    choices: BoundChoices[str]
+    stepwise: Floats
+    """For each leaf, the logarithm of the product of the shares on its path, including that of the end."""
+    pieces: dict[int, bytes]
+
+    def leaf_of(self, text: int) -> int:
+        """Return the leaf of a text, by the position of the text."""
+        return text if self.choices.leaf_of is None else int(self.choices.leaf_of[text])
+
+    def explored(self, text: int) -> Explored:
+        """Return all branches, with the path to a text and the greedy path."""
+        trie = flat(self.choices.trie)
+        scores, logprobs = self.scored.logprobs, np.full(len(trie), -np.inf)
+        np.logaddexp.at(logprobs, [self.leaf_of(i) for i in range(len(scores))], scores)
+        weights = np.exp(logprobs - logprobs.max())
+        greedy = _greedy(trie, shares_of(trie, self.stepwise))
+        return Explored(trie, greedy, self.leaf_of(text), weights / weights.sum(), self.stepwise, self.pieces)
+
+
+def _greedy(trie: TokenTrie, shares: Floats) -> int:
+    node = ROOT
+    while below := children_of(trie, node):
+        best = max(below, key=lambda child: float(shares[child]))
+        leaf = trie.core.leaf(node)
+        if leaf is not None and 1 - float(shares[list(below)].sum()) > float(shares[best]):
+            return leaf
+        node = best
+    leaf = trie.core.leaf(node)
+    assert leaf is not None
+    return leaf
+
+
+@dataclass(frozen=True)
+class ExploreRequest(Request[TextTree]):
+    """A request for the probability of each of several texts, and of each branch on its path."""
+
+    texts: TextsRequest
+
+    @property
+    def think(self) -> Think | None:
+        """How to think before the texts; None: not at all."""
+        return self.texts.think
+
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are sampled."""
+        return self.texts.draws
+
+    def bind(self, reader: Reader, prefix: Prefix) -> _BoundTree:
+        """Bind the texts to their prompt."""
+        texts = self.texts.bind(reader, prefix)
+        prompt = reader.vocab.detokenize(texts.tokens, special=True).decode(errors="replace")
+        return _BoundTree(texts, texts.tokens, prompt, pieces_of(reader, texts.choices.trie))
+
+
+@dataclass(frozen=True, eq=False)
+class _BoundTree(Bound[TextTree]):
+    texts: BoundTexts
+    tokens: list[int]
+    prompt: str
+    pieces: dict[int, bytes]
+
+    def plan(self) -> Plan[TextTree]:
+        choices = self.texts.choices
+        scored = yield from self.texts.plan()
+        branches = yield PlanStep(self.tokens, Query("scores", choices.trie, branches=True))
+        return TextTree(self.prompt, scored, choices, branches.logprobs, self.pieces)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
-from token_trie.show.trie import clip, printable
-from token_trie.trust.evaluate import Comparison, WrongRow, evaluate_rows
+from token_trie.show.trie import clip, printable, render
+from token_trie.trust.evaluate import Comparison, EvaluatedWay, WrongRow, evaluate_rows
+from token_trie.trust.metrics import N_BINS, Figures, Point
 from token_trie.trust.rows import RowOptions
 
 if TYPE_CHECKING:
@@ -21,6 +29,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from token_trie.trust.rows import RowKeywords
+
+
+SIZE, LEFT, BOTTOM = 280.0, 40.0, 34.0
+"""Pixels: the side of a diagram, and the margins to the left of it and below it."""
+N_WRONG, N_CONFUSED, N_MATRIX, N_POINTS = 100, 12, 25, 1000
+"""Maximum numbers of wrong rows, confusions, classes of a drawn matrix, and points of a curve."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +52,26 @@ class Evaluation(Comparison):
         For each way it shows the reliability diagram, the accuracy by the share of rows that are decided, with a slider
         for the confidence, the confusion matrix, and the wrong rows, those with the highest confidence first.
         """
-        from token_trie.show.page import render_evaluation
-
-        return render_evaluation(self)
+        script = Path(__file__).with_name("evaluation.js").read_text(encoding="utf-8")
+        allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        ways = [_way(self, way) for way in self.ways]
+        points = [[[p.confidence, p.n, p.accuracy] for p in way["points"]] for way in ways]
+        data = json.dumps({"n": len(self.gold), "points": points, "size": SIZE, "left": LEFT})
+        return render(
+            "evaluation.html",
+            e=self,
+            ways=ways,
+            best=self.best,
+            tells_unfit=any(way.figures.unfit is not None for way in self.ways),
+            script=script,
+            allowed=allowed,
+            data=data,
+            size=SIZE,
+            left=LEFT,
+            width=LEFT + SIZE + 12,
+            height=SIZE + BOTTOM + 12,
+            n_wrong=N_WRONG,
+        )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it in a terminal."""
@@ -200,3 +231,78 @@ def _mistake(row: WrongRow) -> Text:
         (clip(row.gold, 32), "bold"),
         (f"  {clip(row.text, 60)}", "dim"),
     )
+
+
+def _way(evaluated: Comparison, way: EvaluatedWay) -> dict[str, Any]:
+    figures = way.figures
+    points = _thinned(figures.coverage)
+    matrix = np.array(figures.confusion)
+    wrong = evaluated.wrong_by(way.name)
+    return {
+        "name": way.name,
+        "says": way.says,
+        "of": way.of,
+        "f": figures,
+        "bars": _bars(figures),
+        "points": points,
+        "curve": _curve(points, len(evaluated.gold)),
+        "matrix": _matrix(evaluated.classes, matrix) if len(matrix) <= N_MATRIX else [],
+        "confused": _confused(evaluated.classes, matrix),
+        "wrong": wrong[:N_WRONG],
+        "n_wrong": len(wrong),
+    }
+
+
+def _bars(figures: Figures) -> list[dict[str, float]]:
+    """Compute for each bin a bar as high as its accuracy, and a dot at its mean confidence."""
+    width = SIZE / N_BINS
+    bars = []
+    for one in figures.reliability:
+        at = min(N_BINS - 1, max(0, math.ceil(one.confidence * N_BINS - 1e-9) - 1))
+        bars.append(
+            {
+                "x": LEFT + at * width + 1.5,
+                "width": width - 3,
+                "y": SIZE * (1 - one.accuracy) + 8,
+                "height": SIZE * one.accuracy,
+                "cx": LEFT + SIZE * one.confidence,
+                "cy": SIZE * (1 - one.accuracy) + 8,
+                "n": one.n,
+                "confidence": one.confidence,
+                "accuracy": one.accuracy,
+            }
+        )
+    return bars
+
+
+def _curve(points: list[Point], n: int) -> str:
+    """Return the SVG path of the accuracy over the share of accepted rows."""
+    positions = [(LEFT + SIZE * point.n / n, 8 + SIZE * (1 - point.accuracy)) for point in points]
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in positions) if positions else ""
+
+
+def _thinned(points: tuple[Point, ...]) -> list[Point]:
+    if len(points) <= N_POINTS:
+        return list(points)
+    kept = np.unique(np.linspace(0, len(points) - 1, N_POINTS).round().astype(int))
+    return [points[i] for i in kept]
+
+
+def _matrix(classes: tuple[str, ...], matrix: Any) -> list[dict[str, Any]]:
+    totals = matrix.sum(axis=1)
+    return [
+        {
+            "name": name,
+            "n": int(total),
+            "cells": [(int(n), round(100 * n / max(total, 1))) for n in row],
+        }
+        for name, row, total in zip(classes, matrix, totals, strict=True)
+    ]
+
+
+def _confused(classes: tuple[str, ...], matrix: Any) -> list[tuple[str, str, int]]:
+    """Return the most frequent confusions: gold class, answer, number of rows."""
+    off = matrix - np.diag(np.diag(matrix))
+    order = np.argsort(-off, axis=None, kind="stable")[:N_CONFUSED]
+    pairs = [np.unravel_index(i, off.shape) for i in order]
+    return [(classes[i], classes[j], int(off[i, j])) for i, j in pairs if off[i, j]]

@@ -1,30 +1,185 @@
-"""`explain`, with its results as a tree in a terminal or as a page."""
+"""`explain`: where the greedy answer and the most probable whole answer diverge, branch by branch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import heapq
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from token_trie.decisions.run import run
-from token_trie.llama.query import LeafEnd
+import numpy as np
+
+from token_trie.arrays import Floats
+from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_scorable, read_set
+from token_trie.decisions.choose import by_scores, by_steps, cost_of
+from token_trie.decisions.decision import LOW_MASS, Decision
+from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Request, run
+from token_trie.errors import ArgumentError
+from token_trie.llama.query import LEAF_ENDS, LeafEnd, Query
+from token_trie.native.checks import lookup
 from token_trie.native.core import Llama
-from token_trie.questions.explain import Explained, ExplainRequest
-from token_trie.sets.choices import ChoicesLike
+from token_trie.native.lifetime import lease
+from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.prompt import Prompt
-from token_trie.show.branches import MAX_BRANCHES, Branch, Phrase, branches_of, sentence_of
+from token_trie.sets.trie import TokenTrie
+from token_trie.show.trie import (
+    COLORS,
+    clip,
+    count_leaves,
+    describe_certainty,
+    describe_mass,
+    percent,
+    percent_bar,
+    quote,
+    render,
+)
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import Console, ConsoleOptions, Group, RenderResult
+    from rich.text import Text
+
+ROOT = 0
+ROW, BAND, GAP = 46.0, 32.0, 48.0
+"""Pixels: the height of an answer without its band, the height of a band of 100 %, and the gap between columns."""
+FOLDED_ROW = 26.0
+CHAR, SMALL_CHAR, BOLD_CHAR = 7.9, 6.7, 8.7
+"""Pixels: the widths of characters in the fonts of the page."""
+MIN_WIDTH = 1040.0
+N_RANKED = 12
+MAX_BRANCHES = 40
+MIN_MASS, MIN_BRANCHES = 1e-4, 12
+"""After so many branches, those with a smaller mass are not drawn."""
 
 
 @dataclass(frozen=True)
-class Explanation(Explained):
-    """How a decision comes about: an `Explained` that rich can print and `html` can write."""
+class Explored:
+    """A set with the probability of every branch.
 
-    @classmethod
-    def of(cls, explained: Explained) -> Explanation:
-        """Add the drawing methods to the results."""
-        return cls(**vars(explained))
+    Attributes
+    ----------
+    trie : TokenTrie
+        The set.
+    greedy_leaf, exact_leaf : int
+        The leaf reached by the best token at each step, and the leaf of the most probable whole answer.
+    probabilities : ndarray of float64, shape (len(trie),)
+        Probability of each leaf, under the condition that one of the leaves is the answer.
+    log_stepwise : ndarray of float64, shape (len(trie),)
+        Logarithms of `stepwise`.
+    pieces : dict of int to bytes
+        Texts of the set's tokens, as bytes.
+    """
+
+    trie: TokenTrie
+    greedy_leaf: int
+    exact_leaf: int
+    probabilities: Floats = field(compare=False, repr=False)
+    log_stepwise: Floats = field(compare=False, repr=False)
+    pieces: dict[int, bytes] = field(compare=False, repr=False)
+
+    @cached_property
+    def stepwise(self) -> Floats:
+        """Probability with which sampled mode draws each leaf: the product of the shares on its path."""
+        return np.exp(self.log_stepwise)
+
+    @cached_property
+    def shares(self) -> Floats:
+        """Probability of each node's token among the tokens allowed after its parent, level by level.
+
+        It is 1 for a forced token. The difference of 1 and the sum over the children of a leaf is the share of ending
+        there.
+        """
+        return shares_of(self.trie, self.log_stepwise)
+
+    @cached_property
+    def masses(self) -> Floats:
+        """Sum of the probabilities of the answers below each node."""
+        return add_up(self.trie, self.probabilities)
+
+    @cached_property
+    def parting(self) -> int | None:
+        """The node after which the greedy and the most probable answer diverge; None if they are the same."""
+        if self.greedy_leaf == self.exact_leaf:
+            return None
+        greedy, exact = path_to(self.trie, self.greedy_leaf), path_to(self.trie, self.exact_leaf)
+        return [a for a, b in zip(greedy, exact, strict=False) if a == b][-1]
+
+    def end_share(self, node: int) -> float:
+        """Share of ending at a leaf that is the beginning of longer answers."""
+        return max(0.0, 1 - float(self.shares[list(children_of(self.trie, node))].sum()))
+
+    def branches(self, max_branches: int = MAX_BRANCHES) -> Branch:
+        """Return the root, with the branches of the two answers and the most probable ones below it."""
+        root = Branch((), 1.0, 1.0, len(self.trie), greedy=True, exact=True, parting=self.parting == ROOT)
+        drawn, n, order = [root], 0, count()
+        waiting: list[tuple[float, int, Branch, Branch, int]] = []
+
+        def wait(parent: Branch, node: int) -> None:
+            for branch, end in open_node(node):
+                own = branch.greedy or branch.exact
+                heapq.heappush(waiting, (-np.inf if own else -branch.mass, next(order), parent, branch, end))
+
+        open_node = _opener(self)
+        wait(root, ROOT)
+        while waiting:
+            priority, _, parent, branch, end = heapq.heappop(waiting)
+            if priority > -np.inf:
+                n += 1
+                if n > max_branches or (n > MIN_BRANCHES and branch.mass < MIN_MASS):
+                    break
+            parent.children.append(branch)
+            drawn.append(branch)
+            if branch.leaf is None:
+                wait(branch, end)
+        for branch in drawn:
+            branch.children.sort(key=lambda child: -child.mass)
+        return root
+
+
+@dataclass(frozen=True)
+class Explanation(Explored):
+    """How a decision comes about: `Explored`, with both decisions; rich can print it and `html` can write it.
+
+    Attributes
+    ----------
+    prompt : str
+        The text that the model read.
+    greedy, exact : Decision
+        The decisions of `choose` in these modes.
+    model : str
+        Name of the model; empty for a handle on a file.
+    """
+
+    prompt: str
+    greedy: Decision[Any]
+    exact: Decision[Any]
+    model: str
+
+    def ranked(self, n: int) -> list[int]:
+        """Return the n most probable leaves, and the greedy leaf if it is not one of them."""
+        order: list[int] = np.lexsort((self.trie.core.leaf_nodes(), -self.probabilities)).tolist()
+        return order[:n] + ([self.greedy_leaf] if self.greedy_leaf not in order[:n] else [])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return both decisions and the probability of each answer, the most probable first, for JSON."""
+        answers = [
+            {
+                "text": self.trie[leaf].name,
+                "probability": float(self.probabilities[leaf]),
+                "stepwise": float(self.stepwise[leaf]),
+                "tokens": list(self.trie[leaf].tokens),
+            }
+            for leaf in self.ranked(len(self.trie))
+        ]
+        return {
+            "model": self.model,
+            "prompt": self.prompt,
+            "greedy": self.greedy.to_dict(),
+            "exact": self.exact.to_dict(),
+            "answers": answers,
+        }
 
     def html(self, max_branches: int = MAX_BRANCHES) -> str:
         """Return a page in one file, without scripts, which loads nothing from elsewhere.
@@ -34,23 +189,111 @@ class Explanation(Explained):
         max_branches : int
             How many branches to draw besides those of the two answers; the most probable ones are drawn.
         """
-        from token_trie.show.page import render_explanation
-
-        return render_explanation(self, max_branches)
+        p = self.probabilities
+        ranked = self.ranked(N_RANKED)
+        rest = [leaf for leaf in range(len(p)) if leaf not in ranked]
+        prompt = _lines(self.prompt)
+        tail = "\n".join(prompt[-400:].split("\n")[-3:]).lstrip()
+        picture = _place(self, max_branches)
+        greedy, exact = self.greedy_leaf, self.exact_leaf
+        return render(
+            "explanation.html",
+            e=self,
+            sentence=self.sentence(),
+            mass=self.exact.mass,
+            fits=describe_mass(self.exact.mass or 0.0),
+            low=(self.exact.mass or 0.0) < LOW_MASS,
+            times=_times(p[exact], p[greedy]) if greedy != exact else "",
+            alike=float(np.exp(self.exact.entropy)),
+            ranked=[
+                {
+                    "name": clip(self.trie[leaf].name, 60),
+                    "p": float(p[leaf]),
+                    "stepwise": float(self.stepwise[leaf]),
+                    "greedy": leaf == greedy,
+                    "exact": leaf == exact,
+                }
+                for leaf in ranked
+            ],
+            n_rest=len(rest),
+            rest=float(p[rest].sum()),
+            p_greedy=float(p[greedy]),
+            p_exact=float(p[exact]),
+            stepwise_greedy=float(self.stepwise[greedy]),
+            stepwise_exact=float(self.stepwise[exact]),
+            prompt=prompt,
+            tail=("…" if len(tail) < len(prompt) else "") + tail,
+            **picture,
+        )
 
     def sentence(self) -> list[Phrase]:
         """Say in one sentence where the greedy and the most probable answer diverge."""
-        return sentence_of(self)
-
-    def branches(self, max_branches: int = MAX_BRANCHES) -> Branch:
-        """Return the root, with the branches of the two answers and the most probable ones below it."""
-        return branches_of(self, max_branches)
+        p, greedy, exact = self.probabilities, self.greedy_leaf, self.exact_leaf
+        answer = Phrase(clip(self.exact.value), "exact")
+        if len(p) == 1:
+            return [Phrase("The set has one answer, "), answer, Phrase(": there is nothing to choose.")]
+        if self.parting is None:
+            second = float(np.sort(p)[-2])
+            tail = f", which has {percent(p[exact])} of the set; the next best answer has {percent(second)}."
+            return [Phrase("Greedy and exact agree on "), answer, Phrase(tail)]
+        at = path_to(self.trie, greedy).index(self.parting)
+        before = b"".join(self.pieces[token] for token in self.trie[greedy].tokens[:at])
+        (taken, taken_share), (missed, missed_share) = (_step(self, leaf, at) for leaf in (greedy, exact))
+        return [
+            Phrase(f"{f'After {quote(before)}' if before else 'At the first token'}, "),
+            Phrase("greedy", "greedy"),
+            Phrase(f" takes {taken} ({percent(taken_share)}) over {missed} ({percent(missed_share)}) and ends at "),
+            Phrase(clip(self.greedy.value), "greedy"),
+            Phrase(f" with {percent(p[greedy])} of the set, where "),
+            answer,
+            Phrase(f" has {percent(p[exact])}."),
+        ]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it in a terminal."""
-        from token_trie.show.branches import draw_explanation
-
         yield draw_explanation(self)
+
+
+class Phrase(NamedTuple):
+    """A part of a sentence, and the answer that it is about."""
+
+    text: str
+    whose: str = ""
+    """"greedy", "exact", or "" for neither."""
+
+
+@dataclass
+class Branch:
+    """A token that may come next, with the forced tokens after it; or the end of an answer that begins longer ones."""
+
+    tokens: tuple[int, ...]
+    """Tokens of the branch; empty for the end of an answer."""
+    share: float
+    """Probability among the tokens that are allowed there."""
+    mass: float
+    """Total probability of the answers after it."""
+    n_leaves: int
+    """The number of answers after it."""
+    leaf: int | None = None
+    """The answer that ends with it."""
+    greedy: bool = False
+    """Whether the greedy answer takes it."""
+    exact: bool = False
+    """Whether the most probable answer takes it."""
+    parting: bool = False
+    """Whether the two answers diverge after it."""
+    children: list[Branch] = field(default_factory=list)
+    """The branches to draw, the most probable first."""
+
+    @property
+    def n_more(self) -> int:
+        """The number of answers after it that are not drawn."""
+        return 0 if self.leaf is not None else self.n_leaves - sum(child.n_leaves for child in self.children)
+
+    @property
+    def more(self) -> float:
+        """The mass of these answers."""
+        return max(0.0, self.mass - sum(child.mass for child in self.children))
 
 
 def explain(
@@ -85,4 +328,352 @@ def explain(
     ArgumentError, VocabularyError, ContextError, BusyError
         As for `choose`.
     """
-    return Explanation.of(run(llm, prompt, ExplainRequest.read(choices, leaf_end, leading_space)))
+    return run(llm, prompt, ExplainRequest.read(llm, choices, leaf_end, leading_space))
+
+
+@dataclass(frozen=True)
+class ExplainRequest(Request[Explanation]):
+    """A request for an explanation of a decision."""
+
+    choices: TokenTrie | Choices[Any]
+    leaf_end: LeafEnd
+    leading_space: bool | None
+    model: str
+
+    @classmethod
+    def read(
+        cls, llm: Llama | None, choices: ChoicesLike, leaf_end: LeafEnd, leading_space: bool | None
+    ) -> ExplainRequest:
+        """Read choices; ArgumentError if they cannot be scored."""
+        lookup(leaf_end, LEAF_ENDS, "leaf_end")
+        read = read_set(choices)
+        if isinstance(read, TokenTrie):
+            check_scorable(read.tokenization)
+        name = ""
+        if llm is not None:
+            with lease(llm):
+                name = str(llm.metadata.get("general.name", ""))
+        return cls(read, leaf_end, leading_space, name)
+
+    def bind(self, reader: Reader, prefix: Prefix) -> BoundExplanation:
+        """Bind it to its prompt; ArgumentError for a filtered set."""
+        tokens, choices = bind(reader, prefix.tokens, self.choices, self.leading_space)
+        text = reader.vocab.detokenize(tokens).decode(errors="replace")
+        removed = prefix.tokens[len(tokens) :]
+        return BoundExplanation(self, tokens, choices, text, pieces_of(reader, choices.trie), removed)
+
+
+@dataclass(frozen=True)
+class BoundExplanation(Bound[Explanation]):
+    """Choices after a prompt."""
+
+    request: ExplainRequest
+    tokens: list[int]
+    choices: BoundChoices[Any]
+    text: str
+    pieces: dict[int, bytes]
+    removed: list[int]
+    """Tokens at the end of the prompt that the choices begin with."""
+
+    def plan(self) -> Plan[Explanation]:
+        """Decide exactly and greedily, and score every branch of the set."""
+        choices, trie, n_prompt = self.choices, flat(self.choices.trie), len(self.tokens)
+        scores = yield PlanStep(self.tokens, Query("scores", trie, leaf_end=self.request.leaf_end))
+        exact = by_scores(choices, scores.logprobs, cost_of(n_prompt, scores))
+        steps = yield PlanStep(self.tokens, Query("greedy", trie))
+        greedy = by_steps(choices, steps, cost_of(n_prompt, steps))
+        branches = yield PlanStep(self.tokens, Query("scores", trie, branches=True))
+        assert exact.probabilities is not None
+        leaf_of = range(len(trie)) if choices.leaf_of is None else choices.leaf_of.tolist()
+        return Explanation(
+            trie=trie,
+            greedy_leaf=leaf_of[greedy.index],
+            exact_leaf=leaf_of[exact.index],
+            probabilities=exact.probabilities[choices.firsts()],
+            log_stepwise=branches.logprobs,
+            pieces=self.pieces,
+            prompt=self.text,
+            greedy=greedy,
+            exact=exact,
+            model=self.request.model,
+        )
+
+    def missing(self, answer: Explanation) -> list[int]:
+        """Return the removed tokens, so that a handle's sequence is as before."""
+        return self.removed
+
+
+def pieces_of(reader: Reader, trie: TokenTrie) -> dict[int, bytes]:
+    """Return the texts of a set's tokens."""
+    return {
+        token: reader.vocab.detokenize([token], special=True) for token in np.unique(trie.core.arrays()[0]).tolist()
+    }
+
+
+def flat(trie: TokenTrie) -> TokenTrie:
+    """Return the set with its nodes numbered level by level, which large sets do not have."""
+    if trie.core.is_view:
+        raise ArgumentError("choices: a filtered set is not explained; make one of what is left with only")
+    return TokenTrie.of_core(trie.core.laid_out(compact=False)) if trie.core.is_compact else trie
+
+
+def children_of(trie: TokenTrie, node: int) -> range:
+    """Return the children of a node, in the order of their tokens."""
+    tokens = trie.core.children(node)
+    first = trie.core.child(node, int(tokens[0])) if len(tokens) else 0
+    assert first is not None
+    return range(first, first + len(tokens))
+
+
+def path_to(trie: TokenTrie, leaf: int) -> list[int]:
+    """Return the nodes from the root to a leaf's end."""
+    nodes = [ROOT]
+    for token in trie.core.sequence(leaf).tolist():
+        child = trie.core.child(nodes[-1], token)
+        assert child is not None
+        nodes.append(child)
+    return nodes
+
+
+def add_up(trie: TokenTrie, of_leaves: Floats) -> Floats:
+    """Return for each node the sum over the leaves below it and its own leaf."""
+    core = trie.core
+    # Level by level, the children of a node are adjacent, after the children of the node before it.
+    parents = np.repeat(np.arange(trie.n_nodes), [len(core.children(node)) for node in range(trie.n_nodes)])
+    sums = np.zeros(trie.n_nodes)
+    sums[core.leaf_nodes()] = of_leaves
+    for node in range(trie.n_nodes - 1, 0, -1):
+        sums[parents[node - 1]] += sums[node]
+    return sums
+
+
+def shares_of(trie: TokenTrie, stepwise: Floats) -> Floats:
+    """Return each node's share among the tokens allowed after its parent, from the products of the leaves' shares."""
+    sums = np.full(trie.n_nodes, -np.inf)
+    sums[trie.core.leaf_nodes()] = stepwise
+    shares = np.ones(trie.n_nodes)
+    for node in range(trie.n_nodes - 1, -1, -1):
+        below = children_of(trie, node)
+        if len(below):
+            behind = sums[list(below)]
+            sums[node] = np.logaddexp.reduce([sums[node], *behind])
+            if np.isfinite(sums[node]):
+                shares[list(below)] = np.exp(behind - sums[node])
+    return shares
+
+
+def _opener(explained: Explored) -> Callable[[int], Iterator[tuple[Branch, int]]]:
+    """Return a function from a node to the branches after it, each with the node that it leads to."""
+    core = explained.trie.core
+    greedy, exact = (set(path_to(explained.trie, leaf)) for leaf in (explained.greedy_leaf, explained.exact_leaf))
+    n_leaves = add_up(explained.trie, np.ones(len(explained.trie)))
+
+    def open_node(node: int) -> Iterator[tuple[Branch, int]]:
+        if (leaf := core.leaf(node)) is not None:
+            mass = float(explained.probabilities[leaf])
+            is_own = leaf == explained.greedy_leaf, leaf == explained.exact_leaf
+            yield Branch((), explained.end_share(node), mass, 1, leaf, *is_own), node
+        for child, token in zip(children_of(explained.trie, node), core.children(node).tolist(), strict=True):
+            chain, end = [token], child
+            while core.leaf(end) is None and len(only := children_of(explained.trie, end)) == 1:
+                chain += core.children(end).tolist()
+                end = only[0]
+            branch = Branch(
+                tokens=tuple(chain),
+                share=float(explained.shares[child]),
+                mass=float(explained.masses[child]),
+                n_leaves=int(n_leaves[child]),
+                leaf=core.leaf(end) if len(core.children(end)) == 0 else None,
+                greedy=child in greedy,
+                exact=child in exact,
+                parting=explained.parting == end,
+            )
+            yield branch, end
+
+    return open_node
+
+
+def _step(explained: Explored, leaf: int, depth: int) -> tuple[str, float]:
+    """Return the text and the share of the token that the path of a leaf takes at a depth."""
+    path = path_to(explained.trie, leaf)
+    if depth + 1 < len(path):
+        return quote(explained.pieces[explained.trie[leaf].tokens[depth]]), float(explained.shares[path[depth + 1]])
+    return "the end", explained.end_share(path[depth])
+
+
+def draw_sentence(explained: Explanation) -> Text:
+    """Return the sentence of an explanation, in color."""
+    from rich.text import Text
+
+    phrases = explained.sentence()
+    return Text.assemble(*((text, f"bold {COLORS[whose]}" if whose else "") for text, whose in phrases))
+
+
+def draw_explanation(explained: Explanation, n_ranked: int = 10, max_branches: int = 30) -> Group:
+    """Draw an explanation: its sentence, the best answers as bars, and the most probable branches."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+    from rich.tree import Tree
+
+    ranked = explained.ranked(n_ranked)
+    answers = Table(box=None, padding=(0, 2, 0, 0))
+    for title, whose in (("answer", ""), ("", ""), ("whole", "exact"), ("step by step", "greedy")):
+        answers.add_column(title, justify="right" if whose else "left", header_style=f"dim {COLORS[whose]}")
+    for leaf in ranked:
+        whose = "exact" if leaf == explained.exact_leaf else "greedy" if leaf == explained.greedy_leaf else ""
+        p, stepwise = float(explained.probabilities[leaf]), float(explained.stepwise[leaf])
+        name = Text(clip(explained.trie[leaf].name), f"bold {COLORS[whose]}" if whose else "")
+        answers.add_row(name, percent_bar(p), f"[green]{percent(p)}", f"[yellow]{percent(stepwise)}")
+    if (n_more := len(explained.trie) - len(ranked)) > 0:
+        rest = max(0.0, 1 - sum(float(explained.probabilities[leaf]) for leaf in ranked))
+        answers.add_row(f"[dim]… {n_more:,} more", "", f"[dim]{percent(rest)}")
+    top = Tree(
+        f"[bold]{count_leaves(explained.trie)}[/]  [yellow]share of what is allowed there[/]  "
+        "[green]part of the set after it[/]"
+    )
+    waiting = [(top, explained.branches(max_branches))]
+    while waiting:
+        tree, branch = waiting.pop()
+        waiting += reversed([(tree.add(_branch_label(explained, child)), child) for child in branch.children])
+        if branch.n_more:
+            tree.add(f"[dim]… {branch.n_more:,} more ({percent(branch.more)})")
+    mass = explained.exact.mass or 0.0
+    facts = f"{describe_mass(mass)} {describe_certainty(explained.exact)}"
+    certainty = Text(facts, "yellow" if mass < LOW_MASS else "dim")
+    return Group(draw_sentence(explained), "", answers, "", certainty, "", top)
+
+
+def _branch_label(explained: Explanation, branch: Branch) -> Text:
+    from rich.text import Text
+
+    whose = [name for name, on in (("greedy", branch.greedy), ("exact", branch.exact)) if on]
+    tokens = b"".join(explained.pieces[token] for token in branch.tokens)
+    label = Text()
+    label.append(quote(tokens) if branch.tokens else "the end", f"bold {COLORS[whose[-1]]}" if whose else "")
+    label.append(f"  {percent(branch.share)}", "yellow").append(f"  {percent(branch.mass)}", "green")
+    if branch.leaf is not None:
+        label.append(f"  {clip(explained.trie[branch.leaf].name)}", "bold")
+    for name in whose:
+        label.append(f"  ← {name}", COLORS[name])
+    return label
+
+
+@dataclass
+class Placed:
+    """A branch on the page; with branch None, the line that counts the branches left out."""
+
+    branch: Branch | None
+    depth: int
+    parent: Placed | None
+    text: str
+    ids: str
+    share: str = ""
+    mass: str = ""
+    name: str = ""
+    x0: float = 0.0
+    x1: float = 0.0
+    bar: float = 0.0
+    """The width of a share of 100 %."""
+    y: float = 0.0
+    thickness: float = 0.0
+    line: str = ""
+    """The SVG path from the parent to the end of the branch."""
+
+    @property
+    def classes(self) -> str:
+        """CSS classes: the answers whose path has this branch."""
+        if self.branch is None:
+            return "folded"
+        return " ".join(name for name, on in (("greedy", self.branch.greedy), ("exact", self.branch.exact)) if on)
+
+
+def _place(explained: Explanation, max_branches: int) -> dict[str, Any]:
+    placed = list(_unfold(explained, explained.branches(max_branches)))
+    columns = [0.0] * (max(item.depth for item in placed) + 1)
+    for item in placed:
+        if item.branch is not None:
+            columns[item.depth] = max(columns[item.depth], _width(item))
+    starts = [sum(columns[:depth]) + GAP * depth for depth in range(len(columns))]
+    names_width = max(_cells(item.name) for item in placed) * BOLD_CHAR + 90
+    names = max(MIN_WIDTH - names_width, *(starts[item.depth] + _width(item) + 24 for item in placed))
+    children: dict[int, list[Placed]] = {}
+    y = 12.0
+    for item in placed:
+        item.thickness = BAND * item.branch.mass if item.branch else 0.0
+        item.x0, item.bar = starts[item.depth], columns[item.depth] - 14
+        item.x1 = names if item.name else item.x0 + columns[item.depth]
+        if item.parent is not None:
+            children.setdefault(id(item.parent), []).append(item)
+        if item.name or item.branch is None:
+            height = (ROW if item.name else FOLDED_ROW) + item.thickness
+            item.y = y + height / 2
+            y += height
+    for item in reversed(placed):
+        if own := children.get(id(item)):
+            weights = [child.branch.mass if child.branch else 0.0 for child in own]
+            total = sum(weights)
+            item.y = sum(w * c.y for w, c in zip(weights, own, strict=True)) / total if total > 0 else own[0].y
+            # The bands of the children start next to each other, in the order of the rows.
+            at = item.y - sum(child.thickness for child in own) / 2
+            for child in own:
+                child.line = _line(item.x1, at + child.thickness / 2, child)
+                at += child.thickness
+    placed[0].line = f"M{placed[0].x0:.1f} {placed[0].y:.1f}H{placed[0].x1:.1f}"
+    return {"placed": placed, "width": round(names + names_width), "height": round(y + 12)}
+
+
+def _unfold(explained: Explanation, root: Branch) -> Iterator[Placed]:
+    """Yield the branches depth first; the line that counts those left out is last."""
+    stack = [Placed(root, 0, None, "prompt", "", mass="100 %")]
+    while stack:
+        item = stack.pop()
+        yield item
+        branch = item.branch
+        if branch is None:
+            continue
+        below = [_label(explained, child, item) for child in branch.children]
+        if branch.n_more:
+            text = f"… {branch.n_more:,} more ({percent(branch.more)})"
+            below.append(Placed(None, item.depth + 1, item, text, ""))
+        stack.extend(reversed(below))
+
+
+def _label(explained: Explanation, branch: Branch, parent: Placed) -> Placed:
+    text = clip(b"".join(explained.pieces[token] for token in branch.tokens), 28).replace(" ", "·")
+    name = "" if branch.leaf is None else clip(explained.trie[branch.leaf].name, 48) or "(no name)"
+    return Placed(
+        branch,
+        parent.depth + 1,
+        parent,
+        text or "end",
+        " ".join(f"{clip(explained.pieces[token])!r} {token}" for token in branch.tokens),
+        percent(branch.share),
+        percent(branch.mass),
+        name,
+    )
+
+
+def _line(x: float, y: float, item: Placed) -> str:
+    middle = (x + item.x0) / 2
+    end = item.x0 if item.branch is None else item.x1
+    return f"M{x - 1:.1f} {y:.1f}h1C{middle:.1f} {y:.1f} {middle:.1f} {item.y:.1f} {item.x0:.1f} {item.y:.1f}H{end:.1f}"
+
+
+def _width(item: Placed) -> float:
+    numbers = len(item.share) + len(item.mass) + 3 if item.share else 0
+    return max(_cells(item.text) * CHAR, numbers * SMALL_CHAR) + 14
+
+
+def _cells(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def _times(p: float, of: float) -> str:
+    """Return the ratio of two probabilities, rounded."""
+    ratio = p / of if of > 0 else np.inf
+    return f"{ratio:,.0f}" if 10 <= ratio < 1e6 else f"{ratio:.1f}" if ratio < 10 else "over a million"
+
+
+def _lines(prompt: str) -> str:
+    return "\n".join(clip(line, 2000) for line in prompt.split("\n"))

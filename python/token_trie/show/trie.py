@@ -1,13 +1,17 @@
-"""A trie drawn as a tree; texts and numbers formatted for people."""
+"""A trie drawn as a tree; texts, numbers and pages for people."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from token_trie.decisions.decision import LOW_MASS, Decision
 from token_trie.sets.trie import TokenTrie
 
 if TYPE_CHECKING:
+    from rich.bar import Bar
     from rich.tree import Tree
 
 
@@ -36,6 +40,28 @@ def clip(text: str | bytes, width: int = 48) -> str:
 def quote(text: str | bytes) -> str:
     """Return the text of tokens in quotes, for a sentence."""
     return f"“{clip(text)}”"
+
+
+COLORS = {"greedy": "yellow", "exact": "green", "": ""}
+
+
+def percent_bar(p: float, whose: str = "exact") -> Bar:
+    """Return a bar, 30 columns wide for 100 %."""
+    from rich.bar import Bar
+
+    return Bar(1.0, 0.0, p, width=30, color=COLORS[whose])
+
+
+def describe_mass(mass: float) -> str:
+    """Return a sentence on the mass of the set."""
+    if mass < LOW_MASS:
+        return f"The model gives the whole set only {percent(mass)} – none of these may fit."
+    return f"The model gives the whole set {percent(mass)} of all that it could write here."
+
+
+def describe_certainty(decision: Decision[Any]) -> str:
+    """Return a sentence with the margin and the entropy of a decision."""
+    return f"Margin {percent(decision.margin)}, entropy {decision.entropy:.2f} nats."
 
 
 ROOT = 0
@@ -108,3 +134,20 @@ def draw(trie: TokenTrie, piece: Callable[[int], bytes] | None = None, max_lines
             lines += 1
         waiting.extend(reversed(added))
     return top
+
+
+def render(name: str, **values: Any) -> str:
+    """Return a page from a template of this folder."""
+    page: str = _template(name).render(**values)
+    return page
+
+
+@cache
+def _template(name: str) -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(percent=percent, clip=clip, comma="{:,}".format, three="{:.3f}".format)
+    return environment.from_string(Path(__file__).with_name(name).read_text(encoding="utf-8"))

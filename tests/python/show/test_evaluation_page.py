@@ -14,7 +14,7 @@ import pytest
 from browser import Tab
 from rich.console import Console
 from token_trie import Evaluation
-from token_trie.show.page import N_MATRIX, N_POINTS, N_WRONG
+from token_trie.show.evaluation import N_MATRIX, N_POINTS, N_WRONG
 from token_trie.trust.evaluate import EvaluatedWay
 from token_trie.trust.metrics import figures_of
 

@@ -15,8 +15,7 @@ from PIL import Image
 from rich.console import Console
 from token_trie import ArgumentError, Explanation, TokenTrie, VocabularyError, choose, explain, score
 from token_trie.cli.demo import ACTIONS, prompt_for
-from token_trie.questions.explain import path_to
-from token_trie.show.branches import Branch
+from token_trie.show.explain import Branch, path_to
 from token_trie.show.trie import percent
 
 NAMES = list(ACTIONS)
