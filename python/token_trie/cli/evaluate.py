@@ -11,28 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from token_trie.cli.label import (
-    EachOption,
-    ExamplesOption,
-    NearestOption,
-    PromptLabeller,
-    QuestionLabeller,
-    RowLabeller,
-    put_examples,
-    read_template,
-)
+from token_trie.cli.label import CalibrationOptions, LabellerOptions, RowLabeller
 from token_trie.cli.options import (
-    ChatOption,
     ChoiceOptions,
-    FormOption,
     InputFormatOption,
     JsonOption,
-    LeafEndOption,
     ModelOptions,
     OnError,
-    QuestionOption,
-    RowPromptFileOption,
-    RowPromptOption,
     TableArgument,
     command,
     console,
@@ -43,7 +28,7 @@ from token_trie.decisions.gold import Labels, is_nothing
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
 from token_trie.native.loaded import users_cache
-from token_trie.sets.template import Template, text_of
+from token_trie.sets.template import text_of
 from token_trie.show.evaluation import Evaluation
 from token_trie.show.evaluation import evaluate as evaluate_
 from token_trie.show.trie import plain
@@ -62,12 +47,7 @@ def evaluate(
     gold: Annotated[str, typer.Option("--gold", help="The column with the correct answers.")],
     choices: ChoiceOptions,
     model: ModelOptions,
-    question: QuestionOption = None,
-    form: FormOption = None,
-    prompt: RowPromptOption = None,
-    prompt_file: RowPromptFileOption = None,
-    chat: ChatOption = False,
-    leaf_end: LeafEndOption = "longest",
+    asked: LabellerOptions,
     way: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,9 +58,6 @@ def evaluate(
             "model reads each row only once.",
         ),
     ] = None,
-    examples: ExamplesOption = None,
-    examples_each: EachOption = 1,
-    nearest: NearestOption = None,
     folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation of fitted methods.")] = 10,
     target_accuracy: Annotated[
         float | None,
@@ -118,34 +95,18 @@ def evaluate(
     (log loss, Brier, ECE), and the accuracy of only the confident answers (risk area). Fitted methods are tested on
     rows that were not used to fit them. Rows without a label are left out. The command needs token-trie[calibration].
     """
-    if question is None and form is not None:
-        raise ArgumentError("--form: only with --question")
-    if question is not None and leaf_end != "longest":
-        raise ArgumentError("--leaf-end: not with --question")
     if cache is not None and no_cache:
         raise ArgumentError("--cache and --no-cache: use only one of them")
-    texts = list(dict.fromkeys(choices.read()))
-    template = read_template(prompt, prompt_file, is_needed=question is None)
-    if [str(path) for path in (table, choices.choices_file, prompt_file)].count("-") > 1:
-        raise ArgumentError("-: only one option can read standard input")
-    if template is not None and gold in template.columns:
+    labeller = asked.labeller(table, choices, gold, calibrating=CalibrationOptions())
+    if labeller.template is not None and gold in labeller.template.columns:
         raise ArgumentError(f"--gold: column {gold!r} must not be in the prompt")
-    labeller: QuestionLabeller | PromptLabeller
-    empty: Any = None
-    if question is not None:
-        labeller = QuestionLabeller(question, texts, form, template, chat, probabilities=False)
-    else:
-        assert template is not None
-        labeller = PromptLabeller(template, texts, "exact", leaf_end, chat, probabilities=False)
-        empty = labeller.empty
-    put_examples(labeller, examples, gold, examples_each, nearest)
     with closing(open_table(table, format_of(table, input_format, "--input-format"))) as opened:
-        rows = _Rows(opened, labeller, gold, template, on_error)
+        rows = _Rows(opened, labeller, gold, on_error)
     place = None if no_cache else cache or users_cache() / "readings"
     llm = model.load(4096)
     labeller.check(llm)
     try:
-        evaluation = rows.evaluated(llm, {"ways": way, "empty": empty, "n_folds": folds, "cache": place})
+        evaluation = rows.evaluated(llm, {"ways": way, "empty": labeller.empty, "n_folds": folds, "cache": place})
     except KeyboardInterrupt:
         if place is not None:
             status.print("run the same command again to continue: the results so far are kept", highlight=False)
@@ -179,16 +140,14 @@ def evaluate(
 class _Rows:
     """The rows of a table that have labels."""
 
-    def __init__(
-        self, table: Table, labeller: RowLabeller, gold: str, template: Template | None, on_error: OnError
-    ) -> None:
+    def __init__(self, table: Table, labeller: RowLabeller, gold: str, on_error: OnError) -> None:
         if table.columns is not None:
             if gold not in table.columns:
                 raise ArgumentError(
                     f"{table.name}: no column {gold!r}, which --gold names; the columns are {', '.join(table.columns)}"
                 )
-            if template is not None:
-                template.check(table.columns, f"{table.name}: ")
+            if labeller.template is not None:
+                labeller.template.check(table.columns, f"{table.name}: ")
         self._labeller = labeller
         self._gold = gold
         self._on_error = on_error
@@ -197,7 +156,7 @@ class _Rows:
         self._problems: list[str] = []
         self._n_empty = 0
         for row in table.rows():
-            self._take(row, template)
+            self._take(row)
         if self._problems and on_error is OnError.stop:
             more = len(self._problems) - 1
             others = f"; so {'is' if more == 1 else 'are'} {more:,} more" if more else ""
@@ -243,7 +202,7 @@ class _Rows:
         if self._problems:
             status.print(f"{len(self._problems):,} rows of no use are left out", highlight=False)
 
-    def _take(self, row: TableRow, template: Template | None) -> None:
+    def _take(self, row: TableRow) -> None:
         problem = row.bad
         if problem is None and self._gold not in row.values:
             problem = f"no column {self._gold!r}, which --gold names"
@@ -262,7 +221,7 @@ class _Rows:
                 except ArgumentError as error:
                     problem = str(error)
                 else:
-                    columns = values if template is None else template.columns
+                    columns = values if self._labeller.template is None else self._labeller.template.columns
                     text = " ".join(text_of(values[name]) for name in columns)
                     self._rows.append((row, asked, label, text))
                     return

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -17,14 +18,10 @@ from rich.table import Table as Drawn
 from token_trie.cli.options import (
     ChatOption,
     ChoiceOptions,
-    FormOption,
     InputFormatOption,
     LeafEndOption,
     ModelOptions,
     OnError,
-    QuestionOption,
-    RowPromptFileOption,
-    RowPromptOption,
     TableArgument,
     as_prompt,
     command,
@@ -33,12 +30,11 @@ from token_trie.cli.options import (
 )
 from token_trie.cli.resume import ResultTable, digest
 from token_trie.cli.tables import Format, Table, TableRow, format_of, open_table
-from token_trie.decisions.calibration import NAMED, over_rows
+from token_trie.decisions.calibration import Contextual
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.gold import is_nothing
 from token_trie.decisions.many import choose_many
 from token_trie.errors import ArgumentError, TokenTrieError
-from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama
 from token_trie.native.loaded import digest_of_model
 from token_trie.progress import Progress
@@ -46,7 +42,7 @@ from token_trie.questions.answer import ChoiceAnswer
 from token_trie.questions.decide import decide_many, read_questions
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form
-from token_trie.questions.options import FORMS, DecideOptions, FormName
+from token_trie.questions.options import FORMS, FormName
 from token_trie.questions.question import Choice
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.template import Template, text_of, to_json
@@ -56,70 +52,65 @@ from token_trie.trust.calibration import Calibration
 from token_trie.trust.gate import Gate
 from token_trie.trust.rows import RowOptions, reader_of
 
-_RAW = "raw"
+LabelMode: TypeAlias = Literal["exact", "greedy"]
+
+_ABSENT = "N/A"
 
 
 @dataclass(frozen=True)
 class CalibrationOptions:
     """Calibration of labels, and the gate below which a person decides."""
 
-    given: str | Calibration | None = None
-    """None: the default of a prompt or of a question."""
-    gate: Gate | None = None
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="The correction of the probabilities. contextual: by those of an empty row (default with --question); "
+            "batch: by the mean over the rows, for labels that are about equally frequent; raw: none (default with "
+            "--prompt alone); or a file from `evaluate --fit`.",
+        ),
+    ] = None
+    target_accuracy: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="With a file in --calibration: add a column review, which is 1 for rows that a person should check. "
+            "The other rows have this accuracy, with 95 % assurance.",
+        ),
+    ] = None
 
-    @classmethod
-    def read(cls, calibration: str | None, target_accuracy: float | None) -> CalibrationOptions:
-        """Read the command-line options.
+    @cached_property
+    def given(self) -> str | Calibration | None:
+        """A name, a fitted calibration, or None for the default.
 
         Raises
         ------
         ArgumentError, CalibrationError
-            They are invalid, or exclude each other.
-        OSError
-            A file cannot be read.
+            The options exclude each other, or the file has no calibration; OSError if it cannot be read.
         """
-        if calibration is None or calibration == _RAW or calibration in NAMED:
-            if target_accuracy is not None:
-                raise ArgumentError(
-                    "--target-accuracy: needs --calibration FILE, a file from token-trie evaluate --fit"
-                )
-            return cls(calibration)
-        found = Calibration.load(Path(calibration))
-        return cls(found, None if target_accuracy is None else found.gate(target_accuracy))
+        if self.calibration is not None and self.calibration not in ("raw", "contextual", "batch"):
+            return Calibration.load(Path(self.calibration))
+        if self.target_accuracy is not None:
+            raise ArgumentError("--target-accuracy: needs --calibration FILE, a file from token-trie evaluate --fit")
+        return self.calibration
 
-    @property
-    def columns(self) -> list[str]:
-        """Names of the columns that it adds."""
-        return [] if self.gate is None else ["review"]
+    @cached_property
+    def gate(self) -> Gate | None:
+        """The gate; errors as of `given`."""
+        if self.target_accuracy is None or not isinstance(self.given, Calibration):
+            return None
+        return self.given.gate(self.target_accuracy)
 
-    def figures(self, probability: float) -> list[float]:
-        """Return the values of these columns: 1 means review by a person."""
+    def review(self, probability: float) -> list[float]:
+        """Return the values of the column review, if there is one: 1 means review by a person."""
         return [] if self.gate is None else [float(not self.gate.decides(probability))]
 
     @property
     def marks(self) -> list[Any]:
-        """Parts of the run's digest; empty for the default."""
-        if self.given is None:
-            return []
-        given = self.given if isinstance(self.given, str) else digest(self.given.to_dict())
-        return ["calibration", given, None if self.gate is None else self.gate.threshold]
-
-
-def read_template(prompt: str | None, prompt_file: Path | None, *, is_needed: bool) -> Template | None:
-    """Return the template of --prompt or --prompt-file; None if neither is given or needed."""
-    if prompt is None and prompt_file is None and not is_needed:
-        return None
-    if prompt is not None and prompt_file is None:
-        return Template(prompt, has_escapes=True)
-    if prompt is None and prompt_file is not None:
-        return Template(read(prompt_file), has_escapes=False)
-    raise ArgumentError("use --question, --prompt or --prompt-file, and not both of the last two")
-
-
-_ABSENT = "N/A"
-_DEFAULT = CalibrationOptions()
-
-LabelMode: TypeAlias = Literal["exact", "greedy"]
+        """Parts of the run's digest."""
+        given = digest(self.given.to_dict()) if isinstance(self.given, Calibration) else self.given
+        return [given, None if self.gate is None else self.gate.threshold]
 
 
 class Labelled(NamedTuple):
@@ -127,36 +118,48 @@ class Labelled(NamedTuple):
 
     answer: str
     figures: list[float]
-    is_unfit: bool
+    is_unfit: bool = False
     """Whether none of the choices seems to fit."""
 
 
 class RowLabeller(ABC):
-    """Labels rows."""
+    """Labels rows.
+
+    Attributes
+    ----------
+    choices : list of str
+        The labels.
+    columns : list of str
+        The columns that are added; the first is the label.
+    set, options : list
+        What labels depend on besides the model, for the run's digest: the choices, and all other options.
+    asked, row_options
+        The choices or the question, and the options of rows, for evaluation and fitting.
+    template : Template or None
+        The text of a row; None: all columns.
+    empty : prompt or None
+        The prompt without the content of a row; None: a question has its own.
+    """
 
     choices: list[str]
-    """The labels."""
     columns: list[str]
-    """The columns that are added; the first is the label."""
     set: list[Any]
-    """Parts of the digest: the choices."""
     options: list[Any]
-    """Parts of the digest: all other options that labels depend on, except the model."""
-    marks: list[Any]
-    """Last parts of the digest."""
     asked: Any
-    """The choices or the question, for evaluation and fitting."""
     row_options: RowOptions
-    """Options of the rows, likewise."""
+    template: Template | None
+    empty: Prompt | None = None
 
-    @abstractmethod
+    def __init__(self, calibrating: CalibrationOptions, figures: list[str], template: Template | None) -> None:
+        review = [] if calibrating.gate is None else ["review"]
+        self.columns = [*figures, *review]
+        self.calibrating = calibrating
+        self.template = template
+
     def check(self, llm: Llama) -> None:
-        """Raise an error if the choices do not fit the model."""
-
-    def _check(self, llm: Llama, calibrating: CalibrationOptions) -> None:
-        """Raise CalibrationError if a calibration was fitted on something else."""
-        if isinstance(calibrating.given, Calibration):
-            calibrating.given.binding.require(reader_of(llm, self.asked, self.row_options).binding)
+        """Raise an error if the choices do not fit the model, or CalibrationError if the calibration does not."""
+        if isinstance(self.calibrating.given, Calibration):
+            self.calibrating.given.binding.require(reader_of(llm, self.asked, self.row_options).binding)
 
     @abstractmethod
     def ask(self, values: dict[str, Any]) -> Any:
@@ -171,90 +174,72 @@ class RowLabeller(ABC):
         """Return the result of an answer."""
 
 
-class PromptLabeller(RowLabeller):
-    """Labels rows by a prompt."""
-
+class _PromptLabeller(RowLabeller):
     def __init__(
         self,
+        asked: LabellerOptions,
         template: Template,
         texts: list[str],
         mode: LabelMode,
-        leaf_end: LeafEnd,
-        chat: bool,
         probabilities: bool,
-        calibrating: CalibrationOptions = _DEFAULT,
+        calibrating: CalibrationOptions,
     ) -> None:
-        is_exact = mode == "exact"
-        figures = ["probability", "margin", "mass"] if is_exact else []
+        figures = ["probability", "margin", "mass"] if mode == "exact" else []
+        super().__init__(calibrating, ["answer", *figures], template)
+        self.columns += [f"p_{text}" for text in texts if probabilities]
         self.choices = self.set = texts
-        self.columns = ["answer", *figures, *calibrating.columns, *(f"p_{text}" for text in texts if probabilities)]
-        self.options, self.marks = [template.text, chat, leaf_end], [*([] if is_exact else [mode]), *calibrating.marks]
-        name = f"{template.text} (as a message)" if chat else template.text
-        self.asked, self.row_options = texts, RowOptions(template=name, leaf_end=leaf_end)
-        self._calibrating = calibrating
+        self.options = [template.text, asked.chat, asked.leaf_end, mode, *calibrating.marks]
+        name = f"{template.text} (as a message)" if asked.chat else template.text
+        self.asked, self.row_options = texts, RowOptions(template=name, leaf_end=asked.leaf_end)
+        self.empty = as_prompt(template.fill(dict.fromkeys(template.columns, _ABSENT)), asked.chat)
         self._template = template
+        self._chat = asked.chat
         self._mode = mode
-        self._leaf_end = leaf_end
-        self._chat = chat
         self._probabilities = probabilities
 
     def check(self, llm: Llama) -> None:
-        """Raise an error if the choices do not fit the model."""
         TokenTrie.from_choices(llm, self.choices)
-        self._check(llm, self._calibrating)
-
-    @property
-    def empty(self) -> Prompt:
-        """The prompt without the content of a row."""
-        return as_prompt(self._template.fill(dict.fromkeys(self._template.columns, _ABSENT)), self._chat)
+        super().check(llm)
 
     def ask(self, values: dict[str, Any]) -> Any:
-        """Return the prompt of a row; ArgumentError if it has none."""
         return as_prompt(self._template.fill(values), self._chat)
 
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
-        """Yield a decision or an error for each row."""
+        given: Any = self.calibrating.given
+        if given == "contextual":
+            assert self.empty is not None
+            given = Contextual(self.empty)
         return choose_many(
             llm,
             asked,
             self.choices,
             mode=self._mode,
             probabilities=self._mode == "exact",
-            leaf_end=self._leaf_end,
+            leaf_end=self.row_options.leaf_end,
             on_error="return",
-            calibration=self._calibration,
+            calibration=None if given == "raw" else given,
         )
 
-    @property
-    def _calibration(self) -> Any:
-        given = self._calibrating.given
-        if isinstance(given, str):
-            return None if given == _RAW else NAMED[given].with_prompt(self.empty)
-        return given
-
     def read(self, answer: Decision[str]) -> Labelled:
-        """Return the result of a decision."""
         figures: list[float | None] = []
         if answer.probabilities is not None:
             probability = answer.probabilities[answer.index]
-            figures = [probability, answer.margin, answer.mass, *self._calibrating.figures(probability)]
+            figures = [probability, answer.margin, answer.mass, *self.calibrating.review(probability)]
             figures += answer.probabilities.tolist() if self._probabilities else []
         return Labelled(answer.text, [0.0 if one is None else one for one in figures], answer.fits is False)
 
 
-class QuestionLabeller(RowLabeller):
-    """Labels rows by a question."""
-
+class _QuestionLabeller(RowLabeller):
     def __init__(
         self,
+        asked: LabellerOptions,
         question: str,
-        texts: list[str],
-        form: FormName | None,
         template: Template | None,
-        chat: bool,
+        texts: list[str],
         probabilities: bool,
-        calibrating: CalibrationOptions = _DEFAULT,
+        calibrating: CalibrationOptions,
     ) -> None:
+        super().__init__(calibrating, ["value", "probability", "confidence", "mass"], template)
         described: dict[str, str | None] = {}
         for text in texts:
             name, _, description = text.partition("=")
@@ -263,112 +248,160 @@ class QuestionLabeller(RowLabeller):
             if name in described:
                 raise ArgumentError(f"--choice: {name!r} is given twice, with different descriptions")
             described[name] = description or None
-        self.choices = list(described)
-        self.columns = ["value", "probability", "confidence", "mass", *calibrating.columns]
+        self.choices, self.set = list(described), list(described.items())
         self.columns += [f"p_{name}" for name in described if probabilities]
-        put: FormName | Form | None = replace(FORMS[form or "unlisted"], chat=True) if chat else form
-        self.set = list(described.items())
-        self.options = ["question", question, repr(put), None if template is None else template.text]
-        self.marks = calibrating.marks
-        self._calibrating = calibrating
-        self.asked, self.row_options = Choice(question, described), RowOptions(form=put)
-        self._template = template
+        form: FormName | Form | None = replace(FORMS[asked.form or "unlisted"], chat=True) if asked.chat else asked.form
+        self.options = ["question", question, repr(form), None if template is None else template.text]
+        self.options += calibrating.marks
+        self.asked, self.row_options = Choice(question, described), RowOptions(form=form)
         self._probabilities = probabilities
 
     def put(self, examples: Examples) -> None:
         """Put examples before each row; ArgumentError for an answer that is not a choice."""
         self.row_options = replace(self.row_options, examples=examples)
-        self.marks = [*self.marks, "examples", examples.of(self.asked, self.choices).digest]
+        self.options += ["examples", examples.of(self.asked, self.choices).digest]
 
     def check(self, llm: Llama) -> None:
-        """Raise an error if the question does not fit the model."""
         read_questions(self.asked, self.row_options.of_question(), llm)
-        self._check(llm, self._calibrating)
+        super().check(llm)
 
     def ask(self, values: dict[str, Any]) -> Any:
-        """Return the state of a row; ArgumentError if it has none."""
-        return to_json(values) if self._template is None else str(self._template.fill(values))
+        return to_json(values) if self.template is None else str(self.template.fill(values))
 
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
-        """Yield an answer or an error for each row."""
-        given: Any = self._calibrating.given
-        if given is None:
-            given = DecideOptions.calibration
-        row_options = self.row_options
+        given: Any = self.calibrating.given
+        if given is None or given == "raw":
+            given = "contextual" if given is None else None
+        rows = self.row_options
         return decide_many(
-            llm,
-            asked,
-            self.asked,
-            on_error="return",
-            form=row_options.form,
-            examples=row_options.examples,
-            calibration=None if given == _RAW else given,
+            llm, asked, self.asked, on_error="return", form=rows.form, examples=rows.examples, calibration=given
         )
 
     def read(self, answer: ChoiceAnswer[str]) -> Labelled:
-        """Return the result of an answer."""
         p = answer.probabilities
         mass = 0.0 if answer.mass is None else answer.mass
-        figures = [p[answer.value], answer.confidence, mass, *self._calibrating.figures(p[answer.value])]
+        figures = [p[answer.value], answer.confidence, mass, *self.calibrating.review(p[answer.value])]
         figures += p.values() if self._probabilities else ()
-        return Labelled(answer.value, figures, is_unfit=False)
+        return Labelled(answer.value, figures)
 
 
-ExamplesOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--examples",
-        help="With --question: a table with examples. The model reads some of its rows, with their answers from column "
-        "--gold, before each row.",
-    ),
-]
-EachOption = Annotated[
-    int, typer.Option("--examples-each", min=1, help="Number of --examples for each answer; the first ones are used.")
-]
-NearestOption = Annotated[
-    int | None,
-    typer.Option(
-        "--nearest",
-        min=1,
-        help="Instead of the first ones, use this many --examples that share the most words with the row. Slower, "
-        "because the model reads them again for each row.",
-    ),
-]
+@dataclass(frozen=True)
+class LabellerOptions:
+    """The question or the prompt for each row."""
 
+    question: Annotated[
+        str | None,
+        typer.Option(
+            "--question",
+            "-q",
+            help="The question to answer about each row, as in `decide`. Each choice is then NAME or NAME=DESCRIPTION.",
+        ),
+    ] = None
+    form: Annotated[
+        FormName | None,
+        typer.Option(help="The form of --question. Default: unlisted, or the form that the model was trained for."),
+    ] = None
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt",
+            "-p",
+            help="The text before the answer. {column} stands for the row's value in that column, and \\n for a line "
+            "break. With --question: the text that the question is about; default: all columns.",
+        ),
+    ] = None
+    prompt_file: Annotated[
+        Path | None, typer.Option(help="A file with the text of --prompt. In it, \\n is not a line break.")
+    ] = None
+    chat: ChatOption = False
+    leaf_end: LeafEndOption = "longest"
+    examples: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --question: a table with examples. The model reads some of its rows, with their answers from "
+            "column --gold, before each row.",
+        ),
+    ] = None
+    examples_each: Annotated[
+        int, typer.Option(min=1, help="Number of --examples for each answer; the first ones are used.")
+    ] = 1
+    nearest: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Instead of the first ones, use this many --examples that share the most words with the row. Slower, "
+            "because the model reads them again for each row.",
+        ),
+    ] = None
 
-def put_examples(labeller: RowLabeller, path: Path | None, gold: str | None, n_each: int, nearest: int | None) -> None:
-    """Put the examples of a table, if given, before the rows.
+    def labeller(
+        self,
+        table: Path,
+        choices: ChoiceOptions,
+        gold: str | None,
+        *,
+        mode: LabelMode = "exact",
+        probabilities: bool = False,
+        calibrating: CalibrationOptions,
+    ) -> RowLabeller:
+        """Return the labeller of a table's rows.
 
-    Raises
-    ------
-    ArgumentError
-        The options exclude each other, or a row is no example; OSError if the file cannot be read.
-    """
-    if path is None:
-        if nearest is not None or n_each != 1:
+        Raises
+        ------
+        ArgumentError, CalibrationError
+            Options exclude each other, or a row is no example; OSError if a file cannot be read.
+        """
+        if mode == "greedy" and (probabilities or self.leaf_end != "longest" or calibrating.given is not None):
+            raise ArgumentError("--probabilities, --leaf-end and --calibration: only with --mode exact")
+        if self.question is not None and (mode != "exact" or self.leaf_end != "longest"):
+            raise ArgumentError(f"--{'mode' if mode != 'exact' else 'leaf-end'}: not with --question")
+        if self.question is None and self.form is not None:
+            raise ArgumentError("--form: only with --question")
+        if [str(path) for path in (table, choices.choices_file, self.prompt_file)].count("-") > 1:
+            raise ArgumentError("-: only one option can read standard input")
+        texts = list(dict.fromkeys(choices.read()))
+        template = self._template()
+        if self.question is None:
+            assert template is not None
+            if self.examples is not None:
+                raise ArgumentError("--examples: only with --question; a prompt can contain examples in its text")
+            return _PromptLabeller(self, template, texts, mode, probabilities, calibrating)
+        labeller = _QuestionLabeller(self, self.question, template, texts, probabilities, calibrating)
+        if self.examples is not None:
+            labeller.put(self._read_examples(self.examples, labeller, gold))
+        elif self.nearest is not None or self.examples_each != 1:
             raise ArgumentError("--examples-each and --nearest: only with --examples")
-        return
-    if not isinstance(labeller, QuestionLabeller):
-        raise ArgumentError("--examples: only with --question; a prompt can contain examples in its text")
-    if gold is None:
-        raise ArgumentError("--examples: needs --gold, the column with their answers")
-    states, answers = [], []
-    with closing(open_table(path, format_of(path, None, "the ending of its name"))) as table:
-        if table.columns is not None and gold not in table.columns:
-            raise ArgumentError(f"{table.name}: no column {gold!r}, which --gold names")
-        for row in table.rows():
-            if row.bad is None and is_nothing(row.values.get(gold)):
-                continue
-            try:
-                if row.bad is not None:
-                    raise ArgumentError(row.bad)
-                answers.append(text_of(row.values[gold]))
-                states.append(labeller.ask({name: value for name, value in row.values.items() if name != gold}))
-            except ArgumentError as error:
-                raise ArgumentError(f"{row.where}: {error}") from error
-    if not states:
-        raise ArgumentError(f"{path}: no row with an answer in {gold!r}")
-    labeller.put(Examples(states, answers, n_each, nearest))
+        return labeller
+
+    def _template(self) -> Template | None:
+        if self.prompt is not None and self.prompt_file is None:
+            return Template(self.prompt, has_escapes=True)
+        if self.prompt is None and self.prompt_file is not None:
+            return Template(read(self.prompt_file), has_escapes=False)
+        if self.prompt is None and self.question is not None:
+            return None
+        raise ArgumentError("use --question, --prompt or --prompt-file, and not both of the last two")
+
+    def _read_examples(self, path: Path, labeller: RowLabeller, gold: str | None) -> Examples:
+        if gold is None:
+            raise ArgumentError("--examples: needs --gold, the column with their answers")
+        states, answers = [], []
+        with closing(open_table(path, format_of(path, None, "the ending of its name"))) as table:
+            if table.columns is not None and gold not in table.columns:
+                raise ArgumentError(f"{table.name}: no column {gold!r}, which --gold names")
+            for row in table.rows():
+                if row.bad is None and is_nothing(row.values.get(gold)):
+                    continue
+                try:
+                    if row.bad is not None:
+                        raise ArgumentError(row.bad)
+                    answers.append(text_of(row.values[gold]))
+                    states.append(labeller.ask({name: value for name, value in row.values.items() if name != gold}))
+                except ArgumentError as error:
+                    raise ArgumentError(f"{row.where}: {error}") from error
+        if not states:
+            raise ArgumentError(f"{path}: no row with an answer in {gold!r}")
+        return Examples(states, answers, self.examples_each, self.nearest)
 
 
 @command(
@@ -386,10 +419,8 @@ def label(
     table: TableArgument,
     choices: ChoiceOptions,
     model: ModelOptions,
-    question: QuestionOption = None,
-    form: FormOption = None,
-    prompt: RowPromptOption = None,
-    prompt_file: RowPromptFileOption = None,
+    asked: LabellerOptions,
+    calibrating: CalibrationOptions,
     output: Annotated[
         Path,
         typer.Option(
@@ -398,7 +429,6 @@ def label(
             help="The table to write. Each row is written as soon as it is labelled; - is standard output.",
         ),
     ] = Path("-"),
-    chat: ChatOption = False,
     mode: Annotated[
         LabelMode,
         typer.Option(
@@ -406,35 +436,12 @@ def label(
             "each branch point. This is faster with thousands of choices, but gives no probabilities."
         ),
     ] = "exact",
-    leaf_end: LeafEndOption = "longest",
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Add a column p_CHOICE with the probability of each choice.")
     ] = False,
-    calibration: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="The correction of the probabilities. "
-            + "".join(f"{name}: {one.says}; " for name, one in NAMED.items())
-            + f"{_RAW}: none; or a file from `evaluate --fit`. Default: {DecideOptions.calibration} with --question, "
-            f"{_RAW} with --prompt alone.",
-        ),
-    ] = None,
-    target_accuracy: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            help="With a file in --calibration: add a column review, which is 1 for rows that a person should check. "
-            "The other rows have this accuracy, with 95 % assurance.",
-        ),
-    ] = None,
-    examples: ExamplesOption = None,
     gold: Annotated[
         str | None, typer.Option("--gold", help="The column of --examples with the correct answers.")
     ] = None,
-    examples_each: EachOption = 1,
-    nearest: NearestOption = None,
     prefix: Annotated[str, typer.Option(help="Text before the names of the added columns.")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted run that wrote --output.")] = False,
     on_error: Annotated[
@@ -456,39 +463,22 @@ def label(
     """
     if str(output) == "-" and sys.stdout is None:
         raise ArgumentError("--output: standard output is closed; use a file")
-    if mode == "greedy" and (probabilities or leaf_end != "longest" or calibration is not None):
-        raise ArgumentError("--probabilities, --leaf-end and --calibration: only with --mode exact")
-    if question is not None and (mode != "exact" or leaf_end != "longest"):
-        raise ArgumentError("--mode and --leaf-end: not with --question")
-    if question is None and form is not None:
-        raise ArgumentError("--form: only with --question")
-    texts = list(dict.fromkeys(choices.read()))
-    template = read_template(prompt, prompt_file, is_needed=question is None)
-    if [str(path) for path in (table, choices.choices_file, prompt_file)].count("-") > 1:
-        raise ArgumentError("-: only one option can read standard input")
     kind = format_of(table, input_format, "--input-format")
     if output_format is None and str(output) == "-":
         output_format = Format.csv if kind is Format.csv else Format.jsonl
     to = format_of(output, output_format, "--output-format")
-    calibrating = CalibrationOptions.read(calibration, target_accuracy)
-    if over_rows(calibrating.given) is not None and resume:
+    if calibrating.given == "batch" and resume:
         raise ArgumentError(
-            f"--resume: not with --calibration {calibration}, which depends on all rows; use a calibration file instead"
+            "--resume: not with --calibration batch, which depends on all rows; use a calibration file instead"
         )
-    labeller: RowLabeller
-    if question is not None:
-        labeller = QuestionLabeller(question, texts, form, template, chat, probabilities, calibrating)
-    else:
-        assert template is not None
-        labeller = PromptLabeller(template, texts, mode, leaf_end, chat, probabilities, calibrating)
-    put_examples(labeller, examples, gold, examples_each, nearest)
-    run = f"{digest(labeller.set)}-{digest(*labeller.options, digest_of_model(model.path), *labeller.marks)}"
+    labeller = asked.labeller(table, choices, gold, mode=mode, probabilities=probabilities, calibrating=calibrating)
+    run = f"{digest(labeller.set)}-{digest(*labeller.options, digest_of_model(model.path))}"
     with (
         closing(open_table(table, kind)) as opened,
         closing(ResultTable(output, to, opened, labeller.columns, prefix, run)) as results,
     ):
-        if opened.columns is not None and template is not None:
-            template.check(opened.columns, f"{opened.name}: ")
+        if opened.columns is not None and labeller.template is not None:
+            labeller.template.check(opened.columns, f"{opened.name}: ")
         labelling = _Labelling(opened, labeller, results, on_error)
         if resume:
             labelling.resume()

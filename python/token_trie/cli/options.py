@@ -24,7 +24,6 @@ from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama, _core, llama_cpp
 from token_trie.native.llama_facts import wrapped_model
 from token_trie.native.options import Options, described
-from token_trie.questions.options import FormName
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 
@@ -191,30 +190,6 @@ TableArgument = Annotated[
     typer.Argument(
         metavar="TABLE", help="A file in CSV, JSON lines or Parquet; - reads standard input.", show_default=False
     ),
-]
-QuestionOption = Annotated[
-    str | None,
-    typer.Option(
-        "--question",
-        "-q",
-        help="The question to answer about each row, as in `decide`. Each choice is then NAME or NAME=DESCRIPTION.",
-    ),
-]
-FormOption = Annotated[
-    FormName | None,
-    typer.Option(help="The form of --question. Default: unlisted, or the form that the model was trained for."),
-]
-RowPromptOption = Annotated[
-    str | None,
-    typer.Option(
-        "--prompt",
-        "-p",
-        help="The text before the answer. {column} stands for the row's value in that column, and \\n for a line "
-        "break. With --question: the text that the question is about; default: all columns.",
-    ),
-]
-RowPromptFileOption = Annotated[
-    Path | None, typer.Option(help="A file with the text of --prompt. In it, \\n is not a line break.")
 ]
 InputFormatOption = Annotated[Format | None, typer.Option(help="Format of TABLE. Default: by the ending of its name.")]
 

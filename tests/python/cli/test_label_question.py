@@ -115,8 +115,8 @@ def test_examples_that_are_none_are_told(cli: Cli, rows: list[str] | None, optio
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--mode", "greedy"], "--mode and --leaf-end: not with --question"),
-        (["--leaf-end", "any"], "--mode and --leaf-end: not with --question"),
+        (["--mode", "greedy"], "--mode: not with --question"),
+        (["--leaf-end", "any"], "--leaf-end: not with --question"),
         (["-c", "billing=else"], "'billing' is given twice"),
         (["-c", "=else"], "no name before the ="),
         (["-p", "{nothing}"], "no column 'nothing'"),
