@@ -32,6 +32,7 @@ from token_trie.sets.template import text_of
 from token_trie.show.evaluation import Evaluation
 from token_trie.show.evaluation import evaluate as evaluate_
 from token_trie.show.trie import plain
+from token_trie.trust.evaluate import DEFAULT, ways_of
 
 
 @command(
@@ -52,10 +53,9 @@ def evaluate(
         list[str] | None,
         typer.Option(
             "--way",
-            help="A method to compare; repeat the option for each. For a prompt: exact, longest, any, follow, greedy, "
-            "contextual, mean, batch, fitted, temperature, bias, head, majority, words. For a question: unlisted, "
-            "listed, letters and orders instead of longest, any, follow and greedy. Default: the methods for which the "
-            "model reads each row only once.",
+            help="A method to compare; repeat the option for each. "
+            f"For a prompt: {', '.join(ways_of(is_question=False))}. "
+            f"For a question: {', '.join(ways_of(is_question=True))}. Default: {', '.join(DEFAULT)}.",
         ),
     ] = None,
     folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation of fitted methods.")] = 10,

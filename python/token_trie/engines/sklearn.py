@@ -21,9 +21,9 @@ from token_trie.questions.form import Form
 from token_trie.questions.question import Choice
 from token_trie.sets.template import Template
 from token_trie.trust.calibration import Calibration
-from token_trie.trust.fit import log_probabilities, scores_of
+from token_trie.trust.fit import KINDS, FitOptions, takes_states
 from token_trie.trust.metrics import log_softmax, numbered
-from token_trie.trust.rows import FitOptions, Readings, Row, RowOptions, RowReader, reader_of
+from token_trie.trust.rows import Readings, Row, RowOptions, RowReader, reader_of
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -121,8 +121,8 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.calibration_: Calibration | None = None
         if self.calibration is not None:
             options = FitOptions(kind=self.calibration, n_folds=self.n_folds)  # type: ignore[arg-type]
-            is_labelled = self.calibration in ("auto", "temperature", "bias", "head")
-            readings = self._read(texts, states=self.calibration in ("auto", "head"))
+            is_labelled = options.kind == "auto" or KINDS[options.kind].takes_labels
+            readings = self._read(texts, states=takes_states(options.kind))
             found = gold.astype(np.int64) if is_labelled else None
             self.calibration_ = Calibration.of(
                 readings, found, kind=options.kind, n_folds=self.n_folds, groups=numbered(texts)
@@ -136,8 +136,8 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         readings = self._read(_texts(X), states=found is not None and found.needs_state)
         if found is not None:
             found.binding.require(readings.binding)
-            return np.exp(log_probabilities(found, readings))
-        return np.exp(log_softmax(scores_of(readings, "raw" if readings.contextual is None else "contextual")))
+            return np.exp(found.log_probabilities(readings))
+        return np.exp(log_softmax(readings.raw if readings.contextual is None else readings.contextual))
 
     def predict(self, X: Iterable[str]) -> npt.NDArray[Any]:  # noqa: N803
         """Return the most probable class of each text."""

@@ -98,8 +98,8 @@ def evaluate(
     """Measure how good a model's answers are, on rows whose answers are known.
 
     Several ways to answer are compared. The model evaluates each row once, and most ways are computed from these
-    scores. The ways named after an end rule or a form, "orders" and "greedy" evaluate it once more each. What is fitted
-    on labels is judged by cross-validation: each row by a fit on other rows. This needs scikit-learn (extra
+    scores. The ways named after an end rule or a form, "orders", "greedy" and "domain" evaluate more. What is fitted on
+    labels is judged by cross-validation: each row by a fit on other rows. This needs scikit-learn (extra
     ``calibration``).
 
     Parameters
@@ -113,10 +113,12 @@ def evaluate(
     choices : choices as for `choose`, Choice, Predicate or Score
         The answers, or a question.
     ways : iterable of str, optional
-        The ways to compare. For prompts: exact, longest, any, follow, greedy, contextual, mean, batch, fitted,
-        temperature, bias, head, majority and words. For a question, unlisted, listed, letters and orders replace the
-        end rules and greedy. By default exact, contextual, mean, batch and fitted, and two baselines without the model:
-        majority, the most frequent class, and words, TF-IDF with logistic regression.
+        The ways to compare. exact: by the model's own probability. greedy: token by token, for prompts. contextual:
+        less what a prompt without content gives. fitted: by a `Calibration` fitted on labels. Two baselines without the
+        model: majority, the most frequent class, and words, TF-IDF with logistic regression. With other options: each
+        kind of `Calibration` by its name; for prompts, exact with each `leaf_end` by its name; for a question,
+        contextual with each form by its name, and orders, the form listed in four orders. By default exact, contextual,
+        mean, batch, fitted, majority and words.
     empty : str, sequence of int, or sequence of chat messages, optional
         The prompt without its content, which the way contextual needs; a question has its own.
     texts : iterable of str, optional

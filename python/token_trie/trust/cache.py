@@ -20,8 +20,7 @@ from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.files import write_whole
 from token_trie.questions.question import state_text
 from token_trie.sets.prompt import Filled
-from token_trie.trust.fit import part_of
-from token_trie.trust.rows import Readings, Row, RowOptions, RowReader
+from token_trie.trust.rows import DEFAULT_NAME, Readings, Row, RowOptions, RowReader
 
 _FORMAT = 2
 _SECONDS_BETWEEN_WRITES = 5.0
@@ -95,7 +94,7 @@ class CachedRows:
     def of(self, digests: Sequence[bytes]) -> Readings:
         """Return the readings of rows in this order; none may be missing."""
         assert self.rows is not None
-        return part_of(self.rows, np.array([self._row_of[digest] for digest in digests], np.int64))
+        return self.rows.take(np.array([self._row_of[digest] for digest in digests], np.int64))
 
     def _load(self, path: Path) -> None:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
@@ -152,10 +151,11 @@ def open_cache(folder: str | os.PathLike[str] | None, key: str) -> CachedRows:
     return CachedRows(root / f"readings-{key[:24]}.npz", key)
 
 
-def key_of(options: RowOptions, binding: Binding) -> str:
+def key_of(options: RowOptions, binding: Binding, calibration: str = DEFAULT_NAME) -> str:
     """Return the digest of all that readings depend on besides the prompts."""
     # The tokens of prompts that a template made differ where the templates do.
-    return digest_of(_FORMAT, replace(binding, asked="") if options.template else binding)
+    own = replace(binding, asked="") if options.template else binding
+    return digest_of(_FORMAT, own, *([] if calibration == DEFAULT_NAME else [calibration]))
 
 
 def read_cached(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from token_trie.arrays import Floats, Ints
-from token_trie.decisions.calibration import BatchPrior, Binding
+from token_trie.arrays import Floats, Ints, States
+from token_trie.decisions.calibration import Base, BatchPrior, Binding, Calibrator
 from token_trie.decisions.gold import import_sklearn, read_gold
 from token_trie.errors import CalibrationError
 from token_trie.native.core import Llama
@@ -22,25 +22,24 @@ from token_trie.native.options import takes
 from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
 from token_trie.trust.cache import content_of, digest_of_prompt
-from token_trie.trust.fit import Fit, HeldOut, fit_readings, in_domain
+from token_trie.trust.fit import KINDS, FitKind, FitOptions, HeldOut, fit_readings, more_rows, takes_states
 from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.head import Head
-from token_trie.trust.metrics import numbered
-from token_trie.trust.rows import KINDS, FitKind, FitOptions, Readings, reader_of
+from token_trie.trust.metrics import log_softmax, numbered
+from token_trie.trust.rows import Readings, reader_of
 from token_trie.trust.stored import JsonObject
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from token_trie.trust.rows import FitKeywords
+    from token_trie.trust.fit import FitKeywords
 
 _FORMAT, _VERSION = "token-trie calibration", 2
 _MAX_BYTES = 1 << 28
-_SEED = 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Calibration(Fit):
+class Calibration(Calibrator):
     """Turns a model's scores of choices, or its hidden state after a prompt, into probabilities.
 
     All kinds but the head are ``softmax((scores + bias) / temperature)``.
@@ -65,9 +64,45 @@ class Calibration(Fit):
         Number of rows on which it was fitted.
     """
 
+    kind: str
     binding: Binding
+    bias: Floats
     n_rows: int
+    temperature: float = 1.0
+    head: Head | None = None
+    base: Base = "raw"
     held_out: HeldOut | None = None
+
+    @property
+    def prompts(self) -> tuple[None, ...]:
+        """The state without content of the question that it was fitted on, if its prior is subtracted."""
+        return (None,) if self.base == "contextual" else ()
+
+    @property
+    def weights(self) -> Floats | None:
+        """The bias of each class, which determines the order of the classes; None for a head."""
+        return None if self.head is not None else self.bias
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether it uses scores."""
+        return self.head is None or self.head.takes_scores
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether it uses the hidden state of the prompt's last token."""
+        return self.head is not None
+
+    def log_weights(self, scores: Floats | None, states: States | None) -> Floats:
+        """Return log-weights, whose softmax are the probabilities; see `Calibrator.log_weights`."""
+        if self.head is not None:
+            return self.head.log_weights(scores, states) / self.temperature
+        assert scores is not None
+        return (scores + self.bias) / self.temperature
+
+    def log_probabilities(self, readings: Readings) -> Floats:
+        """Return the calibrated log-probabilities of rows, shape (n_rows, n_classes)."""
+        return log_softmax(self.log_weights(readings.scores(self.base), readings.states))
 
     @classmethod
     @takes(FitOptions)
@@ -118,11 +153,11 @@ class Calibration(Fit):
         reader = reader_of(llm, choices, read)
         rows = list(prompts)
         labels = None if gold is None else read_gold(gold, len(rows), reader.binding.classes, reader.values)
-        states = labels is not None and read.kind in ("auto", "head")
-        shuffled = in_domain(rows, _SEED) if read.kind == "domain" else []
+        states = labels is not None and takes_states(read.kind)
+        more = more_rows(read.kind, rows)
         prior = None if read.frequencies is None else BatchPrior(read.frequencies).for_values(reader.values).weights
         groups = numbered([digest_of_prompt(content_of(reader, row)) for row in rows])
-        found = iter(reader.read(rows + shuffled, states=states, progress=progress, n_parallel=n_parallel, n_ctx=n_ctx))
+        found = iter(reader.read(rows + more, states=states, progress=progress, n_parallel=n_parallel, n_ctx=n_ctx))
         readings = Readings.of(itertools.islice(found, len(rows)), reader.binding)
         return cls.of(
             readings,
@@ -131,7 +166,7 @@ class Calibration(Fit):
             prior=prior,
             n_folds=read.n_folds,
             groups=groups,
-            shuffled=Readings.of(found, reader.binding),
+            more=Readings.of(found, reader.binding),
         )
 
     @classmethod
@@ -144,14 +179,13 @@ class Calibration(Fit):
         prior: Floats | None = None,
         n_folds: int = 10,
         groups: npt.ArrayLike | None = None,
-        shuffled: Readings | None = None,
+        more: Readings | None = None,
     ) -> Calibration:
         """Fit a calibration to readings; arguments and errors as for `fit_readings`."""
         found, held_out = fit_readings(
-            readings, gold, kind=kind, prior=prior, n_folds=n_folds, groups=groups, shuffled=shuffled
+            readings, gold, kind=kind, prior=prior, n_folds=n_folds, groups=groups, more=more
         )
-        own = {field.name: getattr(found, field.name) for field in fields(Fit)}
-        return cls(binding=readings.binding, n_rows=len(readings), held_out=held_out, **own)
+        return cls(binding=readings.binding, n_rows=len(readings), held_out=held_out, **found)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -234,7 +268,7 @@ class Calibration(Fit):
         n = len(binding.classes)
         if n < 2 or len(set(binding.classes)) < n:
             raise CalibrationError("binding.classes: two or more, each once, belong here")
-        kind = read.one_of("kind", KINDS)
+        kind = read.one_of("kind", list(KINDS))
         if (kind == "head") != (read.get("head") is not None):
             raise CalibrationError(f"head: a fit of the kind {kind!r} has {'one' if kind == 'head' else 'none'}")
         return cls(

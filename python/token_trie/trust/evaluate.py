@@ -7,30 +7,32 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from token_trie.arrays import Floats, Ints
+from token_trie.decisions.calibration import NAMED
 from token_trie.decisions.gold import import_sklearn, one_thread, read_gold
 from token_trie.decisions.many import choose_many
 from token_trie.errors import ArgumentError, CalibrationError
 from token_trie.llama.query import LeafEnd
 from token_trie.native.checks import check_counts
 from token_trie.native.core import Llama
+from token_trie.questions.options import FORMS
 from token_trie.questions.question import Choice, Predicate, Score
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 from token_trie.trust.cache import CachedRows, content_of, digest_of_prompt, key_of, open_cache, read_cached
 from token_trie.trust.calibration import Calibration
-from token_trie.trust.fit import fit_readings, log_probabilities, own_parts
+from token_trie.trust.fit import KINDS, FitKind, more_rows, own_parts
 from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.metrics import Figures, Folds, figures_of, folds_of, numbered, softmax, within
-from token_trie.trust.rows import FitKind, Readings, RowOptions, RowReader, reader_of
+from token_trie.trust.rows import DEFAULT_NAME, Readings, RowOptions, RowReader, reader_of
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ def evaluate_rows(
         raise ArgumentError(f"choices: {classes[0]!r} alone, where nothing is to be told apart")
     rows.gold = read_gold(gold, len(given), rows.reader.binding.classes, rows.reader.values)
     rows.groups = numbered([digest_of_prompt(content_of(rows.reader, one)) for one in given])
-    rows.states = any(name in ("fitted", "head") for name in chosen)
+    rows.states = any(way.takes_states for way in chosen.values())
     rows.notes += _notes_on(rows.gold, rows.groups, classes, n_folds)
     evaluated = []
     for name, way in chosen.items():
@@ -233,8 +235,8 @@ def evaluate_rows(
         except CalibrationError as error:
             rows.notes.append(f"{name}: not taken: {error}")
             continue
-        figures = figures_of(classes, rows.gold, found.answers, found.probabilities, found.mass, rows.groups)
-        evaluated.append(EvaluatedWay(name, way.says, way.of, found.answers, found.probabilities, figures))
+        figures = figures_of(classes, rows.gold, *found, rows.groups)
+        evaluated.append(EvaluatedWay(name, way.says, way.of, *found[:2], figures))
     if not evaluated:
         raise CalibrationError("; ".join(rows.notes))
     return Comparison(
@@ -253,10 +255,10 @@ def evaluate_rows(
 
 
 def _chosen(ways: Iterable[str] | None, rows: EvaluationRows) -> dict[str, Method]:
-    known = OF_QUESTIONS if rows.is_question else OF_PROMPTS
+    known = ways_of(is_question=rows.is_question)
     if ways is None:
         has_prior = rows.is_question or rows.empty is not None
-        ways = [name for name in DEFAULT if has_prior or name != "contextual"]
+        ways = [name for name in DEFAULT if has_prior or not _has_prompts(name)]
     elif isinstance(ways, str) or not isinstance(ways, Iterable):
         raise ArgumentError(f"ways: {ways!r} where names of ways belong")
     names = list(dict.fromkeys(ways))
@@ -265,8 +267,9 @@ def _chosen(ways: Iterable[str] | None, rows: EvaluationRows) -> dict[str, Metho
             raise ArgumentError(f"ways: {name!r} is none of {', '.join(known)}")
     if not names:
         raise ArgumentError("ways: none given")
-    if "contextual" in names and not rows.is_question and rows.empty is None:
-        raise ArgumentError("ways: 'contextual' needs the prompt without its content, as empty")
+    if not rows.is_question and rows.empty is None:
+        for name in filter(_has_prompts, names):
+            raise ArgumentError(f"ways: {name!r} needs the prompt without its content, as empty")
     return {name: known[name] for name in names}
 
 
@@ -330,7 +333,7 @@ class EvaluationRows:
     """Calibrations that were fitted on the labels."""
 
     def __post_init__(self) -> None:
-        self._read: dict[RowOptions, Readings] = {}
+        self._read: dict[tuple[RowOptions, str], Readings] = {}
         self._kept: dict[str, CachedRows] = {}
 
     @cached_property
@@ -348,12 +351,12 @@ class EvaluationRows:
         """Cross-validation folds."""
         return folds_of(self.gold, self.groups, self.n_folds)
 
-    def readings(self, **changes: Any) -> Readings:
-        """Return the readings with some options changed."""
-        options = replace(self.options, **changes)
-        if options not in self._read:
-            self._read[options] = self._readings(options, self.given)
-        return self._read[options]
+    def readings(self, calibration: str = DEFAULT_NAME, **changes: Any) -> Readings:
+        """Return the readings with some options changed, and for a question by a named calibration's prior."""
+        key = replace(self.options, **changes), calibration if self.is_question else DEFAULT_NAME
+        if key not in self._read:
+            self._read[key] = self._readings(self.given, *key)
+        return self._read[key]
 
     @cached_property
     def is_prefix_free(self) -> bool:
@@ -375,27 +378,38 @@ class EvaluationRows:
         return tuple(value if self.is_question and isinstance(value, str) else text for value, text in pairs)
 
     def fitted(self, kind: FitKind) -> Calibration:
-        """Return the calibration of a kind, fitted on the labels."""
+        """Return the calibration of a kind, fitted on the labels if it takes them."""
         if kind not in self.calibrations:
+            texts = more_rows(kind, self.given)
+            has_labels = kind == "auto" or KINDS[kind].takes_labels
             self.calibrations[kind] = Calibration.of(
-                self.readings(), self.gold, kind=kind, n_folds=self.n_folds, groups=self.groups
+                self.readings(),
+                self.gold if has_labels else None,
+                kind=kind,
+                n_folds=self.n_folds,
+                groups=self.groups if has_labels else None,
+                more=self._readings(texts, self.options) if texts else None,
             )
         return self.calibrations[kind]
 
     @property
     def as_given(self) -> Readings | None:
         """The readings with the given options, if any way needed them."""
-        return self._read.get(self.options)
+        return self._read.get((self.options, DEFAULT_NAME))
 
-    def prior_scores(self) -> Floats:
-        """Return the scores after the empty prompt."""
+    def prior_scores(self, calibration: str) -> Floats:
+        """Return the mean scores after the prompts of a named calibration."""
         if self.empty is None:
-            raise ArgumentError("ways: 'contextual' needs the prompt without its content, as empty")
-        return self._readings(self.options, [self.empty]).raw
+            raise ArgumentError(f"ways: {calibration!r} needs the prompt without its content, as empty")
+        scores: Floats = self._readings(NAMED[calibration].with_prompt(self.empty).prompts, self.options).raw.mean(
+            axis=0
+        )
+        return scores
 
-    def _readings(self, options: RowOptions, given: Sequence[Any]) -> Readings:
-        reader = self.reader if options == self.options else reader_of(self.llm, self.choices, options)
-        key = key_of(options, reader.binding)
+    def _readings(self, given: Sequence[Any], options: RowOptions, calibration: str = DEFAULT_NAME) -> Readings:
+        is_own = options == self.options and calibration == DEFAULT_NAME
+        reader = self.reader if is_own else reader_of(self.llm, self.choices, options, calibration)
+        key = key_of(options, reader.binding, calibration)
         if key not in self._kept:
             kept = self._kept[key] = open_cache(self.cache, key)
             if kept.problem is not None:
@@ -406,14 +420,6 @@ class EvaluationRows:
         return read
 
 
-class Answers(NamedTuple):
-    """The answers of one way, for all rows."""
-
-    answers: Ints
-    probabilities: Floats | None
-    mass: Floats | None
-
-
 class Method(NamedTuple):
     """A way to answer."""
 
@@ -422,57 +428,41 @@ class Method(NamedTuple):
     find: Callable[[EvaluationRows], Answers]
     of: str = "model"
     """model: the model alone; labels: cross-validated fits to labels; words: baselines without the model."""
+    takes_states: bool = False
+    """Whether it needs hidden states."""
 
 
-def answers_by(weights: Floats, mass: Floats | None) -> Answers:
-    """Return the answers with the highest log-weights."""
-    probabilities = softmax(weights)
-    return Answers(probabilities.argmax(axis=1), probabilities, mass)
+Answers: TypeAlias = tuple[Ints, "Floats | None", "Floats | None"]
+"""The answers of all rows, their probabilities and the mass."""
 
 
-def _exact(**changes: Any) -> Callable[[EvaluationRows], Answers]:
-    def find(rows: EvaluationRows) -> Answers:
-        read = rows.readings(**changes)
-        return answers_by(read.raw, rows.mass_of(read))
-
-    return find
+def answers_by(probabilities: Floats, mass: Floats | None = None) -> Answers:
+    """Return the most probable answers."""
+    return probabilities.argmax(axis=1), probabilities, mass
 
 
-def _ends(leaf_end: LeafEnd) -> Callable[[EvaluationRows], Answers]:
-    def find(rows: EvaluationRows) -> Answers:
-        same = {leaf_end, rows.options.leaf_end} <= {"longest", "any"} and rows.is_prefix_free
-        return _exact(**{} if same else {"leaf_end": leaf_end})(rows)
-
-    return find
+def _exact(rows: EvaluationRows, **changes: Any) -> Answers:
+    read = rows.readings(**changes)
+    return answers_by(softmax(read.raw), rows.mass_of(read))
 
 
-def _contextual(**changes: Any) -> Callable[[EvaluationRows], Answers]:
-    def find(rows: EvaluationRows) -> Answers:
-        read = rows.readings(**changes)
-        weights = read.raw - rows.prior_scores() if read.contextual is None else read.contextual
-        return answers_by(weights, rows.mass_of(read))
-
-    return find
+def _ended(rows: EvaluationRows, leaf_end: LeafEnd) -> Answers:
+    same = {leaf_end, rows.options.leaf_end} <= {"longest", "any"} and rows.is_prefix_free
+    return _exact(rows) if same else _exact(rows, leaf_end=leaf_end)
 
 
-def _label_free(kind: FitKind) -> Callable[[EvaluationRows], Answers]:
-    def find(rows: EvaluationRows) -> Answers:
-        read = rows.readings()
-        fitted, _ = fit_readings(read, None, kind=kind)
-        return answers_by(log_probabilities(fitted, read), rows.mass_of(read))
-
-    return find
+def _contextual(rows: EvaluationRows, calibration: str = DEFAULT_NAME, **changes: Any) -> Answers:
+    read = rows.readings(calibration, **changes)
+    weights = read.raw - rows.prior_scores(calibration) if read.contextual is None else read.contextual
+    return answers_by(softmax(weights), rows.mass_of(read))
 
 
-def _fitted(kind: FitKind) -> Callable[[EvaluationRows], Answers]:
-    def find(rows: EvaluationRows) -> Answers:
-        read = rows.readings()
-        held_out = rows.fitted(kind).held_out
-        assert held_out is not None  # rows have labels
-        assert held_out.probabilities is not None  # it does not come from a file
-        return Answers(held_out.probabilities.argmax(axis=1), held_out.probabilities, rows.mass_of(read))
-
-    return find
+def _fitted(rows: EvaluationRows, kind: FitKind) -> Answers:
+    read, found = rows.readings(), rows.fitted(kind)
+    if found.held_out is None:  # it needs no labels
+        return answers_by(softmax(found.log_probabilities(read)), rows.mass_of(read))
+    assert found.held_out.probabilities is not None  # it does not come from a file
+    return answers_by(found.held_out.probabilities, rows.mass_of(read))
 
 
 def _greedy(rows: EvaluationRows) -> Answers:
@@ -484,13 +474,13 @@ def _greedy(rows: EvaluationRows) -> Answers:
     at = {text: i for i, text in enumerate(rows.reader.binding.classes)}
     answers = np.array([at[decision.text] for decision in decisions], np.int64)
     rows.n_read += len(answers)
-    return Answers(answers, None, None)
+    return answers, None, None
 
 
 def _majority(rows: EvaluationRows) -> Answers:
     # Counted over all rows: the majority of the other folds is rarer in the own fold, so it would do too badly.
     n, counts = len(rows.gold), np.bincount(rows.gold, minlength=len(rows.reader.values))
-    return Answers(np.full(n, counts.argmax(), np.int64), np.tile(counts / n, (n, 1)), None)
+    return answers_by(np.tile(counts / n, (n, 1)))
 
 
 def _words(rows: EvaluationRows) -> Answers:
@@ -498,7 +488,7 @@ def _words(rows: EvaluationRows) -> Answers:
     found = word_probabilities(rows.words, rows.gold, rows.groups, n_classes, rows.folds) if rows.folds else None
     if found is None:
         raise CalibrationError("rows of one class, or without words, tell nothing by their words")
-    return Answers(found.argmax(axis=1), found, None)
+    return answers_by(found)
 
 
 _CS = (1.0, 10.0, 100.0)
@@ -550,32 +540,36 @@ def word_probabilities(texts: Sequence[str], gold: Ints, groups: Ints, n_classes
     return probabilities
 
 
-_FITTED = {
-    "mean": Method("less the mean of the rows' log scores; no labels", _label_free("mean")),
-    "batch": Method("batch calibration; no labels", _label_free("batch")),
-    "fitted": Method("fitted by labels: what is best by cross-validated log loss", _fitted("auto"), "labels"),
-    "temperature": Method("one temperature, by labels", _fitted("temperature"), "labels"),
-    "bias": Method("a bias a class, by labels", _fitted("bias"), "labels"),
-    "head": Method("logistic regression on the hidden state, by labels", _fitted("head"), "labels"),
+WAYS = {
+    "exact": Method("whole answers, by the model's own probability", _exact),
+    "greedy": Method("token by token", _greedy),
+    "contextual": Method("less what a prompt without content gives", _contextual),
+    "fitted": Method(
+        "fitted by labels: what is best by cross-validated log loss", partial(_fitted, kind="auto"), "labels", True
+    ),
     "majority": Method("the most frequent class of these rows", _majority, "words"),
     "words": Method("TF-IDF and logistic regression, by labels", _words, "words"),
 }
-OF_PROMPTS = {
-    "exact": Method("whole answers, by the model's own probability", _exact()),
-    "longest": Method("likewise, when no longer choice goes on from it", _ends("longest")),
-    "any": Method("likewise, whatever comes behind", _ends("any")),
-    "follow": Method("likewise, when the text ends there", _ends("follow")),
-    "greedy": Method("token by token", _greedy),
-    "contextual": Method("less what the prompt gives without its content", _contextual()),
-    **_FITTED,
-}
-OF_QUESTIONS = {
-    "exact": Method("the model's own probability", _exact()),
-    "contextual": Method("less what the question gives without a state", _contextual()),
-    "unlisted": Method("likewise, options not listed", _contextual(form="unlisted")),
-    "listed": Method("likewise, options listed by name", _contextual(form="listed")),
-    "letters": Method("likewise, options listed by letters", _contextual(form="letters")),
-    "orders": Method("options listed, in four orders", _contextual(form="listed", orders=4)),
-    **_FITTED,
-}
 DEFAULT = ("exact", "contextual", "mean", "batch", "fitted", "majority", "words")
+
+
+def ways_of(*, is_question: bool) -> dict[str, Method]:
+    """Return all ways by name: `WAYS`, and these with each other prior, kind of fit, end rule or form."""
+    ways = {name: way for name, way in WAYS.items() if not (is_question and name == "greedy")}
+    for name in filter(_has_prompts, NAMED):
+        ways.setdefault(name, Method(f"calibrated {NAMED[name].says}", partial(_contextual, calibration=name)))
+    for kind, fit in KINDS.items():
+        of = "labels" if fit.takes_labels else "model"
+        ways.setdefault(kind, Method(fit.says, partial(_fitted, kind=kind), of, fit.takes_states))
+    if not is_question:
+        return ways | {
+            end: Method(f"exact, leaf_end {end!r}", partial(_ended, leaf_end=end)) for end in get_args(LeafEnd)
+        }
+    forms = {form: Method(f"contextual, form {form!r}", partial(_contextual, form=form)) for form in FORMS}
+    orders = Method("contextual, form 'listed', in four orders", partial(_contextual, form="listed", orders=4))
+    return ways | forms | {"orders": orders}
+
+
+def _has_prompts(name: str) -> bool:
+    """Whether a way subtracts the scores after prompts without content."""
+    return name in NAMED and bool(NAMED[name].prompts)

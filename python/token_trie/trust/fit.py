@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.arrays import Floats, Ints, States
-from token_trie.decisions.calibration import MIN_ROWS, Base, Calibrator, Mean
+from token_trie.arrays import Floats, Ints
+from token_trie.decisions.calibration import MIN_ROWS, Base, BatchPrior, Mean
 from token_trie.decisions.gold import one_thread
 from token_trie.errors import ArgumentError, CalibrationError, InternalError
-from token_trie.trust.head import FittedHead, Head, Heads
+from token_trie.native.checks import check_counts, lookup
+from token_trie.trust.head import Head, Heads
 from token_trie.trust.metrics import (
     Folds,
     figures_of,
@@ -27,54 +27,63 @@ from token_trie.trust.metrics import (
     read_groups,
     within,
 )
-from token_trie.trust.rows import FitKind, Readings
+from token_trie.trust.rows import Readings, RowOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from token_trie.trust.rows import RowKeywords
     from token_trie.trust.stored import JsonObject
+
+FitKind: TypeAlias = Literal["auto", "contextual", "batch", "domain", "mean", "temperature", "bias", "head"]
+"""Kinds of calibration; all but the head are ``softmax((scores + bias) / temperature)``.
+
+contextual
+    A question's contextual prior is subtracted, as `decide` does by default.
+batch, mean
+    The mean of each class over the rows is subtracted, of probabilities (Zhou et al. 2023) or of their logarithms.
+domain
+    The scores after random words of the rows are subtracted (Fei et al. 2023).
+temperature, bias
+    Fitted on labels.
+head
+    A linear model on the hidden state of the prompt's last token, fitted on labels.
+auto
+    With labels, the kind with the lowest log loss on held-out rows; without labels, "mean".
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(RowOptions):
+    """Options of `Calibration.fit`.
+
+    Parameters
+    ----------
+    kind : {"auto", "contextual", "batch", "domain", "mean", "temperature", "bias", "head"}
+        The kind of calibration; see `Calibration`. "auto": with labels, the kind with the lowest log loss on held-out
+        rows; without labels, "mean".
+    frequencies : mapping of values to float, optional
+        For kinds without labels: how frequent each answer is, if they are not equally frequent.
+    n_folds : int
+        Number of parts of the rows. Each part is answered by a calibration that was fitted on the other parts.
+    """
+
+    kind: FitKind = "auto"
+    frequencies: Mapping[Any, float] | None = None
+    n_folds: int = 10
+
+    def __post_init__(self) -> None:
+        lookup(self.kind, dict.fromkeys(get_args(FitKind), 0), "kind")
+        BatchPrior(self.frequencies)
+        check_counts(2, n_folds=self.n_folds)
+        super().__post_init__()
+
+
+Parameters: TypeAlias = dict[str, Any]
+"""Fields of a `Calibration`: kind, bias, and those of temperature, head and base that are not the default."""
 
 
 _SCALE = 10_000
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Fit(Calibrator):
-    """The parameters of a calibration; see `Calibration`."""
-
-    kind: str
-    bias: Floats
-    temperature: float = 1.0
-    head: Head | None = None
-    base: Base = "raw"
-    """The scores that it takes: the model's own, or those with a question's contextual prior subtracted."""
-
-    @property
-    def prompts(self) -> tuple[None, ...]:
-        """The state without content of the question that it was fitted on, if its prior is subtracted."""
-        return (None,) if self.base == "contextual" else ()
-
-    @property
-    def weights(self) -> Floats | None:
-        """The bias of each class, which determines the order of the classes; None for a head."""
-        return None if self.head is not None else self.bias
-
-    @property
-    def needs_scores(self) -> bool:
-        """Whether it uses scores."""
-        return self.head is None or self.head.takes_scores
-
-    @property
-    def needs_state(self) -> bool:
-        """Whether it uses the hidden state of the prompt's last token."""
-        return self.head is not None
-
-    def log_weights(self, scores: Floats | None, states: States | None) -> Floats:
-        """Return log-weights, whose softmax are the probabilities; see `Calibrator.log_weights`."""
-        if self.head is not None:
-            return self.head.log_weights(scores, states) / self.temperature
-        assert scores is not None
-        return (scores + self.bias) / self.temperature
 
 
 def rounded_down(confidence: Floats) -> Floats:
@@ -157,10 +166,9 @@ class HeldOut:
         )
 
 
+_SEED = 0
 _N_SHUFFLED = 20
 """Random texts for "domain", as in Fei et al. (2023)."""
-
-
 MIN_LABELLED = 20
 """Different rows for a fit with labels."""
 _TEMPERATURES = (0.05, 20.0)
@@ -179,8 +187,8 @@ def fit_readings(
     prior: Floats | None = None,
     n_folds: int = 10,
     groups: npt.ArrayLike | None = None,
-    shuffled: Readings | None = None,
-) -> tuple[Fit, HeldOut | None]:
+    more: Readings | None = None,
+) -> tuple[Parameters, HeldOut | None]:
     """Fit a calibration to readings and, with labels, measure it on held-out rows.
 
     The measure is nested cross-validation (Varma and Simon, 2006): for each fold, the kind and all hyperparameters are
@@ -199,8 +207,8 @@ def fit_readings(
     groups : array, shape (n_rows,), optional
         Rows of one group, such as duplicates, are in one fold and count as one observation. By default, rows with
         equal readings are one group.
-    shuffled : Readings, optional
-        For "domain": the readings of texts made of random words of the rows.
+    more : Readings, optional
+        The readings of the texts of `more_rows`, for kinds that take some.
 
     Raises
     ------
@@ -212,7 +220,7 @@ def fit_readings(
     _require_finite(readings)
     own = _equal_rows(readings) if groups is None else read_groups(groups, len(readings))
     if gold is None:
-        return fit_without_labels(readings, kind, prior, shuffled, len(np.unique(own))), None
+        return _fit_without_labels(readings, kind, prior, more, len(np.unique(own))), None
     if prior is not None:
         raise ArgumentError("frequencies: go without labels, which tell them")
     if len(np.unique(own)) < MIN_LABELLED:
@@ -270,40 +278,44 @@ def _n_common(texts: Sequence[str]) -> int:
     return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
 
 
-def fit_without_labels(
-    readings: Readings, kind: FitKind, prior: Floats | None, shuffled: Readings | None, n_different: int
-) -> Fit:
+def _fit_without_labels(
+    readings: Readings, kind: FitKind, prior: Floats | None, more: Readings | None, n_different: int
+) -> Parameters:
     """Fit without labels; n_different is the number of different rows. See `fit_readings`."""
-    if kind in ("temperature", "bias", "head"):
+    kind = "mean" if kind == "auto" else kind
+    if KINDS[kind].takes_labels:
         raise ArgumentError(f"kind: {kind!r} needs gold labels")
-    if kind == "auto":
-        kind = "mean"
-    base: Base = "raw" if readings.contextual is None or kind == "domain" else "contextual"
-    scores = scores_of(readings, base)
-    if kind == "contextual":
-        if base == "raw":
-            raise ArgumentError("kind: 'contextual' is of questions; of choices, give choose a Contextual")
-        bias = np.zeros(len(readings.texts))
-    elif kind == "domain":
-        if shuffled is None or not len(shuffled):
-            raise ArgumentError("kind: 'domain' takes what a model says behind words of the rows")
-        bias = mean_bias(shuffled.raw, "batch")
-    elif n_different < MIN_ROWS:
+    if not KINDS[kind].more_rows and n_different < MIN_ROWS and kind != "contextual":
         raise CalibrationError(f"rows: {n_different} different, where {MIN_ROWS} are the fewest that tell something")
-    else:
-        bias = mean_bias(scores, kind)
-    return Fit(kind=kind, bias=bias if prior is None else bias + prior, base=base)
+    found: Parameters = KINDS[kind].fit(readings, more)
+    return {"kind": kind, **found, "bias": found["bias"] if prior is None else found["bias"] + prior}
 
 
-def mean_bias(scores: Floats, kind: str) -> Floats:
-    """Return the bias that subtracts each class's mean over the rows: of probabilities ("batch") or of log-scores."""
-    is_batch = kind == "batch"
-    mean = Mean(np.logaddexp if is_batch else np.add).with_rows(log_softmax(scores) if is_batch else scores).of_few
+def _contextual(readings: Readings, more: Readings | None) -> Parameters:
+    if readings.contextual is None:
+        raise ArgumentError("kind: 'contextual' is of questions; of choices, give choose a Contextual")
+    return {"base": "contextual", "bias": np.zeros(len(readings.texts))}
+
+
+def _domain(readings: Readings, more: Readings | None) -> Parameters:
+    if more is None or not len(more):
+        raise ArgumentError("kind: 'domain' takes what a model says behind words of the rows")
+    return {"bias": mean_bias(more.raw, np.logaddexp)}
+
+
+def _mean(readings: Readings, more: Readings | None, *, add: np.ufunc) -> Parameters:
+    base: Base = "raw" if readings.contextual is None else "contextual"
+    return {"base": base, "bias": mean_bias(readings.scores(base), add)}
+
+
+def mean_bias(scores: Floats, add: np.ufunc = np.add) -> Floats:
+    """Return the bias that subtracts each class's mean over the rows; `add` is that of `Mean`."""
+    mean = Mean(add).with_rows(scores if add is np.add else log_softmax(scores)).of_few
     bias: Floats = mean.mean() - mean
     return bias
 
 
-def in_domain(rows: Sequence[Any], seed: int) -> list[str]:
+def in_domain(rows: Sequence[Any], seed: int = _SEED) -> list[str]:
     """Make texts of random words of the rows, of their mean length; the rows' common beginning and end stay."""
     if len(rows) < MIN_ROWS:
         raise CalibrationError(f"rows: {len(rows)}, where {MIN_ROWS} are the fewest that tell something")
@@ -320,7 +332,7 @@ def in_domain(rows: Sequence[Any], seed: int) -> list[str]:
     return [before + " ".join(rng.choice(words, n).tolist()) + after for _ in range(_N_SHUFFLED)]
 
 
-class _Candidate(NamedTuple):
+class FitCandidate(NamedTuple):
     """A candidate for the fit to some rows.
 
     Attributes
@@ -333,117 +345,159 @@ class _Candidate(NamedTuple):
         Whether it is a head that uses scores.
     """
 
-    fit: Callable[[], Fit]
+    fit: Callable[[], Parameters]
     log_p: Floats
     takes_scores: bool = False
 
 
-class _Fitter(ABC):
-    """Fits one kind; each set of rows once."""
-
-    def __init__(self, readings: Readings, gold: Ints) -> None:
-        self._readings, self._gold = readings, gold
-
-    @abstractmethod
-    def fitted(self, rows: Ints, folds: Folds) -> Iterator[_Candidate]:
-        """Yield fits to rows; CalibrationError if the rows do not allow one."""
+Fitter: TypeAlias = Callable[[Ints, Folds], Iterator[FitCandidate]]
+"""Yields fits to rows, each set of rows fitted once; CalibrationError if the rows do not allow one."""
 
 
-class _ScaleFitter(_Fitter):
-    """Fits a temperature, and optionally a bias for each class."""
+def _scale_fitters(readings: Readings, gold: Ints, *, has_bias: bool) -> list[Fitter]:
+    """Return fitters of a temperature, and optionally a bias for each class."""
+    bases: list[Base] = ["raw"] if readings.contextual is None else ["raw", "contextual"]
+    return [_scale_fitter(readings.scores(base), gold, base, has_bias) for base in bases]
 
-    def __init__(self, readings: Readings, gold: Ints, base: Base, *, has_bias: bool) -> None:
-        super().__init__(readings, gold)
-        self._scores, self._base, self._has_bias = scores_of(readings, base), base, has_bias
-        self._made: dict[bytes, Fit] = {}
 
-    def fitted(self, rows: Ints, folds: Folds) -> Iterator[_Candidate]:
-        log_p = np.empty(self._scores.shape)
-        for train, test in [*folds, (rows, np.setdiff1d(np.arange(len(self._gold)), rows))]:
-            log_p[test] = log_softmax(self._fit_to(train).log_weights(self._scores[test], None))
-        yield _Candidate(partial(self._fit_to, rows), log_p)
+def _scale_fitter(scores: Floats, gold: Ints, base: Base, has_bias: bool) -> Fitter:
+    made: dict[bytes, tuple[Floats, float]] = {}
 
-    def _fit_to(self, rows: Ints) -> Fit:
+    def fit(rows: Ints) -> tuple[Floats, float]:
         key = rows.tobytes()
-        if key not in self._made:
-            self._made[key] = self._fit(self._scores[rows], self._gold[rows])
-        return self._made[key]
+        if key not in made:
+            made[key] = _scale(scores[rows], gold[rows], has_bias)
+        return made[key]
 
-    def _fit(self, scores: Floats, gold: Ints) -> Fit:
-        """Minimize the log loss; a ridge penalty keeps the bias near the one that subtracts the rows' mean."""
-        from scipy.optimize import minimize, minimize_scalar
+    def parameters(rows: Ints) -> Parameters:
+        bias, temperature = fit(rows)
+        return {"kind": "bias" if has_bias else "temperature", "base": base, "bias": bias, "temperature": temperature}
 
-        centred = mean_bias(scores, "mean") if self._has_bias else np.zeros(scores.shape[1])
-        low, high = np.log(_TEMPERATURES)
+    def fitted(rows: Ints, folds: Folds) -> Iterator[FitCandidate]:
+        log_p = np.empty(scores.shape)
+        for train, test in [*folds, (rows, np.setdiff1d(np.arange(len(gold)), rows))]:
+            bias, temperature = fit(train)
+            log_p[test] = log_softmax((scores[test] + bias) / temperature)
+        yield FitCandidate(partial(parameters, rows), log_p)
 
-        def at(log_t: float) -> float:
-            return log_loss(log_softmax((scores + centred) / np.exp(log_t)), gold)
-
-        log_t = float(minimize_scalar(at, bounds=(low, high), method="bounded").x)
-        if not self._has_bias:
-            return Fit(kind="temperature", bias=centred, temperature=float(np.exp(log_t)), base=self._base)
-        n, hits = len(gold), np.eye(scores.shape[1])[gold]
-
-        def loss(x: Floats) -> tuple[float, Floats]:
-            scaled = (scores + centred) * np.exp(-x[0]) + x[1:]
-            log_p = log_softmax(scaled)
-            rest = np.exp(log_p) - hits
-            slope = -float((rest * (scaled - x[1:])).sum())
-            value = n * log_loss(log_p, gold) + _RIDGE / 2 * float(x[1:] @ x[1:])
-            return value, np.concatenate([[slope], rest.sum(axis=0) + _RIDGE * x[1:]])
-
-        start = np.concatenate([[log_t], np.zeros(scores.shape[1])])
-        bounds = [(low, high), *[(None, None)] * scores.shape[1]]
-        x = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
-        temperature = float(np.exp(x[0]))
-        return Fit(kind="bias", bias=centred + x[1:] * temperature, temperature=temperature, base=self._base)
+    return fitted
 
 
-class _HeadFitter(_Fitter):
-    """Fits heads on the hidden state, without and with scores."""
+def _scale(scores: Floats, gold: Ints, has_bias: bool) -> tuple[Floats, float]:
+    """Minimize the log loss; a ridge penalty keeps the bias near the one that subtracts the rows' mean."""
+    from scipy.optimize import minimize, minimize_scalar
 
-    def __init__(self, readings: Readings, gold: Ints) -> None:
-        super().__init__(readings, gold)
-        assert readings.states is not None  # else `_fitters` makes none
-        self._heads = Heads(readings.states.astype(np.float64), readings.raw, gold)
+    centred = mean_bias(scores) if has_bias else np.zeros(scores.shape[1])
+    low, high = np.log(_TEMPERATURES)
 
-    def fitted(self, rows: Ints, folds: Folds) -> Iterator[_Candidate]:
-        texts = self._readings.texts
-        for name, n in zip(texts, np.bincount(self._gold, minlength=len(texts)), strict=True):
+    def at(log_t: float) -> float:
+        return log_loss(log_softmax((scores + centred) / np.exp(log_t)), gold)
+
+    log_t = float(minimize_scalar(at, bounds=(low, high), method="bounded").x)
+    if not has_bias:
+        return centred, float(np.exp(log_t))
+    n, hits = len(gold), np.eye(scores.shape[1])[gold]
+
+    def loss(x: Floats) -> tuple[float, Floats]:
+        scaled = (scores + centred) * np.exp(-x[0]) + x[1:]
+        log_p = log_softmax(scaled)
+        rest = np.exp(log_p) - hits
+        slope = -float((rest * (scaled - x[1:])).sum())
+        value = n * log_loss(log_p, gold) + _RIDGE / 2 * float(x[1:] @ x[1:])
+        return value, np.concatenate([[slope], rest.sum(axis=0) + _RIDGE * x[1:]])
+
+    start = np.concatenate([[log_t], np.zeros(scores.shape[1])])
+    bounds = [(low, high), *[(None, None)] * scores.shape[1]]
+    x = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+    temperature = float(np.exp(x[0]))
+    return centred + x[1:] * temperature, temperature
+
+
+def _head_fitters(readings: Readings, gold: Ints) -> list[Fitter]:
+    """Return a fitter of heads on the hidden state, without and with scores; none if the states were not read."""
+    if readings.states is None:
+        return []
+    heads, texts = Heads(readings.states.astype(np.float64), readings.raw, gold), readings.texts
+
+    def parameters(fit: Callable[[], Head]) -> Parameters:
+        return {"kind": "head", "bias": np.zeros(len(texts)), "head": fit()}
+
+    def fitted(rows: Ints, folds: Folds) -> Iterator[FitCandidate]:
+        for name, n in zip(texts, np.bincount(gold, minlength=len(texts)), strict=True):
             if n == 0:
                 raise CalibrationError(f"gold: no row of {name!r}, where a head needs some of each class")
-        for one in self._heads.fitted(rows, folds):
-            yield _Candidate(partial(self._fit, one), one.log_p, one.takes_scores)
+        for fit, log_p, takes_scores in heads.fitted(rows, folds):
+            yield FitCandidate(partial(parameters, fit), log_p, takes_scores)
 
-    def _fit(self, one: FittedHead) -> Fit:
-        return Fit(kind="head", bias=np.zeros(len(self._readings.texts)), head=one.head())
+    return [fitted]
 
 
-def _fitters(readings: Readings, gold: Ints, kind: FitKind) -> list[_Fitter]:
-    bases: list[Base] = ["raw"] if readings.contextual is None else ["raw", "contextual"]
-    known: Mapping[str, Callable[[], list[_Fitter]]] = {
-        "temperature": lambda: [_ScaleFitter(readings, gold, base, has_bias=False) for base in bases],
-        "bias": lambda: [_ScaleFitter(readings, gold, base, has_bias=True) for base in bases],
-        "head": lambda: [] if readings.states is None else [_HeadFitter(readings, gold)],
-    }
+class Kind(NamedTuple):
+    """A kind of calibration that is fitted on rows.
+
+    Attributes
+    ----------
+    says : str
+        A description, for reports.
+    fit : callable
+        With labels: takes readings and gold classes, and returns fitters. Without labels: takes readings and those of
+        `more_rows`, and returns the parameters.
+    takes_labels : bool
+    takes_states : bool
+        Whether it needs hidden states.
+    more_rows : callable, optional
+        Makes further texts, which the model has to read, from the rows.
+    """
+
+    says: str
+    fit: Callable[..., Any]
+    takes_labels: bool = False
+    takes_states: bool = False
+    more_rows: Callable[[Sequence[Any]], list[str]] | None = None
+
+
+KINDS: Mapping[FitKind, Kind] = {
+    "contextual": Kind("less what the question gives without a state", _contextual),
+    "mean": Kind("less the mean of the rows' log scores; no labels", partial(_mean, add=np.add)),
+    "batch": Kind("batch calibration; no labels", partial(_mean, add=np.logaddexp)),
+    "domain": Kind("less what random words of the rows give; no labels", _domain, more_rows=in_domain),
+    "temperature": Kind("one temperature, by labels", partial(_scale_fitters, has_bias=False), takes_labels=True),
+    "bias": Kind("a bias a class, by labels", partial(_scale_fitters, has_bias=True), takes_labels=True),
+    "head": Kind("logistic regression on the hidden state, by labels", _head_fitters, True, True),
+}
+"""All kinds but "auto"."""
+
+
+def more_rows(kind: FitKind, rows: Sequence[Any]) -> list[str]:
+    """Return the texts that a kind has read besides the rows."""
+    make = None if kind == "auto" else KINDS[kind].more_rows
+    return [] if make is None else make(rows)
+
+
+def takes_states(kind: FitKind) -> bool:
+    """Whether a kind may use hidden states."""
+    return kind == "auto" or KINDS[kind].takes_states
+
+
+def _fitters(readings: Readings, gold: Ints, kind: FitKind) -> list[Fitter]:
     if kind == "auto":
-        return [fitter for fitters in known.values() for fitter in fitters()]
-    if kind not in known:
+        return [fitter for one in KINDS.values() if one.takes_labels for fitter in one.fit(readings, gold)]
+    if not KINDS[kind].takes_labels:
         raise ArgumentError(f"kind: {kind!r} takes no labels; leave gold out")
-    fitters = known[kind]()
+    fitters: list[Fitter] = KINDS[kind].fit(readings, gold)
     if not fitters:
-        raise CalibrationError("kind: 'head' needs hidden states, which were not read")
+        raise CalibrationError(f"kind: {kind!r} needs hidden states, which were not read")
     return fitters
 
 
-def _best(fitters: list[_Fitter], rows: Ints, folds: Folds, gold: Ints, groups: Ints) -> _Candidate:
+def _best(fitters: list[Fitter], rows: Ints, folds: Folds, gold: Ints, groups: Ints) -> FitCandidate:
     """Return the fit with the lowest log loss; one that needs scores, which cost time, only if significantly better."""
     if not folds:
         raise CalibrationError("gold: too few rows of some classes to choose by some and measure on others")
-    found: list[_Candidate] = []
+    found: list[FitCandidate] = []
     for fitter in fitters:
         try:
-            found += fitter.fitted(rows, folds)
+            found += fitter(rows, folds)
         except CalibrationError:
             if len(fitters) == 1 or (fitter is fitters[-1] and not found):
                 raise
@@ -457,29 +511,6 @@ def _best(fitters: list[_Fitter], rows: Ints, folds: Folds, gold: Ints, groups: 
     return least if gain.mean() > max(error, _MIN_GAIN) else best
 
 
-def part_of(readings: Readings, rows: Ints) -> Readings:
-    """Return the readings of some rows."""
-    return replace(
-        readings,
-        raw=readings.raw[rows],
-        contextual=None if readings.contextual is None else readings.contextual[rows],
-        mass=readings.mass[rows],
-        states=None if readings.states is None else readings.states[rows],
-    )
-
-
-def scores_of(readings: Readings, base: Base) -> Floats:
-    """Return the raw or the contextual scores."""
-    scores = readings.raw if base == "raw" else readings.contextual
-    assert scores is not None
-    return scores
-
-
-def log_probabilities(calibration: Fit, readings: Readings) -> Floats:
-    """Return calibrated log-probabilities, shape (n_rows, n_classes)."""
-    return log_softmax(calibration.log_weights(scores_of(readings, calibration.base), readings.states))
-
-
 def measured(texts: tuple[str, ...], log_p: Floats, gold: Ints) -> Measured:
     """Compute the metrics of log-probabilities."""
     found = figures_of(texts, gold, log_p.argmax(axis=1), np.exp(log_p), None)
@@ -487,3 +518,13 @@ def measured(texts: tuple[str, ...], log_p: Floats, gold: Ints) -> Measured:
     if log_loss is None or brier is None or ece is None:
         raise InternalError("probabilities without figures")
     return Measured(found.accuracy, log_loss, brier, ece)
+
+
+if TYPE_CHECKING:  # by scripts/keywords
+
+    class FitKeywords(RowKeywords, total=False):
+        """Keywords of `FitOptions`."""
+
+        kind: FitKind
+        frequencies: Mapping[Any, float] | None
+        n_folds: int

@@ -106,23 +106,6 @@ class _Mixture(NamedTuple):
         return np.tensordot(self.shares, _parts(margins, self.c), 1)
 
 
-class FittedHead(NamedTuple):
-    """A head fitted to some rows.
-
-    Attributes
-    ----------
-    head : callable
-        Fits and returns the head.
-    log_p : ndarray of float64, shape (n_rows, n_classes)
-        Of these rows, by fits to other folds of them; of all other rows, by this head.
-    takes_scores : bool
-    """
-
-    head: Callable[[], Head]
-    log_p: Floats
-    takes_scores: bool
-
-
 class Heads:
     """Fits heads to hidden states, with and without scores beside them.
 
@@ -144,8 +127,20 @@ class Heads:
         self._shape = (len(_CS) + 1, len(gold), int(gold.max()) + 1)
         self._known: dict[bytes, Floats] = {}
 
-    def fitted(self, rows: Ints, folds: Folds) -> Iterator[FittedHead]:
-        """Yield the head without scores, then with scores; CalibrationError if classes have too few rows."""
+    def fitted(self, rows: Ints, folds: Folds) -> Iterator[tuple[Callable[[], Head], Floats, bool]]:
+        """Fit to rows: yield the head without scores, then with scores.
+
+        Yields
+        ------
+        tuple of callable, ndarray and bool
+            What fits and returns the head; log-probabilities of all rows, of these by fits to other folds of them, of
+            the others by this head; whether it takes scores.
+
+        Raises
+        ------
+        CalibrationError
+            Classes have too few rows.
+        """
         others = np.setdiff1d(self._all, rows)
         margins = np.empty(self._shape)
         for train, test in [*folds, (rows, others)]:
@@ -158,7 +153,7 @@ class Heads:
                 train = np.setdiff1d(judged, test)
                 log_p[test] = log_softmax(_mixture(parts[:, train], self._gold[train], best).of(parts[:, test]))
             log_p[others] = log_softmax(best.of(parts[:, others]))
-            yield FittedHead(partial(self._head, best, rows), log_p, parts is not margins)
+            yield partial(self._head, best, rows), log_p, parts is not margins
 
     def _head(self, mixture: _Mixture, rows: Ints) -> Head:
         return _mixed(mixture, *_linears(self._states[rows], self._gold[rows], (_CS[mixture.c],)))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from token_trie.arrays import Floats, States
-from token_trie.decisions.calibration import BatchPrior, Binding, fingerprint, spelled_as
+from token_trie.arrays import Floats, Ints, States
+from token_trie.decisions.calibration import Base, Binding, fingerprint, spelled_as
 from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.many import UndecidedRequest
 from token_trie.decisions.options import ChooseOptions
@@ -34,10 +34,8 @@ from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import tokenize_prompt
 from token_trie.sets.trie import TokenTrie
 
-FitKind: TypeAlias = Literal["auto", "contextual", "batch", "domain", "mean", "temperature", "bias", "head"]
-
-KINDS: tuple[str, ...] = get_args(FitKind)[1:]
-_KINDS = dict.fromkeys(get_args(FitKind), 0)
+DEFAULT_NAME: Any = DecideOptions.calibration
+"""Name of the calibration whose prior a question's rows have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +72,10 @@ class RowOptions(Options):
         check_counts(orders=self.orders)
         self.of_question()
 
-    def of_question(self) -> DecideOptions:
+    def of_question(self, calibration: str = DEFAULT_NAME) -> DecideOptions:
         """Return the options of a question; ArgumentError if one is wrong."""
-        return DecideOptions(form=self.form, orders=self.orders, examples=self.examples)
+        named: Any = calibration
+        return DecideOptions(form=self.form, orders=self.orders, examples=self.examples, calibration=named)
 
     def require_for(self, *, is_question: bool) -> None:
         """Raise ArgumentError if options of a question are given without one, or the other way round."""
@@ -84,32 +83,6 @@ class RowOptions(Options):
             raise ArgumentError("template, leaf_end and leading_space: go with choices behind prompts of one's own")
         if not is_question and (self.form is not None or self.orders != 1 or self.examples is not None):
             raise ArgumentError("form, orders and examples: go with a Choice, a Predicate or a Score")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitOptions(RowOptions):
-    """Options of `Calibration.fit`.
-
-    Parameters
-    ----------
-    kind : {"auto", "contextual", "batch", "domain", "mean", "temperature", "bias", "head"}
-        The kind of calibration; see `Calibration`. "auto": with labels, the kind with the lowest log loss on held-out
-        rows; without labels, "mean".
-    frequencies : mapping of values to float, optional
-        For kinds without labels: how frequent each answer is, if they are not equally frequent.
-    n_folds : int
-        Number of parts of the rows. Each part is answered by a calibration that was fitted on the other parts.
-    """
-
-    kind: FitKind = "auto"
-    frequencies: Mapping[Any, float] | None = None
-    n_folds: int = 10
-
-    def __post_init__(self) -> None:
-        lookup(self.kind, _KINDS, "kind")
-        BatchPrior(self.frequencies)
-        check_counts(2, n_folds=self.n_folds)
-        super().__post_init__()
 
 
 class Row(NamedTuple):
@@ -150,6 +123,17 @@ class Readings:
 
     def __len__(self) -> int:
         return len(self.raw)
+
+    def scores(self, base: Base) -> Floats:
+        """Return the raw or the contextual scores."""
+        scores = self.raw if base == "raw" else self.contextual
+        assert scores is not None
+        return scores
+
+    def take(self, rows: Ints) -> Readings:
+        """Return the readings of some rows."""
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in ("raw", "contextual", "mass", "states")}
+        return replace(self, **{name: array[rows] for name, array in arrays.items() if array is not None})
 
     @classmethod
     def of(cls, rows: Iterable[Row], binding: Binding) -> Readings:
@@ -215,8 +199,10 @@ class RowReader(ABC):
     def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]: ...
 
 
-def reader_of(llm: Llama, choices: ChoicesLike | Question, options: RowOptions) -> RowReader:
-    """Make a reader of rows.
+def reader_of(
+    llm: Llama, choices: ChoicesLike | Question, options: RowOptions, calibration: str = DEFAULT_NAME
+) -> RowReader:
+    """Make a reader of rows; for a question, also of their scores by the prior of a named calibration.
 
     Raises
     ------
@@ -225,7 +211,7 @@ def reader_of(llm: Llama, choices: ChoicesLike | Question, options: RowOptions) 
     """
     is_question = isinstance(choices, (Choice, Predicate, Score))
     options.require_for(is_question=is_question)
-    return _QuestionReader(llm, choices, options) if is_question else _ChoiceReader(llm, choices, options)
+    return _QuestionReader(llm, choices, options, calibration) if is_question else _ChoiceReader(llm, choices, options)
 
 
 class _ChoiceReader(RowReader):
@@ -266,9 +252,9 @@ class _ChoiceReader(RowReader):
 class _QuestionReader(RowReader):
     each, alone = "state", "decide"
 
-    def __init__(self, llm: Llama, question: Question, options: RowOptions) -> None:
+    def __init__(self, llm: Llama, question: Question, options: RowOptions, calibration: str) -> None:
         super().__init__(llm)
-        self._options = options.of_question()
+        self._options = options.of_question(calibration)
         self._named = read_questions(question, self._options, llm)
         asked = self._named[None]
         if not isinstance(asked, FormAsked):
@@ -348,10 +334,3 @@ if TYPE_CHECKING:  # by scripts/keywords
         form: FormName | Form | None
         orders: int
         examples: Examples | None
-
-    class FitKeywords(RowKeywords, total=False):
-        """Keywords of `FitOptions`."""
-
-        kind: FitKind
-        frequencies: Mapping[Any, float] | None
-        n_folds: int

@@ -8,7 +8,6 @@ import pytest
 from scipy.stats import binomtest
 from synthetic import readings_of
 from token_trie import ArgumentError, Calibration, CalibrationError
-from token_trie.trust.fit import log_probabilities
 from token_trie.trust.gate import N_STARTS, find_gate
 
 
@@ -139,7 +138,7 @@ def test_behind_a_gate_of_rows_that_repeat_new_rows_are_right_so_often(kind: str
         if gate.threshold is None:
             continue
         found += 1
-        p = np.exp(log_probabilities(made, readings_of(raw[n:], states[n:])))
+        p = np.exp(made.log_probabilities(readings_of(raw[n:], states[n:])))
         decided = p.max(axis=1) >= gate.threshold
         if decided.any():
             right = (p.argmax(axis=1) == gold[n:])[decided]

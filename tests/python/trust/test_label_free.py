@@ -44,7 +44,7 @@ def test_what_a_model_says_of_any_words_is_taken_out() -> None:
     log_p = log_softmax(2 * rng.normal(size=(400, 4)))
     gold, shift = drawn(log_p, rng), np.array([3.0, 0.0, -3.0, 1.0])
     readings = readings_of(log_p + shift)
-    fit = Calibration.of(readings, None, kind="domain", shuffled=readings_of(np.zeros((20, 4)) + shift))
+    fit = Calibration.of(readings, None, kind="domain", more=readings_of(np.zeros((20, 4)) + shift))
     assert fit.log_weights(readings.raw, None).argmax(axis=1).tolist() == log_p.argmax(axis=1).tolist()
     assert (log_p.argmax(axis=1) == gold).mean() > (readings.raw.argmax(axis=1) == gold).mean()
 
