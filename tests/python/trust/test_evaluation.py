@@ -12,7 +12,8 @@ import token_trie
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from token_trie import ArgumentError, CalibrationError, Choice, Predicate, TokenTrie, choose_many, evaluate
+from token_trie import ArgumentError, Calibration, CalibrationError, Choice, Predicate, TokenTrie, choose_many, evaluate
+from token_trie.trust.evaluate import ways_of
 from token_trie.trust.gate import find_gate
 from token_trie.trust.metrics import figures_of, folds_of
 
@@ -112,6 +113,17 @@ def test_a_question_is_measured_as_decide_answers_it(precise: Any) -> None:
     assert found.n_read == 3 * len(PROMPTS)
     yes = evaluate(precise, PROMPTS, [one == "yes" for one in GOLD], Predicate("Is it a fruit?"), ways=["contextual"])
     assert (yes.classes, int((yes.gold == 0).sum())) == (("Yes", "No"), 12)
+
+
+@pytest.mark.parametrize("choices", [CHOICES, Choice("Which?", CHOICES)], ids=["prompts", "question"])
+def test_every_kind_of_fit_end_rule_and_form_is_a_way(precise: Any, choices: Any) -> None:
+    names = list(ways_of(is_question=isinstance(choices, Choice)))
+    found = evaluate(precise, PROMPTS, GOLD, choices, ways=names, empty="N/A: yes or no?", n_folds=3)
+    assert [way.name for way in found.ways] == names
+    assert {"domain", "bias", "both" if isinstance(choices, Choice) else "follow"} <= set(names)
+    own = Calibration.fit(precise, PROMPTS, None, choices, kind="domain")
+    expected = np.exp(own.log_probabilities(found.readings))
+    assert found["domain"].probabilities == pytest.approx(expected, abs=1e-3)
 
 
 def test_words_are_judged_on_rows_that_they_were_not_fitted_on(precise: Any) -> None:
