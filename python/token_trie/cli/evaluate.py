@@ -97,10 +97,10 @@ def evaluate(
     """
     if cache is not None and no_cache:
         raise ArgumentError("--cache and --no-cache: use only one of them")
-    labeller = asked.labeller(table, choices, gold, calibrating=CalibrationOptions())
-    if labeller.template is not None and gold in labeller.template.columns:
-        raise ArgumentError(f"--gold: column {gold!r} must not be in the prompt")
     with closing(open_table(table, format_of(table, input_format, "--input-format"))) as opened:
+        labeller = asked.labeller(opened, choices, gold, calibrating=CalibrationOptions())
+        if labeller.template is not None and gold in labeller.template.columns:
+            raise ArgumentError(f"--gold: column {gold!r} must not be in the prompt")
         rows = _Rows(opened, labeller, gold, on_error)
     place = None if no_cache else cache or users_cache() / "readings"
     llm = model.load(4096)
@@ -141,13 +141,10 @@ class _Rows:
     """The rows of a table that have labels."""
 
     def __init__(self, table: Table, labeller: RowLabeller, gold: str, on_error: OnError) -> None:
-        if table.columns is not None:
-            if gold not in table.columns:
-                raise ArgumentError(
-                    f"{table.name}: no column {gold!r}, which --gold names; the columns are {', '.join(table.columns)}"
-                )
-            if labeller.template is not None:
-                labeller.template.check(table.columns, f"{table.name}: ")
+        if table.columns is not None and gold not in table.columns:
+            raise ArgumentError(
+                f"{table.name}: no column {gold!r}, which --gold names; the columns are {', '.join(table.columns)}"
+            )
         self._labeller = labeller
         self._gold = gold
         self._on_error = on_error
@@ -212,17 +209,15 @@ class _Rows:
                 self._n_empty += 1
                 return
             label = text_of(label)
-            values = {name: value for name, value in row.values.items() if name != self._gold}
             if self._labels.position(label) is None:
                 problem = f"{self._gold}: {self._labels.refusal(label)}"
             else:
                 try:
-                    asked = self._labeller.ask(values)
+                    asked = self._labeller.ask(row.values)
                 except ArgumentError as error:
                     problem = str(error)
                 else:
-                    columns = values if self._labeller.template is None else self._labeller.template.columns
-                    text = " ".join(text_of(values[name]) for name in columns)
+                    text = " ".join(map(text_of, self._labeller.columns_read(row.values).values()))
                     self._rows.append((row, asked, label, text))
                     return
         self._problems.append(f"{row.where}: {problem}")

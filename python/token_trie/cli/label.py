@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +56,8 @@ from token_trie.trust.rows import RowOptions, reader_of
 LabelMode: TypeAlias = Literal["exact", "greedy"]
 
 _ABSENT = "N/A"
+_N_LOOKED_AT = 20
+_MAX_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ class RowLabeller(ABC):
     asked, row_options
         The choices or the question, and the options of rows, for evaluation and fitting.
     template : Template or None
-        The text of a row; None: all columns.
+        The text of a row; None: all columns, except those in `unread`.
     empty : prompt or None
         The prompt without the content of a row; None: a question has its own.
     """
@@ -155,6 +158,39 @@ class RowLabeller(ABC):
         self.columns = [*figures, *review]
         self.calibrating = calibrating
         self.template = template
+        self.unread: set[str] = set()
+
+    def look_at(self, table: Table, gold: str | None) -> None:
+        """Check the template against a table; without one, find out which columns hold labels, to leave them out.
+
+        Such columns are `gold`, and those whose cells in the first rows are all choices.
+        """
+        if self.template is not None:
+            if table.columns is not None:
+                self.template.check(table.columns, f"{table.name}: ")
+            return
+        seen: dict[str, bool] = {}
+        for row in table.ahead(_N_LOOKED_AT):
+            for name, value in row.values.items():
+                if not is_nothing(value):
+                    seen[name] = seen.get(name, True) and text_of(value) in self.choices
+        found = {name for name, is_label in seen.items() if is_label and name != gold}
+        self.unread = {gold} if gold is not None else set()
+        if found and not all(seen.values()):
+            self.unread |= found
+            names = ", ".join(name for name in seen if name in found)
+            status.print(
+                f"not read, because the first rows have choices there: {plain(names)} (--prompt names the columns to "
+                "read)",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    def columns_read(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of a row that the model reads."""
+        if self.template is None:
+            return {name: value for name, value in values.items() if name not in self.unread}
+        return {name: values[name] for name in self.template.columns}
 
     def check(self, llm: Llama) -> None:
         """Raise an error if the choices do not fit the model, or CalibrationError if the calibration does not."""
@@ -251,9 +287,9 @@ class _QuestionLabeller(RowLabeller):
         self.choices, self.set = list(described), list(described.items())
         self.columns += [f"p_{name}" for name in described if probabilities]
         form: FormName | Form | None = replace(FORMS[asked.form or "unlisted"], chat=True) if asked.chat else asked.form
-        self.options = ["question", question, repr(form), None if template is None else template.text]
+        self.options = ["question", question, repr(form), None if template is None else template.text, asked.orders]
         self.options += calibrating.marks
-        self.asked, self.row_options = Choice(question, described), RowOptions(form=form)
+        self.asked, self.row_options = Choice(question, described), RowOptions(form=form, orders=asked.orders)
         self._probabilities = probabilities
 
     def put(self, examples: Examples) -> None:
@@ -266,7 +302,7 @@ class _QuestionLabeller(RowLabeller):
         super().check(llm)
 
     def ask(self, values: dict[str, Any]) -> Any:
-        return to_json(values) if self.template is None else str(self.template.fill(values))
+        return to_json(self.columns_read(values)) if self.template is None else str(self.template.fill(values))
 
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
         given: Any = self.calibrating.given
@@ -274,7 +310,14 @@ class _QuestionLabeller(RowLabeller):
             given = "contextual" if given is None else None
         rows = self.row_options
         return decide_many(
-            llm, asked, self.asked, on_error="return", form=rows.form, examples=rows.examples, calibration=given
+            llm,
+            asked,
+            self.asked,
+            on_error="return",
+            form=rows.form,
+            orders=rows.orders,
+            examples=rows.examples,
+            calibration=given,
         )
 
     def read(self, answer: ChoiceAnswer[str]) -> Labelled:
@@ -301,6 +344,10 @@ class LabellerOptions:
         FormName | None,
         typer.Option(help="The form of --question. Default: unlisted, or the form that the model was trained for."),
     ] = None
+    orders: Annotated[
+        int,
+        typer.Option(min=1, help="With --form listed or letters: the number of orders of the choices to average over."),
+    ] = 1
     prompt: Annotated[
         str | None,
         typer.Option(
@@ -336,7 +383,7 @@ class LabellerOptions:
 
     def labeller(
         self,
-        table: Path,
+        table: Table,
         choices: ChoiceOptions,
         gold: str | None,
         *,
@@ -355,18 +402,28 @@ class LabellerOptions:
             raise ArgumentError("--probabilities, --leaf-end and --calibration: only with --mode exact")
         if self.question is not None and (mode != "exact" or self.leaf_end != "longest"):
             raise ArgumentError(f"--{'mode' if mode != 'exact' else 'leaf-end'}: not with --question")
-        if self.question is None and self.form is not None:
-            raise ArgumentError("--form: only with --question")
-        if [str(path) for path in (table, choices.choices_file, self.prompt_file)].count("-") > 1:
+        if self.question is None and (self.form is not None or self.orders != 1):
+            raise ArgumentError(f"--{'orders' if self.form is None else 'form'}: only with --question")
+        if self.form == "both":
+            raise ArgumentError("--form both: asks a yes-or-no question and its opposite; use unlisted for choices")
+        if self.orders != 1 and self.form not in ("listed", "letters"):
+            raise ArgumentError("--orders: needs --form listed or letters; in other forms choices have no order")
+        if [str(path) for path in (table.path, choices.choices_file, self.prompt_file)].count("-") > 1:
             raise ArgumentError("-: only one option can read standard input")
         texts = list(dict.fromkeys(choices.read()))
+        if len(texts) == 1:
+            raise ArgumentError(f"one choice, {texts[0]!r}: each row would get it; give at least two")
         template = self._template()
         if self.question is None:
             assert template is not None
             if self.examples is not None:
                 raise ArgumentError("--examples: only with --question; a prompt can contain examples in its text")
-            return _PromptLabeller(self, template, texts, mode, probabilities, calibrating)
+            _require_no_descriptions(texts)
+            by_prompt = _PromptLabeller(self, template, texts, mode, probabilities, calibrating)
+            by_prompt.look_at(table, gold)
+            return by_prompt
         labeller = _QuestionLabeller(self, self.question, template, texts, probabilities, calibrating)
+        labeller.look_at(table, gold)
         if self.examples is not None:
             labeller.put(self._read_examples(self.examples, labeller, gold))
         elif self.nearest is not None or self.examples_each != 1:
@@ -402,6 +459,18 @@ class LabellerOptions:
         if not states:
             raise ArgumentError(f"{path}: no row with an answer in {gold!r}")
         return Examples(states, answers, self.examples_each, self.nearest)
+
+
+def _require_no_descriptions(texts: list[str]) -> None:
+    """Raise ArgumentError for choices NAME=DESCRIPTION: several words, or all with different names."""
+    described = [text for text in texts if re.match(r"\s*[^=\s][^=]*=(?!=)\s*\S", text)]
+    worded = [text for text in described if len(text.partition("=")[2].split()) > 1]
+    names = {text.partition("=")[0].strip() for text in described}
+    if worded or len(names) == len(texts):
+        raise ArgumentError(
+            f"--choice: {(worded or described)[0]!r}: a description needs --question; with --prompt, a choice is the "
+            "whole text that the model writes"
+        )
 
 
 @command(
@@ -440,7 +509,8 @@ def label(
         bool, typer.Option("--probabilities", help="Add a column p_CHOICE with the probability of each choice.")
     ] = False,
     gold: Annotated[
-        str | None, typer.Option("--gold", help="The column of --examples with the correct answers.")
+        str | None,
+        typer.Option("--gold", help="A column with correct answers, of --examples and of TABLE, which is not read."),
     ] = None,
     prefix: Annotated[str, typer.Option(help="Text before the names of the added columns.")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted run that wrote --output.")] = False,
@@ -471,14 +541,13 @@ def label(
         raise ArgumentError(
             "--resume: not with --calibration batch, which depends on all rows; use a calibration file instead"
         )
-    labeller = asked.labeller(table, choices, gold, mode=mode, probabilities=probabilities, calibrating=calibrating)
-    run = f"{digest(labeller.set)}-{digest(*labeller.options, digest_of_model(model.path))}"
-    with (
-        closing(open_table(table, kind)) as opened,
-        closing(ResultTable(output, to, opened, labeller.columns, prefix, run)) as results,
-    ):
-        if opened.columns is not None and labeller.template is not None:
-            labeller.template.check(opened.columns, f"{opened.name}: ")
+    with ExitStack() as files:
+        opened = files.enter_context(closing(open_table(table, kind)))
+        labeller = asked.labeller(
+            opened, choices, gold, mode=mode, probabilities=probabilities, calibrating=calibrating
+        )
+        run = f"{digest(labeller.set)}-{digest(*labeller.options, gold, digest_of_model(model.path))}"
+        results = files.enter_context(closing(ResultTable(output, to, opened, labeller.columns, prefix, run)))
         labelling = _Labelling(opened, labeller, results, on_error)
         if resume:
             labelling.resume()
@@ -584,6 +653,10 @@ class _Labelling:
                 drawn.add_row(plain(text), f"{self._counts[text]:,}", f"{100 * self._counts[text] / n:.1f}")
         if n:
             status.print(drawn)
+        unused = [text for text in self._labeller.choices if not self._counts[text]]
+        if n and unused:
+            more = f" and {len(unused) - _MAX_NAMED:,} more" if len(unused) > _MAX_NAMED else ""
+            status.print(f"no row got: {plain(', '.join(unused[:_MAX_NAMED]))}{more}", highlight=False, soft_wrap=True)
         skipped = f", {self._n_bad:,} left out" if self._n_bad else ""
         unfit = f"; in {self._n_unfit:,} the model gives the choices together less than 1 %" if self._n_unfit else ""
         status.print(f"{n:,} rows labelled{skipped}{unfit}", highlight=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import itertools
 import json
 import math
 import os
@@ -68,14 +69,34 @@ class Table(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = STANDARD_INPUT if str(path) == "-" else str(path)
+        self._rows = self._read()
 
-    @abstractmethod
     def rows(self) -> Iterator[TableRow]:
         """Read the rows."""
+        return self._rows
+
+    def ahead(self, n: int) -> list[TableRow]:
+        """Return the first rows, at most n, which `rows` reads again; so is an error among them."""
+        seen: list[TableRow] = []
+        rest = self._rows
+        try:
+            seen.extend(itertools.islice(rest, n))
+        except ArgumentError as error:
+            rest = _raised(error)
+        self._rows = itertools.chain(seen, rest)
+        return seen
+
+    @abstractmethod
+    def _read(self) -> Iterator[TableRow]: ...
 
     @abstractmethod
     def close(self) -> None:
         """Close the file."""
+
+
+def _raised(error: ArgumentError) -> Iterator[TableRow]:
+    raise error
+    yield
 
 
 def open_table(path: Path, kind: Format) -> Table:
@@ -95,7 +116,7 @@ class _Lines(Table):
         else:
             self._file = path.open("rb")
             self.size = os.fstat(self._file.fileno()).st_size or None
-        self._read = 0  # in bytes
+        self._n_read = 0  # in bytes
         self._n_lines = 0
 
     def close(self) -> None:
@@ -105,14 +126,14 @@ class _Lines(Table):
     def _lines(self) -> Iterator[bytes]:
         for line in self._file:
             self._n_lines += 1
-            self._read += len(line)
+            self._n_read += len(line)
             if self._n_lines == 1:
                 check_is_utf8(line, self.name)
                 line = line.removeprefix(b"\xef\xbb\xbf")
             yield line
 
     def _row(self, number: int, line: int, values: dict[str, Any], bad: str | None = None) -> TableRow:
-        return TableRow(number, f"{self.name}, line {line}", values, bad, self._read)
+        return TableRow(number, f"{self.name}, line {line}", values, bad, self._n_read)
 
 
 class _Csv(_Lines):
@@ -143,7 +164,7 @@ class _Csv(_Lines):
         _check_columns(columns, self.name)
         return columns
 
-    def rows(self) -> Iterator[TableRow]:
+    def _read(self) -> Iterator[TableRow]:
         """Read the rows; ArgumentError if quotes and line breaks are ambiguous."""
         assert self.columns is not None
         number = 0
@@ -175,7 +196,7 @@ class _Csv(_Lines):
 
 
 class _JsonLines(_Lines):
-    def rows(self) -> Iterator[TableRow]:
+    def _read(self) -> Iterator[TableRow]:
         number = 0
         for line in self._lines():
             if not line.strip():
@@ -223,7 +244,7 @@ class ParquetTable(Table):
         """Close the file."""
         self._file.close()
 
-    def rows(self) -> Iterator[TableRow]:
+    def _read(self) -> Iterator[TableRow]:
         """Read the rows; a cell without a Python value makes a row bad."""
         number = 0
         for batch in self.batches(256):

@@ -151,3 +151,23 @@ def test_output_that_is_closed_is_refused_before_any_file_is_opened(cli: Cli) ->
 def test_a_context_beyond_all_counts_is_refused_at_once(cli: Cli) -> None:
     done = cli.label(cli.table(TEXTS), "--n-ctx", "99999999999")
     assert (done.code, "--n-ctx" in done.err, cli.out.exists()) == (2, True, False)
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        (["yes"], "one choice, 'yes': each row would get it; give at least two"),
+        (["yes", "yes"], "one choice, 'yes'"),
+        (["billing=payments and charges", "sales"], "'billing=payments and charges': a description needs --question"),
+        (["billing=payments", "sales=orders"], "'billing=payments': a description needs --question"),
+        (["x=1", "x=2"], ""),
+        (["a == b", "a"], ""),
+    ],
+)
+def test_choices_that_cannot_work_are_refused(cli: Cli, choices: list[str], message: str) -> None:
+    chosen = [part for text in choices for part in ("-c", text)]
+    asked = ["label", str(cli.table(TEXTS[:2])), "-p", "{text}:", *chosen, "-m", str(cli.model), "--n-ctx", "512"]
+    done = cli.call([*asked, "-o", str(cli.out)])
+    assert done.code == bool(message)
+    assert message in " ".join(done.err.split())
+    assert cli.out.exists() == (not message)

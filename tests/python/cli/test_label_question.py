@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import llama_cpp
 import pytest
 from labelling import TEXTS, Cli
+from tiny_model import write_tiny_model
 from token_trie import Choice, Examples, Form, decide
 from token_trie.questions.options import FORMS
 
 QUESTION = "Which team?"
 TEAMS = {"billing": "yes Paris", "sales": None, "other": "Pizza = food"}
 GIVEN = [f"{name}={text}" if text else name for name, text in TEAMS.items()]
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[a]{% endif %}"
+)
 FIGURES = ("probability", "confidence", "mass")
 
 
@@ -119,6 +124,8 @@ def test_examples_that_are_none_are_told(cli: Cli, rows: list[str] | None, optio
         (["--leaf-end", "any"], "--leaf-end: not with --question"),
         (["-c", "billing=else"], "'billing' is given twice"),
         (["-c", "=else"], "no name before the ="),
+        (["--form", "both"], "--form both: asks a yes-or-no question and its opposite; use unlisted for choices"),
+        (["--orders", "2"], "--orders: needs --form listed or letters"),
         (["-p", "{nothing}"], "no column 'nothing'"),
     ],
 )
@@ -130,5 +137,43 @@ def test_what_does_not_go_together_is_told(cli: Cli, options: list[str], told: s
 
 
 def test_a_form_wants_a_question(cli: Cli) -> None:
-    done = cli.label(cli.table(TEXTS), "--form", "listed")
-    assert (done.code, "--form: only with --question" in done.err) == (1, True)
+    for option, value in (("--form", "listed"), ("--orders", "2")):
+        done = cli.label(cli.table(TEXTS), option, value)
+        assert (done.code, f"{option}: only with --question" in done.err) == (1, True)
+
+
+@pytest.mark.parametrize(("form", "orders", "chat"), [("letters", 3, False), ("letters", 1, True), ("listed", 2, True)])
+def test_forms_orders_and_chat_are_those_of_decide(cli: Cli, form: Any, orders: int, chat: bool) -> None:
+    cli.model = cli.folder / "chat.gguf"
+    write_tiny_model(cli.model, said={"tokenizer.chat_template": TEMPLATE})
+    llm = llama_cpp.Llama(str(cli.model), n_ctx=1024, verbose=False)
+    options = ["--form", form, "--orders", str(orders), *(["--chat"] if chat else [])]
+    assert label(cli, cli.table(TEXTS), "-p", "A review: {text}", *options).code == 0
+    for row, text in zip(cli.rows(), TEXTS, strict=True):
+        put = replace(FORMS[form], chat=chat)
+        alone = decide(llm, f"A review: {text}", Choice(QUESTION, TEAMS), form=put, orders=orders)
+        assert float(row["probability"]) == pytest.approx(alone.probabilities[row["value"]], rel=0.05)
+
+
+def test_columns_with_choices_are_not_read_unless_they_are_named(cli: Cli, tiny: llama_cpp.Llama) -> None:
+    table = cli.folder / "in.jsonl"
+    rows = [{"text": text, "team": "sales", "by": "other", "n": i} for i, text in enumerate(TEXTS)]
+    rows[3]["team"] = ""
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = label(cli, table, "--gold", "by")
+    assert "not read, because the first rows have choices there: team (--prompt names" in " ".join(done.err.split())
+    for row, given in zip(cli.rows(), rows, strict=True):
+        alone = decide(tiny, {"text": given["text"], "n": given["n"]}, Choice(QUESTION, TEAMS))
+        assert float(row["probability"]) == pytest.approx(alone.probabilities[row["value"]], rel=0.05)
+    assert {row["by"] for row in cli.rows()} == {"other"}
+    named = label(cli, table, "-p", "{text} {team}", "--on-error", "skip", output=cli.folder / "named.csv")
+    assert (named.code, "not read" in named.err) == (0, False)
+    table.write_text("".join(json.dumps({"team": row["by"]}) + "\n" for row in rows))
+    alone_there = label(cli, table, output=cli.folder / "alone.csv")
+    assert (alone_there.code, "not read" in alone_there.err) == (0, False)
+
+
+def test_the_summary_names_choices_that_no_row_got(cli: Cli) -> None:
+    done = label(cli, cli.table(TEXTS[:1]), "--calibration", "raw")
+    (value,) = {row["value"] for row in cli.rows()}
+    assert f"no row got: {', '.join(team for team in TEAMS if team != value)}" in done.err
