@@ -31,7 +31,7 @@ from token_trie.cli.options import (
 )
 from token_trie.cli.resume import ResultTable, digest
 from token_trie.cli.tables import Format, Table, TableRow, format_of, open_table
-from token_trie.decisions.calibration import Contextual
+from token_trie.decisions.calibration import NAMED, over_rows
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.gold import is_nothing
 from token_trie.decisions.many import choose_many
@@ -43,7 +43,7 @@ from token_trie.questions.answer import ChoiceAnswer
 from token_trie.questions.decide import decide_many, read_questions
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form
-from token_trie.questions.options import FORMS, FormName
+from token_trie.questions.options import FORMS, DecideOptions, FormName
 from token_trie.questions.question import Choice
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.template import Template, text_of, to_json
@@ -68,9 +68,10 @@ class CalibrationOptions:
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="The correction of the probabilities. contextual: by those of an empty row (default with --question); "
-            "batch: by the mean over the rows, for labels that are about equally frequent; raw: none (default with "
-            "--prompt alone); or a file from `evaluate --fit`.",
+            help="The correction of the probabilities. "
+            + "".join(f"{name}: {one.says}; " for name, one in NAMED.items())
+            + "raw: none; or a file from `evaluate --fit`. "
+            f"Default: {DecideOptions.calibration} with --question, raw with --prompt alone.",
         ),
     ] = None
     target_accuracy: Annotated[
@@ -92,7 +93,7 @@ class CalibrationOptions:
         ArgumentError, CalibrationError
             The options exclude each other, or the file has no calibration; OSError if it cannot be read.
         """
-        if self.calibration is not None and self.calibration not in ("raw", "contextual", "batch"):
+        if self.calibration is not None and self.calibration not in ("raw", *NAMED):
             return Calibration.load(Path(self.calibration))
         if self.target_accuracy is not None:
             raise ArgumentError("--target-accuracy: needs --calibration FILE, a file from token-trie evaluate --fit")
@@ -242,9 +243,9 @@ class _PromptLabeller(RowLabeller):
 
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
         given: Any = self.calibrating.given
-        if given == "contextual":
+        if given in NAMED:
             assert self.empty is not None
-            given = Contextual(self.empty)
+            given = NAMED[given].with_prompt(self.empty)
         return choose_many(
             llm,
             asked,
@@ -306,8 +307,7 @@ class _QuestionLabeller(RowLabeller):
 
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
         given: Any = self.calibrating.given
-        if given is None or given == "raw":
-            given = "contextual" if given is None else None
+        named = DecideOptions.calibration if given is None else None if given == "raw" else given
         rows = self.row_options
         return decide_many(
             llm,
@@ -317,7 +317,7 @@ class _QuestionLabeller(RowLabeller):
             form=rows.form,
             orders=rows.orders,
             examples=rows.examples,
-            calibration=given,
+            calibration=named,
         )
 
     def read(self, answer: ChoiceAnswer[str]) -> Labelled:
@@ -537,9 +537,10 @@ def label(
     if output_format is None and str(output) == "-":
         output_format = Format.csv if kind is Format.csv else Format.jsonl
     to = format_of(output, output_format, "--output-format")
-    if calibrating.given == "batch" and resume:
+    if resume and over_rows(calibrating.given) is not None:
         raise ArgumentError(
-            "--resume: not with --calibration batch, which depends on all rows; use a calibration file instead"
+            f"--resume: not with --calibration {calibrating.given}, which depends on all rows; use a calibration file "
+            "instead"
         )
     with ExitStack() as files:
         opened = files.enter_context(closing(open_table(table, kind)))

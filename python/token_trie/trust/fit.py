@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +73,7 @@ class FitOptions(RowOptions):
     n_folds: int = 10
 
     def __post_init__(self) -> None:
-        lookup(self.kind, dict.fromkeys(get_args(FitKind), 0), "kind")
+        lookup(self.kind, dict.fromkeys(("auto", *KINDS), 0), "kind")
         BatchPrior(self.frequencies)
         check_counts(2, n_folds=self.n_folds)
         super().__post_init__()
