@@ -35,7 +35,7 @@ from token_trie.native.lifetime import attachment, lease
 from token_trie.native.options import takes
 from token_trie.questions.answer import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
 from token_trie.questions.examples import Examples
-from token_trie.questions.form import FormAsked, FormView, Put
+from token_trie.questions.form import FormAsked, FormView, Put, begins_with_state
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import Choice, Predicate, Question, Score, state_text
 from token_trie.questions.scores import (
@@ -147,7 +147,7 @@ def asked_of(question: Question, options: DecideOptions, llm: Llama | None) -> A
 def _in_form(question: Question, options: DecideOptions, llm: Llama | None) -> FormAsked:
     examples = options.examples if isinstance(options.examples, Examples) else None
     calibrator = options.calibrator
-    asked = FormAsked(question, options.form_of(question), options.orders, calibrator, examples)
+    asked = FormAsked(question, options.forms_of(question, llm), options.orders, calibrator, examples)
     if calibrator is not None and calibrator.binding is not None:
         own = Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END)
         calibrator.binding.require(own)
@@ -346,7 +346,7 @@ def _priors(
     priors: dict[str | None, list[Scored | None]] = {}
     for name, one in asked.items():
         with naming(name):
-            priors[name] = [mean_of([prior(view, absent) for absent in one.absent]) for view in one.views]
+            priors[name] = [mean_of([prior(view, absent) for absent in one.absent(view)]) for view in one.views]
     return priors
 
 
@@ -472,6 +472,8 @@ def _formed(view: QuestionView) -> FormView:
 def _put(view: FormView, state: str | None) -> Put:
     if view.form.chat:
         raise ArgumentError("form: chat=True makes messages, which do not go behind what stands")
+    if not begins_with_state(view.form):
+        raise ArgumentError("form: the question is before the state, and the text of the handle is there already")
     return Put(view.form.template, state, view.instructions, view.listed)
 
 

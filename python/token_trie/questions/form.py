@@ -44,8 +44,9 @@ class Form:
     ----------
     template : str
         A Jinja template with the variables `state`, `instructions` and, if the options are to be listed, `options`.
-        Each option has `name`, `description` and `letter`. The part up to the end of the state must be the same for all
-        questions, because it is evaluated once. Let it end in a word or a mark such as a colon. With a space, a
+        Each option has `name`, `description` and `letter`. What is the same in several prompts is evaluated once, if it
+        is their beginning: with the state first, the state for several questions about it; with the instructions and
+        options first, these for many states. Let the template end in a word or a mark such as a colon. With a space, a
         quotation mark or an opening bracket, an option can merge into one token. All options are then scored from
         before it, which changes the odds of the others.
     reads : {"descriptions", "names", "letters"}
@@ -57,8 +58,10 @@ class Form:
     absent : str
         The text that replaces the state for the contextual prior.
     temperature : float
-        The difference between an option's score and its contextual prior is divided by this number and by the square
-        root of its number of tokens.
+        An option's calibrated score is divided by this number: the difference to its prior, divided by the square root
+        of its number of tokens; or the log-probability itself if there is no prior.
+    prior : bool
+        Whether ``calibration="contextual"`` subtracts the scores of the options without a state.
     negation : str, optional
         A Jinja template with the variable `instructions`, for the opposite of a `Predicate`. The answer is then the
         mean of the log-odds of both questions.
@@ -66,7 +69,7 @@ class Form:
     Raises
     ------
     ArgumentError
-        The template is not valid, does not contain the state exactly once, or has another variable before the state.
+        The template is not valid, or does not contain the state exactly once.
     """
 
     template: str
@@ -75,16 +78,18 @@ class Form:
     absent: str = "N/A"
     temperature: float = 1.0
     negation: str | None = None
+    prior: bool = True
 
     def __post_init__(self) -> None:
         encode(self.template, "template")
         lookup(self.reads, _READS, "reads")
-        check_flags(chat=self.chat)
+        check_flags(chat=self.chat, prior=self.prior)
         encode(self.absent, "absent")
         check_numbers(temperature=self.temperature)
         if not 0 < self.temperature < float("inf"):
             raise ArgumentError(f"temperature: {self.temperature} is not above 0")
-        _check_beginning(self.template)
+        if any(_fill(self.template, [_STATE, *probe]).count(_STATE) != 1 for probe in _PROBES):
+            raise ArgumentError("template: it is to have the state, as it is, just once")
         if self.negation is not None:
             encode(self.negation, "negation")
             self.negated("Is it so?")
@@ -229,12 +234,9 @@ _PROBES: tuple[tuple[str, ...], ...] = (
 )
 
 
-def _check_beginning(template: str) -> None:
-    filled = [_fill(template, [_STATE, *probe]) for probe in _PROBES]
-    if any(text.count(_STATE) != 1 for text in filled):
-        raise ArgumentError("template: it is to have the state, as it is, just once")
-    if len({text.partition(_STATE)[0] for text in filled}) > 1:
-        raise ArgumentError("template: what stands before the state is to be the same for all questions")
+def begins_with_state(form: Form) -> bool:
+    """Whether everything before the state is the same for all questions."""
+    return len({_fill(form.template, [_STATE, *probe]).partition(_STATE)[0] for probe in _PROBES}) == 1
 
 
 class Weighing:
@@ -354,29 +356,31 @@ class FormView(QuestionView):
         """Return the log-weights of the answers."""
         raw = self.weighing.log_masses(scored.logprobs)
         if prior is None:
-            return raw
+            return raw if self.form.prior else raw / self.form.temperature
         lengths = self.weighing.lengths(scored.lengths)
         return contextual(raw, self.weighing.log_masses(prior.logprobs), lengths, self.form.temperature)
 
 
 @dataclass(frozen=True, eq=False)
 class FormAsked(Asked):
-    """A question in a form, with its options in one or more orders."""
+    """A question in one or more forms, with its options in one or more orders."""
 
     question: Question
-    form: Form
+    forms: tuple[Form, ...]
     orders: int | Literal["auto"]
     calibrator: Calibrator | None = None
     """None: the answer has the model's own probabilities."""
     examples: Examples | None = None
     """Examples before the state."""
 
-    @property
-    def absent(self) -> tuple[str | None, ...]:
-        """States without content, whose mean scores are subtracted; None is the form's own. Empty: nothing is."""
-        if self.calibrator is None or not self._takes_scores or (self.shots is not None and not self.shots.are_fixed):
+    def absent(self, view: QuestionView) -> tuple[str | None, ...]:
+        """Return states without content, whose mean scores are subtracted from a view's; None is the form's own."""
+        calibrator = self.calibrator
+        if calibrator is None or not self._takes_scores or (self.shots is not None and not self.shots.are_fixed):
             return ()
-        return self.calibrator.prompts  # type: ignore[return-value] # of a question they are states
+        if isinstance(view, FormView) and not view.form.prior:
+            return ()
+        return calibrator.prompts  # type: ignore[return-value] # of a question they are states
 
     @property
     def _takes_scores(self) -> bool:
@@ -396,7 +400,8 @@ class FormAsked(Asked):
         """Text of everything that decides the weights, except the model and option names."""
         views = [(view.instructions, [option.texts for option in view.options]) for view in self.views]
         before = [] if self.shots is None else [self.shots.digest]
-        return json.dumps([dataclasses.asdict(self.form), self.orders, views, *before], ensure_ascii=False)
+        forms = [{k: v for k, v in dataclasses.asdict(form).items() if k != "prior" or not v} for form in self.forms]
+        return json.dumps([*forms, self.orders, views, *before], ensure_ascii=False)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -418,20 +423,25 @@ class FormAsked(Asked):
 
     @cached_property
     def views(self) -> list[FormView]:
-        """One view for each order; a single one if the template does not depend on the order."""
+        """One view for each form and order; a single order of a form whose text does not depend on it."""
+        starts = offsets(len(self.options), _MAX_ORDERS if self.orders == "auto" else self.orders)
+        of_forms = [self._views(form, starts) for form in self.forms]
+        in_turn = itertools.zip_longest(*of_forms)
+        return [view for of_order in in_turn for views in of_order if views is not None for view in views]
+
+    def _views(self, form: Form, starts: list[int]) -> list[list[FormView]]:
+        """Return the views of a form in each order."""
         options = self.options
-        starts = offsets(len(options), _MAX_ORDERS if self.orders == "auto" else self.orders)
         instructions = text_of(self.question.instructions, "instructions")
         wordings = [(instructions, options)]
-        if isinstance(self.question, Predicate) and self.form.negation is not None:
-            wordings.append((self.form.negated(instructions), self.question.turned))
+        if isinstance(self.question, Predicate) and form.negation is not None:
+            wordings.append((form.negated(instructions), self.question.turned))
         views = [
-            FormView(self.form, instructions, options, offset, self.shots)
+            [FormView(form, instructions, options, offset, self.shots) for instructions, options in wordings]
             for offset in starts
-            for instructions, options in wordings
         ]
-        texts = {view.text for view in views[:: len(wordings)]} if len(starts) > 1 else ()
-        return views if len(texts) > 1 else views[: len(wordings)]
+        texts = {view.text for view, *_ in views} if len(starts) > 1 else ()
+        return views if len(texts) > 1 else views[:1]
 
     def over_rows(self, calibrator: Calibrator) -> FormAsked:
         """Return the question with a calibrator that takes the mean over many states as the prior of each view."""
@@ -447,7 +457,8 @@ class FormAsked(Asked):
         if calibrator is not None:
             states = None if scored[0].state is None else scored[0].state[None]
             weights = calibrator.log_weights(None if scores is None else scores[None], states)[0]
-            kind = "fitted" if calibrator.binding is not None else "raw" if priors[0] is None else calibrator.kind
+            is_raw = all(prior is None for prior in priors)
+            kind = "fitted" if calibrator.binding is not None else "raw" if is_raw else calibrator.kind
         assert weights is not None  # because either the scores or the calibrator give them
         calibration: Any = kind
         return make_answer(self.question, shared(weights), mass, calibration, stats, scored[0].thought)
@@ -456,7 +467,8 @@ class FormAsked(Asked):
         """Return whether the two best options are so far apart that no more orders are needed."""
         if not self._takes_scores:
             return True  # one hidden state is enough
-        if self.orders != "auto" or len(scored) < _MIN_ORDERS:
+        n_forms = len({view.form for view in self.views[: len(scored)]})
+        if self.orders != "auto" or len(scored) < _MIN_ORDERS or n_forms < len(self.forms):
             return False
         two = np.sort(self._weights(scored, priors))[-2:]
         return len(two) < 2 or bool(two[1] - two[0] >= _MARGIN)
@@ -466,8 +478,11 @@ class FormAsked(Asked):
         return self.views[0].weighing.of_options(self._weights(scored, priors))
 
     def _weights(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Floats:
-        read = zip(self.views, scored, priors, strict=False)
-        weights: Floats = np.mean([view.weights(own, prior) for view, own, prior in read], axis=0)
+        """Return the mean log-weights of the answers over the forms, each of which is a mean over its views."""
+        of_forms = dict[Form, list[Floats]]()
+        for view, own, prior in zip(self.views, scored, priors, strict=False):
+            of_forms.setdefault(view.form, []).append(view.weights(own, prior))
+        weights: Floats = np.mean([np.mean(of_views, axis=0) for of_views in of_forms.values()], axis=0)
         return weights
 
 

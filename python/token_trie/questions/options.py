@@ -10,6 +10,7 @@ from token_trie.decisions.calibration import NAMED, CalibrationName, Calibrator,
 from token_trie.decisions.think import Think, check_think
 from token_trie.errors import ArgumentError
 from token_trie.native.checks import check_counts, check_flags, lookup
+from token_trie.native.core import Llama
 from token_trie.native.options import Options
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form
@@ -69,10 +70,10 @@ class DecideOptions(Options):
 
     Parameters
     ----------
-    form : {"unlisted", "listed", "letters", "both"} or Form, optional
-        How questions are written; see `FORMS`. By default "unlisted". If the GGUF file says that the model was trained
-        for decisions, its own template is the default; each question is then asked alone, and `calibration` and
-        `orders` have no effect.
+    form : {"unlisted", "listed", "letters", "both"}, Form or tuple of Form, optional
+        How questions are written; see `FORMS`. The log-weights of several forms are averaged. By default "unlisted". If
+        the GGUF file says that the model was trained for decisions, its own template is the default; each question is
+        then asked alone, and `calibration` and `orders` have no effect.
     calibration : {"contextual"} or Calibration, optional
         "contextual", the default: the scores of the options without a state are subtracted from their scores with the
         state (contextual calibration, Zhao et al. 2021). They are computed once for each question and remembered. A
@@ -95,7 +96,7 @@ class DecideOptions(Options):
         the other texts of a batch.
     """
 
-    form: FormName | Form | None = None
+    form: FormName | Form | tuple[Form, ...] | None = None
     calibration: CalibrationName | Calibrator | None = "contextual"
     orders: int | Literal["auto"] = 1
     instead: bool = False
@@ -104,7 +105,10 @@ class DecideOptions(Options):
     reproducible: bool = False
 
     def __post_init__(self) -> None:
-        if self.form is not None and not isinstance(self.form, Form):
+        if isinstance(self.form, tuple):
+            if not self.form or not all(isinstance(one, Form) for one in self.form):
+                raise ArgumentError("form: a tuple of one or more Forms belongs here")
+        elif self.form is not None and not isinstance(self.form, Form):
             lookup(self.form, _NAMES, "form")
         calibrator = self.calibrator
         is_own = calibrator is not None and (calibrator.binding is not None or calibrator.window is not None)
@@ -133,11 +137,13 @@ class DecideOptions(Options):
         given = self.examples
         return replace(self, examples=given.get(name or "")) if isinstance(given, Mapping) else self
 
-    def form_of(self, question: Question) -> Form:
-        """Return the form of a question."""
+    def forms_of(self, question: Question, llm: Llama | None) -> tuple[Form, ...]:
+        """Return the forms of a question for a Llama's model, or for a handle."""
         if isinstance(self.form, Form):
-            return self.form
-        return FORMS[self.form or "unlisted"]
+            return (self.form,)
+        if isinstance(self.form, str):
+            return (FORMS[self.form],)
+        return self.form or (FORMS["unlisted"],)
 
 
 if TYPE_CHECKING:  # by scripts/keywords
@@ -145,7 +151,7 @@ if TYPE_CHECKING:  # by scripts/keywords
     class DecideKeywords(TypedDict, total=False):
         """Keywords of `DecideOptions`."""
 
-        form: FormName | Form | None
+        form: FormName | Form | tuple[Form, ...] | None
         calibration: CalibrationName | Calibrator | None
         orders: int | Literal["auto"]
         instead: bool

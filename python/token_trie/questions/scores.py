@@ -351,9 +351,8 @@ class QuestionView(ABC):
 class Asked(ABC):
     """A question in the form in which the model reads it."""
 
-    @property
-    def absent(self) -> Sequence[str | None]:
-        """States without content, whose mean scores are subtracted; None is the form's own. Empty: nothing is."""
+    def absent(self, view: QuestionView) -> Sequence[str | None]:
+        """Return states without content, whose mean scores are subtracted from a view's; None is the form's own."""
         return ()
 
     def wanting(self, reading: Reading) -> Reading:

@@ -96,7 +96,11 @@ class RunningPriors:
         counts : bool
             Whether this state enters the means.
         """
-        if not isinstance(asked, FormAsked) or asked.calibrator is not options.calibrator or not asked.absent:
+        if (
+            not isinstance(asked, FormAsked)
+            or asked.calibrator is not options.calibrator
+            or not all(map(asked.absent, asked.views))
+        ):
             return None  # it has a calibration of its own, or uses no prior
         if options.reproducible or options.think is not None:
             return None

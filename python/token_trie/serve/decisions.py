@@ -158,11 +158,11 @@ async def _instead(engine: Engine, state: str, view: QuestionView) -> str:
 
 async def without_state(engine: Engine, asked: Asked) -> list[list[Reading]]:
     """Return for each view of a question its tokenized readings of states without content, if it has a prior."""
-    llm, absent = engine.llm, asked.absent
-    if not absent:
-        return [[] for _ in asked.views]
+    llm, absent = engine.llm, [(view, asked.absent(view)) for view in asked.views]
+    if not any(states for _, states in absent):
+        return [[] for _ in absent]
     return await engine.on_worker(
-        lambda: [[view.reading(llm, state).tokenized(llm) for state in absent] for view in asked.views]
+        lambda: [[view.reading(llm, state).tokenized(llm) for state in states] for view, states in absent]
     )
 
 

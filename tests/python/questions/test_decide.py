@@ -197,7 +197,7 @@ def test_predicates_are_asked_both_ways(precise: Any) -> None:
             odds.append(math.log(p / (1 - p)))
         found = decide(precise, STATE, predicate, form="both").probability
         assert math.log(found / (1 - found)) == pytest.approx(sum(odds) / 2, abs=1e-3)
-    assert len(FormAsked(TEAM, FORMS["both"], 1).views) == 1
+    assert len(FormAsked(TEAM, (FORMS["both"],), 1).views) == 1
 
 
 def test_none_of_these_is_one_more_text(precise: Any) -> None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from token_trie import ArgumentError, Choice, Form
+from token_trie import ArgumentError, Choice, Form, StreamHandle, decide, decide_many
 from token_trie.native.core import vocab_of
 from token_trie.questions.form import FormAsked, letter_of
 from token_trie.questions.options import FORMS
@@ -36,7 +38,7 @@ DESCRIBED = "{{ state }}{% for o in options if o.name != o.description %} {{ o.n
     ],
 )
 def test_options_have_as_many_orders_as_read_differently(form: Form, options: Any, n: int) -> None:
-    assert len(FormAsked(Choice("Which?", options), form, orders=2).views) == n
+    assert len(FormAsked(Choice("Which?", options), (form,), orders=2).views) == n
 
 
 def test_what_is_read_are_descriptions_names_or_letters() -> None:
@@ -55,8 +57,6 @@ def test_letters_go_on_behind_z() -> None:
         ("{{ state", "template: "),
         ("{{ instructions }}", "to have the state"),
         ("{{ state }}{{ state }}", "just once"),
-        ("{{ instructions }}\n{{ state }}", "before the state"),
-        ("{% for o in options %}{{ o.name }}{% endfor %}{{ state }}", "before the state"),
         ("{{ state }}{{ nothing }}", "'nothing' is undefined"),
         ("{{ state }}{{ options.append(1) }}", "template: "),
         ("{{ state.__class__.__mro__ }}", "template: "),
@@ -92,3 +92,45 @@ def test_a_chat_form_goes_through_the_models_own_template(smollm2: Any, gemma: A
     assert put == [{"role": "user", "content": "A state.\nWhich?"}]
     # The file has none, and gets no other's.
     assert form.put(gemma, "A state.", "Which?", OPTIONS) == "A state.\nWhich?"
+
+
+OPTIONS_FIRST = Form(
+    "{{ instructions }}{% for o in options %} {{ o.letter }} {{ o.name }}{% endfor %}\n\n{{ state }}\nAnswer:",
+    reads="names",
+)
+COLOUR = Choice("Which colour?", ["red", "green", "blue"])
+
+
+def test_question_and_options_may_be_before_the_state(tiny: Any) -> None:
+    answer = decide(tiny, "It is the sky.", COLOUR, form=OPTIONS_FIRST, calibration=None)
+    whole = "Which colour? A red B green C blue\nIt is the sky.\nAnswer:"
+    after = decide(tiny, whole, COLOUR, form=Form("{{ state }}"), calibration=None)
+    assert answer.probabilities == pytest.approx(after.probabilities, abs=1e-6)
+    many = list(decide_many(tiny, ["It is the sky.", "Grass."], COLOUR, form=OPTIONS_FIRST, calibration=None))
+    assert many[0].probabilities == pytest.approx(answer.probabilities, abs=1e-5)
+
+
+def test_log_probabilities_of_several_forms_are_averaged(tiny: Any) -> None:
+    forms = (FORMS["unlisted"], OPTIONS_FIRST)
+    for calibration in (None, "contextual"):
+        alone = [decide(tiny, "Blood.", COLOUR, form=form, calibration=calibration) for form in forms]  # type: ignore[call-overload]
+        both = decide(tiny, "Blood.", COLOUR, form=forms, calibration=calibration)  # type: ignore[call-overload]
+        p = np.exp(np.mean([np.log(list(one.probabilities.values())) for one in alone], axis=0))
+        assert list(both.probabilities.values()) == pytest.approx(p / p.sum(), abs=1e-6)
+        (many,) = decide_many(tiny, ["Blood."], COLOUR, form=forms, calibration=calibration)  # type: ignore[call-overload]
+        assert many.probabilities == pytest.approx(both.probabilities, abs=1e-5)
+
+
+def test_a_form_without_a_prior_keeps_log_probabilities_over_its_temperature(tiny: Any) -> None:
+    raw = decide(tiny, "Blood.", COLOUR, form=OPTIONS_FIRST, calibration=None)
+    without = decide(tiny, "Blood.", COLOUR, form=replace(OPTIONS_FIRST, prior=False, temperature=2.0))
+    assert without.calibration == "raw"
+    p = np.sqrt(list(raw.probabilities.values()))
+    assert list(without.probabilities.values()) == pytest.approx(p / p.sum(), abs=1e-6)
+
+
+def test_the_text_of_a_handle_takes_no_question_before_it(tiny: Any) -> None:
+    with StreamHandle(tiny) as handle:
+        handle.prefill("The sky.")
+        with pytest.raises(ArgumentError, match="before the state"):
+            handle.decide(COLOUR, form=OPTIONS_FIRST)
