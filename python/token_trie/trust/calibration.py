@@ -50,7 +50,7 @@ class Calibration(Calibrator):
         contextual: a question's contextual prior is subtracted, as `decide` does by default. batch, mean: the mean of
         each class over the rows is subtracted, of probabilities (Zhou et al. 2023) or of their logarithms. domain: the
         scores after random words of the rows are subtracted (Fei et al. 2023). temperature, bias: fitted on labels.
-        head: a linear model on the hidden state of the prompt's last token.
+        head: a linear model on the hidden state of the prompt's last token, fitted on labels.
     binding : Binding
         The model, choices and prompts that it was fitted on. It can be used only with the same.
     base : {"raw", "contextual"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -23,7 +23,7 @@ from token_trie.llama.query import LeafEnd
 from token_trie.native.checks import check_counts
 from token_trie.native.core import Llama
 from token_trie.questions.options import FORMS
-from token_trie.questions.question import Choice, Predicate, Score
+from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
@@ -32,7 +32,7 @@ from token_trie.trust.calibration import Calibration
 from token_trie.trust.fit import KINDS, FitKind, more_rows, own_parts
 from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.metrics import Figures, Folds, figures_of, folds_of, numbered, softmax, within
-from token_trie.trust.rows import DEFAULT_NAME, Readings, RowOptions, RowReader, reader_of
+from token_trie.trust.rows import DEFAULT_NAME, Readings, RowOptions, is_question, reader_of
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def evaluate_rows(
     llm: Llama,
     prompts: Iterable[Any],
     gold: Iterable[Any],
-    choices: ChoicesLike,
+    choices: ChoicesLike | Question,
     options: RowOptions,
     *,
     ways: Iterable[str] | None,
@@ -211,23 +211,9 @@ def evaluate_rows(
 ) -> Comparison:
     """Evaluate; arguments as for `token_trie.evaluate`."""
     check_counts(2, n_folds=n_folds)
-    if isinstance(prompts, (str, bytes)) or not isinstance(prompts, Iterable):
-        raise ArgumentError(f"prompts: {type(prompts).__name__} where several belong")
-    given = list(prompts)
-    if not given:
-        raise ArgumentError("prompts: none given")
-    words = [_words_of(one) for one in given] if texts is None else list(texts)
-    if len(words) != len(given):
-        raise ArgumentError(f"texts: {len(words):,} for {len(given):,} rows")
-    rows = EvaluationRows(llm, given, choices, options, empty, cache, words, n_folds, False, reading)
-    chosen = _chosen(ways, rows)
-    classes = rows.names
-    if len(classes) < 2:
-        raise ArgumentError(f"choices: {classes[0]!r} alone, where nothing is to be told apart")
-    rows.gold = read_gold(gold, len(given), rows.reader.binding.classes, rows.reader.values)
-    rows.groups = numbered([digest_of_prompt(content_of(rows.reader, one)) for one in given])
-    rows.states = any(way.takes_states for way in chosen.values())
-    rows.notes += _notes_on(rows.gold, rows.groups, classes, n_folds)
+    chosen = _chosen(ways, choices, empty)
+    states = any(way.takes_states for way in chosen.values())
+    rows = EvaluationRows(llm, prompts, gold, choices, options, empty, texts, cache, n_folds, states, reading)
     evaluated = []
     for name, way in chosen.items():
         try:
@@ -235,40 +221,39 @@ def evaluate_rows(
         except CalibrationError as error:
             rows.notes.append(f"{name}: not taken: {error}")
             continue
-        figures = figures_of(classes, rows.gold, *found, rows.groups)
+        figures = figures_of(rows.classes, rows.gold, *found, rows.groups)
         evaluated.append(EvaluatedWay(name, way.says, way.of, *found[:2], figures))
     if not evaluated:
         raise CalibrationError("; ".join(rows.notes))
     return Comparison(
-        classes=classes,
+        classes=rows.classes,
         gold=rows.gold,
-        texts=tuple(words),
-        numbers=tuple(range(len(given))),
+        texts=tuple(rows.texts),
+        numbers=tuple(range(len(rows.given))),
         ways=tuple(evaluated),
         notes=tuple(rows.notes),
         n_read=rows.n_read,
-        readings=rows.as_given,
+        readings=rows.read.get((options, DEFAULT_NAME)),
         groups=rows.groups,
         n_folds=n_folds,
         fitted=rows.calibrations.get("auto"),
     )
 
 
-def _chosen(ways: Iterable[str] | None, rows: EvaluationRows) -> dict[str, Method]:
-    known = ways_of(is_question=rows.is_question)
+def _chosen(ways: Iterable[str] | None, choices: ChoicesLike | Question, empty: Prompt | None) -> dict[str, Method]:
+    known = ways_of(is_question=is_question(choices))
+    has_prior = is_question(choices) or empty is not None
     if ways is None:
-        has_prior = rows.is_question or rows.empty is not None
         ways = [name for name in DEFAULT if has_prior or not _has_prompts(name)]
     elif isinstance(ways, str) or not isinstance(ways, Iterable):
         raise ArgumentError(f"ways: {ways!r} where names of ways belong")
     names = list(dict.fromkeys(ways))
+    if not names:
+        raise ArgumentError("ways: none given")
     for name in names:
         if name not in known:
             raise ArgumentError(f"ways: {name!r} is none of {', '.join(known)}")
-    if not names:
-        raise ArgumentError("ways: none given")
-    if not rows.is_question and rows.empty is None:
-        for name in filter(_has_prompts, names):
+        if _has_prompts(name) and not has_prior:
             raise ArgumentError(f"ways: {name!r} needs the prompt without its content, as empty")
     return {name: known[name] for name in names}
 
@@ -309,54 +294,72 @@ def _words_of(row: Any) -> str:
     return str(row)
 
 
-@dataclass
 class EvaluationRows:
-    """The rows of an evaluation, which the model reads once for each set of options."""
+    """The rows of an evaluation, which the model reads once for each set of options.
 
-    llm: Llama
-    given: Sequence[Any]
-    choices: ChoicesLike
-    options: RowOptions
-    empty: Prompt | None
-    cache: str | PathLike[str] | None
-    words: Sequence[str]
-    n_folds: int
-    states: bool
-    reading: dict[str, Any]
-    gold: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    groups: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    """Equal rows have the same number."""
-    n_read: int = 0
-    """Number of rows that the model has read."""
-    notes: list[str] = field(default_factory=list)
-    calibrations: dict[FitKind, Calibration] = field(default_factory=dict)
-    """Calibrations that were fitted on the labels."""
+    Attributes
+    ----------
+    classes : tuple of str
+        The names of the classes: for a question, the given options, if they are texts.
+    groups : ndarray of int64, shape (n_rows,)
+        Equal rows have the same number.
+    n_read : int
+        Number of rows that the model has read.
+    notes : list of str
+        Remarks on the rows, and on what was read.
+    read : dict
+        Readings by options, and the name of a question's calibration.
+    calibrations : dict
+        Calibrations that were fitted, by kind.
+    """
 
-    def __post_init__(self) -> None:
-        self._read: dict[tuple[RowOptions, str], Readings] = {}
+    def __init__(
+        self,
+        llm: Llama,
+        prompts: Iterable[Any],
+        gold: Iterable[Any],
+        choices: ChoicesLike | Question,
+        options: RowOptions,
+        empty: Prompt | None,
+        texts: Iterable[str] | None,
+        cache: str | PathLike[str] | None,
+        n_folds: int,
+        states: bool,
+        reading: Mapping[str, Any],
+    ) -> None:
+        if isinstance(prompts, (str, bytes)) or not isinstance(prompts, Iterable):
+            raise ArgumentError(f"prompts: {type(prompts).__name__} where several belong")
+        self.given = list(prompts)
+        if not self.given:
+            raise ArgumentError("prompts: none given")
+        self.texts = [_words_of(one) for one in self.given] if texts is None else list(texts)
+        if len(self.texts) != len(self.given):
+            raise ArgumentError(f"texts: {len(self.texts):,} for {len(self.given):,} rows")
+        self.llm, self.choices, self.options, self.reading = llm, choices, options, reading
+        self._empty, self._cache, self._states, self._n_folds = empty, cache, states, n_folds
+        self.reader = reader_of(llm, choices, options)
+        named, texts_of = self.reader.values, self.reader.binding.classes
+        self.classes = tuple(
+            value if is_question(choices) and isinstance(value, str) else text
+            for value, text in zip(named, texts_of, strict=True)
+        )
+        if len(self.classes) < 2:
+            raise ArgumentError(f"choices: {self.classes[0]!r} alone, where nothing is to be told apart")
+        self.gold = read_gold(gold, len(self.given), texts_of, named)
+        self.groups = numbered([digest_of_prompt(content_of(self.reader, one)) for one in self.given])
+        self.folds = folds_of(self.gold, self.groups, n_folds)
+        self.notes = _notes_on(self.gold, self.groups, self.classes, n_folds)
+        self.n_read = 0
+        self.read: dict[tuple[RowOptions, str], Readings] = {}
+        self.calibrations: dict[FitKind, Calibration] = {}
         self._kept: dict[str, CachedRows] = {}
-
-    @cached_property
-    def is_question(self) -> bool:
-        """Whether the choices are a question about the rows."""
-        return isinstance(self.choices, (Choice, Predicate, Score))
-
-    @cached_property
-    def reader(self) -> RowReader:
-        """The reader with the given options."""
-        return reader_of(self.llm, self.choices, self.options)
-
-    @cached_property
-    def folds(self) -> list[tuple[Ints, Ints]]:
-        """Cross-validation folds."""
-        return folds_of(self.gold, self.groups, self.n_folds)
 
     def readings(self, calibration: str = DEFAULT_NAME, **changes: Any) -> Readings:
         """Return the readings with some options changed, and for a question by a named calibration's prior."""
-        key = replace(self.options, **changes), calibration if self.is_question else DEFAULT_NAME
-        if key not in self._read:
-            self._read[key] = self._readings(self.given, *key)
-        return self._read[key]
+        key = replace(self.options, **changes), calibration if is_question(self.choices) else DEFAULT_NAME
+        if key not in self.read:
+            self.read[key] = self._readings(self.given, *key)
+        return self.read[key]
 
     @cached_property
     def is_prefix_free(self) -> bool:
@@ -369,41 +372,29 @@ class EvaluationRows:
 
     def mass_of(self, readings: Readings) -> Floats | None:
         """Return the mass; None for a question, whose mass does not show whether an option fits."""
-        return None if self.is_question else readings.mass
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The names of the classes: for a question, the given options, if they are texts."""
-        pairs = zip(self.reader.values, self.reader.binding.classes, strict=True)
-        return tuple(value if self.is_question and isinstance(value, str) else text for value, text in pairs)
+        return None if is_question(self.choices) else readings.mass
 
     def fitted(self, kind: FitKind) -> Calibration:
         """Return the calibration of a kind, fitted on the labels if it takes them."""
         if kind not in self.calibrations:
-            texts = more_rows(kind, self.given)
+            more = more_rows(kind, self.given)
             has_labels = kind == "auto" or KINDS[kind].takes_labels
             self.calibrations[kind] = Calibration.of(
                 self.readings(),
                 self.gold if has_labels else None,
                 kind=kind,
-                n_folds=self.n_folds,
+                n_folds=self._n_folds,
                 groups=self.groups if has_labels else None,
-                more=self._readings(texts, self.options) if texts else None,
+                more=self._readings(more, self.options) if more else None,
             )
         return self.calibrations[kind]
 
-    @property
-    def as_given(self) -> Readings | None:
-        """The readings with the given options, if any way needed them."""
-        return self._read.get((self.options, DEFAULT_NAME))
-
     def prior_scores(self, calibration: str) -> Floats:
         """Return the mean scores after the prompts of a named calibration."""
-        if self.empty is None:
+        if self._empty is None:
             raise ArgumentError(f"ways: {calibration!r} needs the prompt without its content, as empty")
-        scores: Floats = self._readings(NAMED[calibration].with_prompt(self.empty).prompts, self.options).raw.mean(
-            axis=0
-        )
+        prompts = NAMED[calibration].with_prompt(self._empty).prompts
+        scores: Floats = self._readings(prompts, self.options).raw.mean(axis=0)
         return scores
 
     def _readings(self, given: Sequence[Any], options: RowOptions, calibration: str = DEFAULT_NAME) -> Readings:
@@ -411,10 +402,10 @@ class EvaluationRows:
         reader = self.reader if is_own else reader_of(self.llm, self.choices, options, calibration)
         key = key_of(options, reader.binding, calibration)
         if key not in self._kept:
-            kept = self._kept[key] = open_cache(self.cache, key)
+            kept = self._kept[key] = open_cache(self._cache, key)
             if kept.problem is not None:
                 self.notes.append(kept.problem)
-        states = self.states and options == self.options
+        states = self._states and options == self.options
         read, n = read_cached(reader, given, self._kept[key], states=states, **self.reading)
         self.n_read += n
         return read
@@ -485,7 +476,7 @@ def _majority(rows: EvaluationRows) -> Answers:
 
 def _words(rows: EvaluationRows) -> Answers:
     n_classes = len(rows.reader.values)
-    found = word_probabilities(rows.words, rows.gold, rows.groups, n_classes, rows.folds) if rows.folds else None
+    found = word_probabilities(rows.texts, rows.gold, rows.groups, n_classes, rows.folds) if rows.folds else None
     if found is None:
         raise CalibrationError("rows of one class, or without words, tell nothing by their words")
     return answers_by(found)

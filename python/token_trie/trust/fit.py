@@ -36,21 +36,7 @@ if TYPE_CHECKING:
     from token_trie.trust.stored import JsonObject
 
 FitKind: TypeAlias = Literal["auto", "contextual", "batch", "domain", "mean", "temperature", "bias", "head"]
-"""Kinds of calibration; all but the head are ``softmax((scores + bias) / temperature)``.
-
-contextual
-    A question's contextual prior is subtracted, as `decide` does by default.
-batch, mean
-    The mean of each class over the rows is subtracted, of probabilities (Zhou et al. 2023) or of their logarithms.
-domain
-    The scores after random words of the rows are subtracted (Fei et al. 2023).
-temperature, bias
-    Fitted on labels.
-head
-    A linear model on the hidden state of the prompt's last token, fitted on labels.
-auto
-    With labels, the kind with the lowest log loss on held-out rows; without labels, "mean".
-"""
+"""Kinds of `Calibration`, whose docstring describes them."""
 
 
 @dataclass(frozen=True, kw_only=True)

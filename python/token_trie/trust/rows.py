@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeGuard
 
 import numpy as np
 
@@ -209,9 +209,15 @@ def reader_of(
     ArgumentError
         Choices or options are wrong or do not fit together, or two choices are the same answer.
     """
-    is_question = isinstance(choices, (Choice, Predicate, Score))
-    options.require_for(is_question=is_question)
-    return _QuestionReader(llm, choices, options, calibration) if is_question else _ChoiceReader(llm, choices, options)
+    options.require_for(is_question=is_question(choices))
+    if is_question(choices):
+        return _QuestionReader(llm, choices, options, calibration)
+    return _ChoiceReader(llm, choices, options)
+
+
+def is_question(choices: object) -> TypeGuard[Question]:
+    """Whether rows are states that a question is about, instead of prompts that choices follow."""
+    return isinstance(choices, (Choice, Predicate, Score))
 
 
 class _ChoiceReader(RowReader):
@@ -304,23 +310,6 @@ def _require_distinct(texts: tuple[str, ...]) -> None:
         if text in seen:
             raise ArgumentError(f"choices[{i}]: {text!r} is there twice; a class is one answer")
         seen.add(text)
-
-
-def read_rows(
-    llm: Llama,
-    rows: Iterable[Any],
-    choices: ChoicesLike | Question,
-    options: RowOptions | None = None,
-    *,
-    states: bool = False,
-    progress: bool = False,
-    n_parallel: int | None = None,
-    n_ctx: int | None = None,
-) -> Readings:
-    """Read rows: prompts that the choices follow, or states that a question is about."""
-    reader = reader_of(llm, choices, options or RowOptions())
-    read = reader.read(rows, states=states, progress=progress, n_parallel=n_parallel, n_ctx=n_ctx)
-    return Readings.of(read, reader.binding)
 
 
 if TYPE_CHECKING:  # by scripts/keywords

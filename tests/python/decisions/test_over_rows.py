@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from model_readings import read_rows
 from token_trie import (
     ArgumentError,
     BatchPrior,
@@ -18,7 +19,6 @@ from token_trie import (
     score,
     score_many,
 )
-from token_trie.trust.rows import read_rows
 from tokenized_choices import fit_choices
 
 PROMPTS = [f"Pizza {i} in Paris is" for i in range(20)]

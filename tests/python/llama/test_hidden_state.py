@@ -7,13 +7,13 @@ from typing import Any
 import llama_cpp
 import numpy as np
 import pytest
+from model_readings import read_rows
 from token_trie import ArgumentError, Choice, StreamHandle, choose_many
 from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.options import ChooseOptions
 from token_trie.llama.batch import Batch
 from token_trie.llama.query import Query
 from token_trie.llama.stream import Stream
-from token_trie.trust.rows import read_rows
 
 SHARED = "This is what they all begin with, and it is long enough to be shared. " * 2
 PROMPTS = ["a", *(f"{SHARED}Row {i}:{' words' * (7 * i % 40)}" for i in range(12)), "another one", f"{SHARED * 3}end"]

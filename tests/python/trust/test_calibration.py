@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from model_readings import read_rows
 from token_trie import Calibration, CalibrationError, Choice, choose, choose_many, decide, decide_many, score
 from token_trie.trust.metrics import log_softmax
-from token_trie.trust.rows import RowOptions, read_rows
+from token_trie.trust.rows import RowOptions
 
 PROMPTS = [f"Pizza {i} in Paris {'is' if i % 2 else 'was'}" for i in range(40)]
 CHOICES = {" yes": "y", " no": "n", " maybe": "m"}
