@@ -12,7 +12,7 @@ import numpy.typing as npt
 from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.lists import ListDecision, ListRequest
-from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions, ScoreOptions
+from token_trie.decisions.options import MAX_SCORED, ChooseOptions, ListOptions, RecordOptions, ScoreOptions
 from token_trie.decisions.run import run_behind
 from token_trie.decisions.score import score_beside
 from token_trie.errors import ArgumentError
@@ -441,6 +441,7 @@ class StreamHandle(TextHandle):
         path: str | None = None,
         leaf_end: LeafEnd = "longest",
         leading_space: bool | None = None,
+        max_scored: int | None = MAX_SCORED,
     ) -> Explanation:
         """Take a decision after the text so far, greedily and exactly; the sequence does not change.
 
@@ -450,7 +451,7 @@ class StreamHandle(TextHandle):
         ----------
         choices, path
             As for `choose`.
-        leaf_end, leading_space
+        leaf_end, leading_space, max_scored
             As for `token_trie.explain`.
 
         Returns
@@ -458,7 +459,8 @@ class StreamHandle(TextHandle):
         Explanation
             As in `token_trie.explain`; so are the errors.
         """
-        request = ExplainRequest.read(self._stream.llm, self._stream.given(choices, path), leaf_end, leading_space)
+        given = self._stream.given(choices, path)
+        request = ExplainRequest.read(self._stream.llm, given, leaf_end, leading_space, max_scored)
         return run_behind(self._stream, request)
 
     _form_of = Asynchronous(cancel_of)

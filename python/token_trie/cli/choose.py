@@ -23,6 +23,7 @@ from token_trie.cli.options import (
     command,
     console,
     flags_of,
+    status,
 )
 from token_trie.decisions.calibration import Calibrating, Contextual
 from token_trie.decisions.choose import choose as choose_
@@ -93,6 +94,7 @@ def _describe_gap(decision: Decision[str]) -> str:
     n_best="For --mode exact and beam: number of answers to show.",
     beam_width="For --mode beam: number of beginnings that are kept.",
     max_nodes="For --mode exact: number of nodes after which the search ends with the best so far; 0: no limit.",
+    max_scored="Refuse to score all choices if the set has more nodes than this; 0: no limit.",
     timeout="For --mode exact: seconds after which the search ends.",
     tokenization="canonical: a choice has the tokens that the tokenizer makes of it; any: all tokens that spell it.",
     heal="For --tokenization any: the prompt may end inside a token.",
@@ -114,7 +116,10 @@ def choose(
     model: ModelOptions,
     answer: AnswerOptions,
     top: Annotated[
-        int | None, typer.Option(min=1, help="Score all choices, and show this many with probabilities.")
+        int | None,
+        typer.Option(
+            min=1, help="Score all choices, and show this many with probabilities. For large sets use --n-best."
+        ),
     ] = None,
     contextual: Annotated[
         str | None, typer.Option(help="The prompt without its content. Its scores are subtracted.")
@@ -133,14 +138,16 @@ def choose(
         raise ArgumentError(f"--top: not with --mode {mode}, which does not score all choices")
     text, texts = prompt.read_beside_set(choices)
     llm = model.load()
-    decision = choose_(
-        llm,
-        text,
-        texts,
-        probabilities=top is not None and mode != "aligned",
-        calibration=_calibrating(contextual, calibration, chat=prompt.chat),
-        **options,
-    )
+    calibrating = _calibrating(contextual, calibration, chat=prompt.chat)
+    with status.status(f"choosing from {len(texts):,}"):
+        decision = choose_(
+            llm,
+            text,
+            texts,
+            probabilities=top is not None and mode != "aligned",
+            calibration=calibrating,
+            **options,
+        )
     if as_json:
         typer.echo(json.dumps(decision.to_dict(), ensure_ascii=False, allow_nan=False))
         return

@@ -16,7 +16,9 @@ from token_trie.cli.options import (
     PromptOptions,
     command,
     console,
+    status,
 )
+from token_trie.decisions.options import MAX_SCORED
 from token_trie.errors import ArgumentError
 from token_trie.show.explain import draw_sentence
 from token_trie.show.explain import explain as explain_
@@ -32,6 +34,9 @@ def explain(
     choices: ChoiceOptions,
     model: ModelOptions,
     leaf_end: LeafEndOption = "longest",
+    max_scored: Annotated[
+        int, typer.Option(min=0, help="Refuse a set with more nodes, because each is evaluated; 0: no limit.")
+    ] = MAX_SCORED,
     html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a self-contained HTML page.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -39,7 +44,9 @@ def explain(
     if html is not None and not html.parent.is_dir():
         raise ArgumentError(f"--html: no folder {str(html.parent)!r}")
     text, texts = prompt.read(choices)
-    explanation = explain_(model.load(), text, texts, leaf_end=leaf_end)
+    llm = model.load()
+    with status.status(f"scoring {len(texts):,} choices"):
+        explanation = explain_(llm, text, texts, leaf_end=leaf_end, max_scored=max_scored or None)
     if html is not None:
         html.write_text(explanation.html(), encoding="utf-8")
     if as_json:

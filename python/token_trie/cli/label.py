@@ -35,6 +35,7 @@ from token_trie.decisions.calibration import NAMED, over_rows
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.gold import is_nothing
 from token_trie.decisions.many import choose_many
+from token_trie.decisions.options import MAX_SCORED
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
 from token_trie.native.loaded import digest_of_model
@@ -235,7 +236,12 @@ class _PromptLabeller(RowLabeller):
         self._probabilities = probabilities
 
     def check(self, llm: Llama) -> None:
-        TokenTrie.from_choices(llm, self.choices)
+        trie = TokenTrie.from_choices(llm, self.choices)
+        if self._mode == "exact" and trie.n_nodes > MAX_SCORED:
+            raise ArgumentError(
+                f"{len(trie):,} choices: --mode exact evaluates {trie.n_nodes:,} nodes for each row, which can take "
+                "minutes; use --mode greedy"
+            )
         super().check(llm)
 
     def ask(self, values: dict[str, Any]) -> Any:

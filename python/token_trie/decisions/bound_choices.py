@@ -125,6 +125,21 @@ def check_scorable(tokenization: Tokenization) -> None:
         )
 
 
+def check_size(trie: TokenTrie, max_scored: int | None) -> None:
+    """Raise ArgumentError for a set that is too large to be scored whole; None: no set is."""
+    if max_scored is None or trie.n_nodes <= max_scored:
+        return
+    n_leaves, n_nodes = trie.core.n_leaves, trie.n_nodes
+    if trie.core.is_view:
+        n_leaves = int(trie.core.left().sum())
+        n_nodes = min(n_nodes, n_leaves * trie.max_tokens)
+    if n_nodes > max_scored:
+        raise ArgumentError(
+            f"choices: to score all of {n_leaves:,} members, {n_nodes:,} nodes are evaluated, which can take minutes; "
+            "choose with n_best finds the best ones by a search, and max_scored=None scores all"
+        )
+
+
 def check_finite(scores: npt.NDArray[np.float64]) -> None:
     """Raise ContextError if no score is finite, because nothing can be decided then."""
     if not np.isfinite(scores).any():

@@ -20,6 +20,7 @@ from token_trie.decisions.bound_choices import (
     bind_calibration,
     check_finite,
     check_scorable,
+    check_size,
     read_set,
 )
 from token_trie.decisions.decision import Candidate, Decision, Stats
@@ -228,7 +229,11 @@ class ChoiceRequest(Written[Decision[Any]]):
         calibration = bind_calibration(
             reader, options.calibration, self.choices, choices, options.leaf_end, *spelled, prior=self.prior
         )
-        return BoundChoice(self, tokens, choices, calibration, prefix.thought_text)
+        bound = BoundChoice(self, tokens, choices, calibration, prefix.thought_text)
+        is_large = options.max_scored is not None and choices.trie.core.n_nodes > options.max_scored
+        if is_large and ((calibration is not None and calibration.priors) or bound.scores_all):
+            check_size(choices.trie, options.max_scored)
+        return bound
 
 
 @dataclass(frozen=True)
@@ -265,7 +270,7 @@ class BoundChoice(Bound[Decision[Any]]):
         if mode == "greedy" or mode == "sampled":
             return Query(mode, trie, sampling=options, with_state=self._wants_state)
         common: dict[str, Any] = {"leaf_end": options.leaf_end, "with_state": self._wants_state}
-        if self._scores_all:
+        if self.scores_all:
             return Query("scores", trie, **common)
         is_exact = mode == "exact"
         return Query(
@@ -284,7 +289,7 @@ class BoundChoice(Bound[Decision[Any]]):
         (answer, stats), options, mode = seen, self.request.options, self.request.mode
         if not self._is_scored:
             return by_steps(self.choices, answer, stats, self.thought)
-        if not (self._scores_all or self._is_by_state):
+        if not (self.scores_all or self._is_by_state):
             decision = by_search(self.choices, answer, stats, self.thought, calibration=calibration)
             if mode == "exact" and not decision.proved:
                 _warn_once(
@@ -326,7 +331,10 @@ class BoundChoice(Bound[Decision[Any]]):
         return self.calibration is not None and not self.calibration.needs_scores
 
     @property
-    def _scores_all(self) -> bool:
+    def scores_all(self) -> bool:
+        """Whether the whole set is scored."""
+        if self._is_by_state:
+            return False
         return self.request.options.scores_all or (self.calibration is not None and self._weights is None)
 
     @property

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_NODES = 128
 """Default number of nodes that a search evaluates."""
+MAX_SCORED = 50_000
+"""Default number of nodes of a set that is scored whole."""
 LONGEST = 2_000_000
 """Longest timeout, in seconds."""
 
@@ -66,6 +68,9 @@ class ChooseOptions(Sampling):
         says so once (logger ``token_trie.search``).
     timeout : float, optional
         For exact: the same with a time limit in seconds, from the prompt's last token on, checked between passes.
+    max_scored : int or None
+        For probabilities, aligned mode and calibrations that need all scores: a set with more nodes than this is
+        refused, because each is evaluated, and thousands can take minutes. None: any number.
     leading_space, tokenization
         As for `TokenTrie.from_choices`; for choices given as texts. Exact, aligned and beam need the canonical
         tokenization.
@@ -87,6 +92,7 @@ class ChooseOptions(Sampling):
     beam_width: int = 16
     max_nodes: int | None = MAX_NODES
     timeout: float | None = None
+    max_scored: int | None = MAX_SCORED
     leading_space: bool | None = None
     tokenization: Tokenization = "canonical"
     heal: bool = False
@@ -105,6 +111,7 @@ class ChooseOptions(Sampling):
             n_best=self.n_best,
             beam_width=self.beam_width,
             max_nodes=1 if self.max_nodes is None else self.max_nodes,
+            max_scored=1 if self.max_scored is None else self.max_scored,
         )
         self.require_fitting(self.mode or self.default_mode(self.tokenization))
         if self.timeout is not None:
@@ -219,6 +226,9 @@ class ScoreOptions(Options):
         As for `choose`. Scores are then log-weights, from which a softmax makes calibrated probabilities.
     leading_space : bool, optional
         As for `TokenTrie.from_choices`.
+    max_scored : int or None
+        A set with more nodes than this is refused, because each is evaluated, and thousands can take minutes. None: any
+        number.
     """
 
     leaf_end: LeafEnd = "any"
@@ -226,12 +236,14 @@ class ScoreOptions(Options):
     normalize: Normalize | None = None
     calibration: Calibrating | None = None
     leading_space: bool | None = None
+    max_scored: int | None = MAX_SCORED
 
     def __post_init__(self) -> None:
         if self.normalize is not None:
             lookup(self.normalize, _NORMALIZATIONS, "normalize")
         lookup(self.leaf_end, LEAF_ENDS, "leaf_end")
         check_flags(branches=self.branches)
+        check_counts(max_scored=1 if self.max_scored is None else self.max_scored)
         check_calibration(self.calibration)
         if isinstance(self.calibration, Calibrator) and (self.branches or self.normalize is not None):
             raise ArgumentError("calibration: was fitted on scores as they are, without branches and normalize")
@@ -296,6 +308,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         beam_width: int
         max_nodes: int | None
         timeout: float | None
+        max_scored: int | None
         leading_space: bool | None
         tokenization: Tokenization
         heal: bool
@@ -324,6 +337,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         normalize: Normalize | None
         calibration: Calibrating | None
         leading_space: bool | None
+        max_scored: int | None
 
     class RecordKeywords(SamplingKeywords, total=False):
         """Keywords of `RecordOptions`."""

@@ -15,6 +15,7 @@ from token_trie.decisions.bound_choices import (
     bind,
     bind_calibration,
     check_scorable,
+    check_size,
     read_set,
 )
 from token_trie.decisions.calibration import calibrator_of
@@ -105,6 +106,7 @@ class ScoreRequest(Request[Floats]):
         """Bind it to its prompt."""
         options = self.options
         tokens, choices = bind(reader, prefix.tokens, self.choices, options.leading_space)
+        check_size(choices.trie, options.max_scored)
         given, spelled = self.choices, options.leading_space
         calibration = bind_calibration(
             reader, options.calibration, given, choices, options.leaf_end, spelled, prior=self.prior
@@ -118,7 +120,8 @@ def prior_scores(llm: Llama, choices: TokenTrie | Choices[Any], options: ChooseO
     calibrator = calibrator_of(options.calibration)
     if calibrator is None or calibrator.binding is not None or not calibrator.prompts:
         return None
-    request = ScoreRequest(choices, ScoreOptions(leaf_end=options.leaf_end, leading_space=options.leading_space))
+    own = {name: getattr(options, name) for name in ("leaf_end", "leading_space", "max_scored")}
+    request = ScoreRequest(choices, ScoreOptions(**own))
     scores: Floats = np.mean([run(llm, prompt, request) for prompt in calibrator.prompts], axis=0)  # type: ignore[arg-type]
     return scores
 

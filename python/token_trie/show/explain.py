@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from token_trie.arrays import Floats
-from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_scorable, read_set
+from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_scorable, check_size, read_set
 from token_trie.decisions.choose import by_scores, by_steps, cost_of
 from token_trie.decisions.decision import LOW_MASS, Decision
+from token_trie.decisions.options import MAX_SCORED
 from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Request, run
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LEAF_ENDS, LeafEnd, Query
-from token_trie.native.checks import lookup
+from token_trie.native.checks import check_counts, lookup
 from token_trie.native.core import Llama
 from token_trie.native.lifetime import lease
 from token_trie.sets.choices import Choices, ChoicesLike
@@ -303,10 +304,11 @@ def explain(
     *,
     leaf_end: LeafEnd = "longest",
     leading_space: bool | None = None,
+    max_scored: int | None = MAX_SCORED,
 ) -> Explanation:
     """Take a decision greedily and exactly, and keep the probability of every branch of the set.
 
-    The whole set is scored, however large it is: every node is evaluated, and nodes before a branch point twice.
+    The whole set is scored: every node is evaluated, and nodes before a branch point twice.
 
     Parameters
     ----------
@@ -318,6 +320,8 @@ def explain(
         What the probability of an answer contains besides its tokens; see `score`.
     leading_space : bool, optional
         As for `TokenTrie.from_choices`.
+    max_scored : int or None
+        As for `score`.
 
     Returns
     -------
@@ -328,7 +332,7 @@ def explain(
     ArgumentError, VocabularyError, ContextError, BusyError
         As for `choose`.
     """
-    return run(llm, prompt, ExplainRequest.read(llm, choices, leaf_end, leading_space))
+    return run(llm, prompt, ExplainRequest.read(llm, choices, leaf_end, leading_space, max_scored))
 
 
 @dataclass(frozen=True)
@@ -338,14 +342,21 @@ class ExplainRequest(Request[Explanation]):
     choices: TokenTrie | Choices[Any]
     leaf_end: LeafEnd
     leading_space: bool | None
+    max_scored: int | None
     model: str
 
     @classmethod
     def read(
-        cls, llm: Llama | None, choices: ChoicesLike, leaf_end: LeafEnd, leading_space: bool | None
+        cls,
+        llm: Llama | None,
+        choices: ChoicesLike,
+        leaf_end: LeafEnd,
+        leading_space: bool | None,
+        max_scored: int | None,
     ) -> ExplainRequest:
         """Read choices; ArgumentError if they cannot be scored."""
         lookup(leaf_end, LEAF_ENDS, "leaf_end")
+        check_counts(max_scored=1 if max_scored is None else max_scored)
         read = read_set(choices)
         if isinstance(read, TokenTrie):
             check_scorable(read.tokenization)
@@ -353,11 +364,12 @@ class ExplainRequest(Request[Explanation]):
         if llm is not None:
             with lease(llm):
                 name = str(llm.metadata.get("general.name", ""))
-        return cls(read, leaf_end, leading_space, name)
+        return cls(read, leaf_end, leading_space, max_scored, name)
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundExplanation:
         """Bind it to its prompt; ArgumentError for a filtered set."""
         tokens, choices = bind(reader, prefix.tokens, self.choices, self.leading_space)
+        check_size(choices.trie, self.max_scored)
         text = reader.vocab.detokenize(tokens).decode(errors="replace")
         removed = prefix.tokens[len(tokens) :]
         return BoundExplanation(self, tokens, choices, text, pieces_of(reader, choices.trie), removed)

@@ -171,3 +171,14 @@ def test_choices_that_cannot_work_are_refused(cli: Cli, choices: list[str], mess
     assert done.code == bool(message)
     assert message in " ".join(done.err.split())
     assert cli.out.exists() == (not message)
+
+
+def test_thousands_of_choices_are_labelled_step_by_step(cli: Cli) -> None:
+    choices = cli.folder / "choices.txt"
+    choices.write_text("".join(f"{i:05} {i * 7919 % 100_003:06}\n" for i in range(12_000)))
+    asked = ["label", str(cli.table(TEXTS[:1])), "-p", "{text}:", "--choices-file", str(choices), "-m", str(cli.model)]
+    refused = cli.call([*asked, "-o", str(cli.out)])
+    assert refused.code == 1
+    assert "12,000 choices: --mode exact evaluates" in refused.err
+    assert "use --mode greedy" in " ".join(refused.err.split())
+    assert cli.call([*asked, "-o", str(cli.out), "--mode", "greedy"]).code == 0

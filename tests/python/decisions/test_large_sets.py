@@ -1,0 +1,81 @@
+"""Sets that are too large to be scored whole are refused with what to do, and searched as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from token_trie import (
+    ArgumentError,
+    Contextual,
+    StreamHandle,
+    TokenTrie,
+    choose,
+    choose_many,
+    explain,
+    score,
+    score_many,
+)
+from token_trie.decisions.options import MAX_SCORED
+
+N_MEMBERS = MAX_SCORED // 2 + 1
+
+
+@pytest.fixture(scope="module")
+def large() -> TokenTrie:
+    """Return a set with more than two nodes for each member."""
+    members = np.arange(N_MEMBERS)
+    rows = 259 + np.stack([members % 100, members // 100 % 100, members // 10_000, members % 7], axis=1)
+    return TokenTrie.from_arrays(rows.astype(np.int32).ravel(), np.arange(0, 4 * N_MEMBERS + 1, 4))
+
+
+def on_handle(llm: Any, trie: TokenTrie) -> Any:
+    with StreamHandle(llm) as stream:
+        stream.prefill("Answer:")
+        return stream.explain(trie)
+
+
+DOORS: dict[str, Callable[[Any, TokenTrie], Any]] = {
+    "probabilities": lambda llm, trie: choose(llm, "Answer:", trie, probabilities=True),
+    "aligned": lambda llm, trie: choose(llm, "Answer:", trie, mode="aligned"),
+    "contextual": lambda llm, trie: choose(llm, "Answer:", trie, calibration=Contextual("N/A")),
+    "many": lambda llm, trie: list(choose_many(llm, ["Answer:"], trie, probabilities=True)),
+    "score": lambda llm, trie: score(llm, "Answer:", trie),
+    "score_many": lambda llm, trie: list(score_many(llm, ["Answer:"], trie)),
+    "explain": lambda llm, trie: explain(llm, "Answer:", trie),
+    "handle": on_handle,
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_large_set_is_not_scored_whole_unasked(precise: Any, large: TokenTrie, door: str) -> None:
+    assert large.n_nodes > MAX_SCORED
+    with pytest.raises(ArgumentError, match=rf"all of {N_MEMBERS:,} members, .* n_best .* max_scored=None scores all"):
+        DOORS[door](precise, large)
+
+
+def test_a_large_set_is_searched(precise: Any, large: TokenTrie) -> None:
+    found = choose(precise, "Answer:", large, n_best=3)
+    assert len(found.candidates) == 3
+
+
+def test_few_members_of_a_large_set_are_scored(precise: Any, large: TokenTrie) -> None:
+    few = large.filtered(np.arange(5))
+    scores = score(precise, "Answer:", few)
+    assert np.isfinite(scores[:5]).all()
+    assert choose(precise, "Answer:", few, probabilities=True).index == int(scores[:5].argmax())
+
+
+def test_a_limit_is_a_count_or_none(precise: Any) -> None:
+    assert score(precise, "Answer:", ["yes", "no"], max_scored=None) == pytest.approx(
+        score(precise, "Answer:", ["yes", "no"])
+    )
+    with pytest.raises(ArgumentError, match="max_scored=None scores all"):
+        score(precise, "Answer:", ["yes", "no"], max_scored=1)
+    for wrong in (0, 1.5):
+        with pytest.raises(ArgumentError, match="max_scored"):
+            score(precise, "Answer:", ["yes"], max_scored=wrong)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="max_scored"):
+            explain(precise, "Answer:", ["yes"], max_scored=wrong)  # type: ignore[arg-type]
