@@ -27,7 +27,7 @@ from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
-from token_trie.trust.cache import CachedRows, content_of, digest_of_prompt, key_of, open_cache, read_cached
+from token_trie.trust.cache import CachedRows, content_of, digest_of_prompt, key_of
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fit import KINDS, FitKind, more_rows, own_parts
 from token_trie.trust.gate import Gate, find_gate
@@ -402,11 +402,11 @@ class EvaluationRows:
         reader = self.reader if is_own else reader_of(self.llm, self.choices, options, calibration)
         key = key_of(options, reader.binding, calibration)
         if key not in self._kept:
-            kept = self._kept[key] = open_cache(self._cache, key)
+            kept = self._kept[key] = CachedRows(self._cache, key)
             if kept.problem is not None:
                 self.notes.append(kept.problem)
         states = self._states and options == self.options
-        read, n = read_cached(reader, given, self._kept[key], states=states, **self.reading)
+        read, n = self._kept[key].read(reader, given, states=states, **self.reading)
         self.n_read += n
         return read
 

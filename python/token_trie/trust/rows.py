@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeGuard
 
 import numpy as np
 
-from token_trie.arrays import Floats, Ints, States
+from token_trie.arrays import Floats, States
 from token_trie.decisions.calibration import Base, Binding, fingerprint, spelled_as
 from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.many import UndecidedRequest
@@ -129,11 +129,6 @@ class Readings:
         scores = self.raw if base == "raw" else self.contextual
         assert scores is not None
         return scores
-
-    def take(self, rows: Ints) -> Readings:
-        """Return the readings of some rows."""
-        arrays: dict[str, Any] = {name: getattr(self, name) for name in ("raw", "contextual", "mass", "states")}
-        return replace(self, **{name: array[rows] for name, array in arrays.items() if array is not None})
 
     @classmethod
     def of(cls, rows: Iterable[Row], binding: Binding) -> Readings:

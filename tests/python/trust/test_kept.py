@@ -9,7 +9,7 @@ import pytest
 from token_trie import ArgumentError, Choice, ContextError, TokenTrie
 from token_trie.sets.prompt import Filled
 from token_trie.trust import cache
-from token_trie.trust.cache import digest_of_prompt, key_of, open_cache, read_cached
+from token_trie.trust.cache import CachedRows, digest_of_prompt, key_of
 from token_trie.trust.rows import Row, RowOptions, RowReader, reader_of
 
 PROMPTS = ["Pizza in Paris:", "A word about Paris:", "Pizza:"]
@@ -36,9 +36,9 @@ def read(llm: Any, folder: Any, rows: Any, choices: Any = CHOICES, most: int = 1
     """Return readings, the rows that were read by the model, and what is cached."""
     asked = RowOptions(**options)
     reader: Any = Counting(reader_of(llm, choices, asked), most)
-    place = open_cache(folder, key_of(asked, reader.binding))
+    place = CachedRows(folder, key_of(asked, reader.binding))
     try:
-        found, n = read_cached(reader, rows, place)
+        found, n = place.read(reader, rows)
     except KeyboardInterrupt:
         return None, reader.rows, place
     assert n == len(reader.rows)
@@ -74,7 +74,7 @@ def test_an_interrupted_run_goes_on(precise: Any, tmp_path: Path) -> None:
 def test_what_is_read_is_written_now_and_then(precise: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(cache, "_SECONDS_BETWEEN_WRITES", -1.0)
     written: list[int] = []
-    monkeypatch.setattr(cache.CachedRows, "_write", lambda self, path, rows: written.append(len(rows)))
+    monkeypatch.setattr(cache.CachedRows, "_write", lambda self, _: written.append(len(self._rows)))
     read(precise, tmp_path, PROMPTS)
     assert written == [1, 2, 3]
 
@@ -181,7 +181,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(precise: Any, tmp_path
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match="is a file, where a folder belongs"):
-        open_cache(tmp_path / "file", "key")
+        CachedRows(tmp_path / "file", "key")
 
 
 def test_prompts_that_differ_for_a_model_differ() -> None:
@@ -223,7 +223,7 @@ def test_states_are_kept_and_read_anew_where_they_were_not(tmp_path: Path) -> No
     fake: Any = Fake()
     fake.binding = Binding("m", "l", "", ("a", "b"), "any")
     for states, n in ((False, 2), (True, 4), (True, 4), (False, 4)):
-        found, _ = read_cached(fake, ["x", "y"], open_cache(tmp_path, "k"), states=states)
+        found, _ = CachedRows(tmp_path, "k").read(fake, ["x", "y"], states=states)
         assert fake.n == n
         assert (found.states is not None) == (n == 4)
         assert found.contextual.tolist() == [[1.0, 1.0]] * 2

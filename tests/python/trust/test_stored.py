@@ -35,6 +35,26 @@ def test_a_file_gives_the_same_probabilities_and_gates(kind: str, tmp_path: Path
     assert again.gate(0.7).threshold is not None
 
 
+FILE = """{"format": "token-trie calibration", "version": 2, "kind": "bias", "base": "contextual", "n_rows": 3,
+ "temperature": 2.0, "bias": [0.5, -0.5], "head": null,
+ "held_out": {"n_rows": 3, "n_folds": 2, "calibrated": {"accuracy": 0.5, "log_loss": 0.6, "brier": 0.2, "ece": 0.1},
+  "raw": {"accuracy": 0.5, "log_loss": 0.9, "brier": 0.3, "ece": 0.2}, "confidence": [9000, 8000, 7000],
+  "is_right": "101", "groups": [0, 1, 1]},
+ "binding": {"model": "sha256:0", "llama": "1", "asked": "[]", "classes": ["a", "b"], "leaf_end": "longest",
+  "spelled": ""}}"""
+
+
+def test_a_file_that_an_earlier_release_wrote_opens_and_is_written_again_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "f.json").write_text(FILE)
+    read = Calibration.load(tmp_path / "f.json")
+    assert read.log_weights(np.array([[1.0, 2.0]]), None).tolist() == [[0.75, 0.75]]
+    assert read.prompts == (None,)  # so that the question's prior is subtracted
+    assert read.held_out is not None
+    assert read.held_out.confidence.tolist() == [0.9, 0.8, 0.7]
+    read.save(tmp_path / "g.json")
+    assert json.loads((tmp_path / "g.json").read_text()) == json.loads(FILE)
+
+
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
