@@ -86,7 +86,7 @@ def evaluate(
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not keep results.")] = False,
     on_error: Annotated[
         OnError, typer.Option(help="For a row whose label is not a choice: stop, or report and skip it.")
-    ] = OnError.stop,
+    ] = "stop",
     input_format: InputFormatOption = None,
 ) -> None:
     """Compare methods on a table with known answers.
@@ -154,7 +154,7 @@ class _Rows:
         self._n_empty = 0
         for row in table.rows():
             self._take(row)
-        if self._problems and on_error is OnError.stop:
+        if self._problems and on_error == "stop":
             more = len(self._problems) - 1
             others = f"; so {'is' if more == 1 else 'are'} {more:,} more" if more else ""
             raise ArgumentError(f"{self._problems[0]}{others} (--on-error skip leaves such rows out)")
@@ -184,7 +184,7 @@ class _Rows:
                     raise
                 row = self._rows[int(placed[1])][0]
                 problem = f"{row.where}: {str(error)[placed.end() :]}"
-                if self._on_error is OnError.stop:
+                if self._on_error == "stop":
                     raise type(error)(f"{problem} (--on-error skip leaves such rows out)") from error
                 self._tell(problem)
                 self._problems.append(problem)

@@ -522,7 +522,7 @@ def label(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted run that wrote --output.")] = False,
     on_error: Annotated[
         OnError, typer.Option(help="For a row that cannot be labelled: stop, or report and skip it.")
-    ] = OnError.stop,
+    ] = "stop",
     input_format: InputFormatOption = None,
     output_format: Annotated[
         Format | None, typer.Option(help="Format of --output. Default: by the ending of its name.")
@@ -541,7 +541,7 @@ def label(
         raise ArgumentError("--output: standard output is closed; use a file")
     kind = format_of(table, input_format, "--input-format")
     if output_format is None and str(output) == "-":
-        output_format = Format.csv if kind is Format.csv else Format.jsonl
+        output_format = "csv" if kind == "csv" else "jsonl"
     to = format_of(output, output_format, "--output-format")
     if resume and over_rows(calibrating.given) is not None:
         raise ArgumentError(
@@ -633,7 +633,7 @@ class _Labelling:
         self._n_unfit += labelled.is_unfit
 
     def _report(self, row: TableRow, message: str) -> None:
-        if self._on_error is OnError.stop:
+        if self._on_error == "stop":
             raise ArgumentError(f"{row.where}: {message} (--on-error skip leaves such rows out)")
         self._n_bad += 1
         self._progress.clear()

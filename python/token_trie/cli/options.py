@@ -9,10 +9,9 @@ import json
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, fields, is_dataclass, make_dataclass
-from enum import Enum
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
 import typer
 from rich.console import Console
@@ -178,13 +177,8 @@ ChatOption = Annotated[bool, typer.Option("--chat", help="Apply the model's chat
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
-class OnError(str, Enum):
-    """Treatment of a row with an error."""
-
-    stop = "stop"
-    skip = "skip"
-
-
+OnError: TypeAlias = Literal["stop", "skip"]
+"""Treatment of a row with an error."""
 TableArgument = Annotated[
     Path,
     typer.Argument(

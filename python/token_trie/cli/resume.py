@@ -228,9 +228,9 @@ def _write_parquet(rows: Path, path: Path) -> None:
 
 def result_rows(kind: Format, schema: Any, added: list[str]) -> ResultRows:
     """Return a format of rows; a Parquet table has the columns of a schema, or else texts, and those added."""
-    if kind is Format.parquet:
+    if kind == "parquet":
         return _ArrowRows(schema, added)
-    return _CsvRows() if kind is Format.csv else _JsonRows()
+    return _CsvRows() if kind == "csv" else _JsonRows()
 
 
 def _canonical(values: dict[str, Any]) -> str:
@@ -292,7 +292,7 @@ class ResultTable:
         self._path = path
         self._is_standard_output = str(path) == "-"
         self._rows = result_rows(kind, table.schema if isinstance(table, ParquetTable) else None, self.added)
-        self._is_parquet = kind is Format.parquet
+        self._is_parquet = kind == "parquet"
         if self._is_parquet and self._is_standard_output:
             raise ArgumentError("--output: a Parquet table is written to a file; name one")
         self.columns: list[str] | None = None

@@ -12,25 +12,17 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal, TypeAlias
 
 from token_trie.engines.data import import_pyarrow, reader_of
 from token_trie.errors import ArgumentError
 
-
-class Format(str, Enum):
-    """The format of a table."""
-
-    csv = "csv"
-    jsonl = "jsonl"
-    parquet = "parquet"
-
+Format: TypeAlias = Literal["csv", "jsonl", "parquet"]
 
 STANDARD_INPUT = "standard input"
 _MAX_DEPTH = 200  # levels of nested JSON, far below the limit of Python's parser
-_ENDINGS = {".csv": Format.csv, ".jsonl": Format.jsonl, ".ndjson": Format.jsonl, ".parquet": Format.parquet}
+_ENDINGS: dict[str, Format] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
 
 def format_of(path: Path, given: Format | None, option: str) -> Format:
@@ -101,9 +93,9 @@ def _raised(error: ArgumentError) -> Iterator[TableRow]:
 
 def open_table(path: Path, kind: Format) -> Table:
     """Open a table, ``-`` for standard input; ArgumentError or OSError if it is missing or of another format."""
-    if kind is Format.parquet:
+    if kind == "parquet":
         return ParquetTable(path)
-    return (_Csv if kind is Format.csv else _JsonLines)(path)
+    return (_Csv if kind == "csv" else _JsonLines)(path)
 
 
 class _Lines(Table):

@@ -125,7 +125,6 @@ class Query:
     with_state: bool = False
     leaf_end: LeafEnd = "longest"
     branches: bool = False
-    with_nodes: bool = False
     beam_width: int = 0
     n_best: int = 1
     max_nodes: int = 0
@@ -172,7 +171,6 @@ class Query:
             with_state=int(self.with_state),
             leaf_end=LEAF_ENDS[self.leaf_end],
             branches=int(self.branches),
-            with_nodes=int(self.with_nodes),
             beam_width=self.beam_width,
             n_best=self.n_best,
             max_nodes=self.max_nodes,
@@ -198,8 +196,6 @@ class Answer(NamedTuple):
     """Leaves found by a search, best first."""
     logprobs: npt.NDArray[np.float64]
     """Log-probabilities of `leaves`; in mode "scores", of all leaves, and `leaves` is empty."""
-    nodes: npt.NDArray[np.float64]
-    """with_nodes: log-probabilities of the nodes' tokens after their parents, level by level; 0 for the root."""
     state: npt.NDArray[np.float32]
     """with_state: the hidden state after the prompt, shape (n_embd,)."""
     figures: Any
@@ -229,7 +225,6 @@ def read_answer(answer: Any) -> Answer:
         tuple(array(lib.token_trie_answer_get_tokens, np.int32).tolist()),
         array(lib.token_trie_answer_get_leaves, np.int64),
         array(lib.token_trie_answer_get_logprobs, np.float64),
-        array(lib.token_trie_answer_get_nodes, np.float64),
         array(lib.token_trie_answer_get_state, np.float32),
         figures,
     )

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from labelling import COMMAND, TEXTS, Cli, without_figures
 from token_trie.cli.resume import WholeLines, result_rows
-from token_trie.cli.tables import Format, TableRow
+from token_trie.cli.tables import TableRow
 
 
 @pytest.mark.parametrize("to", ["csv", "jsonl", "parquet"])
@@ -83,7 +83,7 @@ def test_a_run_that_was_killed_goes_on(cli: Cli, name: str) -> None:
 
 @given(st.lists(st.lists(st.text(st.sampled_from('a\r\n",\0 é')), min_size=2, max_size=2)))
 def test_csv_reads_back_as_it_was_written(records: list[list[str]]) -> None:
-    rows, columns = result_rows(Format.csv, None, []), ["a", "\r"]
+    rows, columns = result_rows("csv", None, []), ["a", "\r"]
     values = [dict(zip(columns, record, strict=True)) for record in records]
     written = rows.head(columns) + b"".join(
         rows.encode(columns, TableRow(i, "", row), {}) for i, row in enumerate(values, 1)

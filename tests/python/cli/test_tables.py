@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelling import TEXTS, Cli
-from token_trie.cli.tables import Format, open_table
+from token_trie.cli.tables import open_table
 from token_trie.errors import ArgumentError
 
 
@@ -145,7 +145,7 @@ def test_csv_is_read_as_by_a_reader_of_its_grammar(tmp_path_factory: pytest.Temp
     path.write_bytes(b"a,b\n" + text.encode())
     found: list[list[str] | None] = []
     is_whole = True
-    with closing(open_table(path, Format.csv)) as table:
+    with closing(open_table(path, "csv")) as table:
         try:
             for row in table.rows():
                 found.append(list(row.values.values()) if row.bad is None else None)
