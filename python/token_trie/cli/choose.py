@@ -25,7 +25,7 @@ from token_trie.cli.options import (
     flags_of,
     status,
 )
-from token_trie.decisions.calibration import Calibrating, Contextual
+from token_trie.decisions.calibration import CalibrationLike, Contextual
 from token_trie.decisions.choose import choose as choose_
 from token_trie.decisions.decision import LOW_MASS, Decision
 from token_trie.decisions.options import ChooseOptions
@@ -166,7 +166,7 @@ def choose(
     console.print(table)
 
 
-def _calibrating(contextual: str | None, file: Path | None, *, chat: bool) -> Calibrating | None:
+def _calibrating(contextual: str | None, file: Path | None, *, chat: bool) -> CalibrationLike | None:
     if file is not None:
         return Calibration.load(file)
     return None if contextual is None else Contextual(as_prompt(contextual, chat))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from token_trie.arrays import Floats, States
 from token_trie.decisions.calibration import (
     Binding,
-    Calibrating,
+    CalibrationLike,
     Calibrator,
     calibrator_of,
     fingerprint,
@@ -308,7 +308,7 @@ class BoundCalibration:
 
 def bind_calibration(
     reader: Reader,
-    calibration: Calibrating | None,
+    calibration: CalibrationLike | None,
     given: TokenTrie | Choices[Any],
     bound: BoundChoices[Any],
     leaf_end: LeafEnd,

@@ -115,7 +115,10 @@ def spelled_as(choices: object, leading_space: bool | None = None, *others: obje
 
     Parameters
     ----------
-    Whether members of a `TokenTrie` that are filtered out count too.
+    choices : TokenTrie, or texts
+    leading_space, *others
+        The options `leading_space`, `tokenization` and `heal`.
+    with_filtered : bool
         Whether members of a `TokenTrie` that are filtered out count, too.
     """
     if isinstance(choices, TokenTrie):
@@ -473,7 +476,7 @@ AloneName: TypeAlias = Literal["contextual"]
 """Names of those that need no other rows."""
 CalibrationName: TypeAlias = Literal[AloneName, "batch"]
 
-Calibrating: TypeAlias = Calibrator | Literal["batch"]
+CalibrationLike: TypeAlias = Calibrator | Literal["batch"]
 """Types of the option `calibration`."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
-from token_trie.decisions.calibration import Calibrating, Calibrator, check_calibration
+from token_trie.decisions.calibration import CalibrationLike, Calibrator, check_calibration
 from token_trie.decisions.think import Think, check_think
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LEAF_ENDS, LeafEnd, Sampling
@@ -86,7 +86,7 @@ class ChooseOptions(Sampling):
 
     mode: Mode | None = None
     probabilities: bool = False
-    calibration: Calibrating | None = None
+    calibration: CalibrationLike | None = None
     leaf_end: LeafEnd = "longest"
     n_best: int = 1
     beam_width: int = 16
@@ -234,7 +234,7 @@ class ScoreOptions(Options):
     leaf_end: LeafEnd = "any"
     branches: bool = False
     normalize: Normalize | None = None
-    calibration: Calibrating | None = None
+    calibration: CalibrationLike | None = None
     leading_space: bool | None = None
     max_scored: int | None = MAX_SCORED
 
@@ -302,7 +302,7 @@ if TYPE_CHECKING:  # by scripts/keywords
 
         mode: Mode | None
         probabilities: bool
-        calibration: Calibrating | None
+        calibration: CalibrationLike | None
         leaf_end: LeafEnd
         n_best: int
         beam_width: int
@@ -335,7 +335,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         leaf_end: LeafEnd
         branches: bool
         normalize: Normalize | None
-        calibration: Calibrating | None
+        calibration: CalibrationLike | None
         leading_space: bool | None
         max_scored: int | None
 

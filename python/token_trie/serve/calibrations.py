@@ -181,7 +181,11 @@ class Calibrations:
 
     def apply(self, asked: Asked, options: DecideOptions) -> Asked:
         """Return a question with the calibration that was fitted on it, unless the options exclude it."""
-        if not isinstance(asked, FormAsked) or options.calibration != "contextual" or options.think is not None:
+        if (
+            not isinstance(asked, FormAsked)
+            or options.calibration != DecideOptions.calibration
+            or options.think is not None
+        ):
             return asked
         found = self._of.get((asked.asked, asked.classes)) if self._of else None
         if found is None or (found.needs_state and options.reproducible):

@@ -271,25 +271,25 @@ def _fit_without_labels(
     kind = "mean" if kind == "auto" else kind
     if KINDS[kind].takes_labels:
         raise ArgumentError(f"kind: {kind!r} needs gold labels")
-    if not KINDS[kind].more_rows and n_different < MIN_ROWS and kind != "contextual":
-        raise CalibrationError(f"rows: {n_different} different, where {MIN_ROWS} are the fewest that tell something")
-    found: Parameters = KINDS[kind].fit(readings, more)
+    found: Parameters = KINDS[kind].fit(readings, more, n_different)
     return {"kind": kind, **found, "bias": found["bias"] if prior is None else found["bias"] + prior}
 
 
-def _contextual(readings: Readings, more: Readings | None) -> Parameters:
+def _contextual(readings: Readings, more: Readings | None, n_different: int) -> Parameters:
     if readings.contextual is None:
         raise ArgumentError("kind: 'contextual' is of questions; of choices, give choose a Contextual")
     return {"base": "contextual", "bias": np.zeros(len(readings.texts))}
 
 
-def _domain(readings: Readings, more: Readings | None) -> Parameters:
+def _domain(readings: Readings, more: Readings | None, n_different: int) -> Parameters:
     if more is None or not len(more):
         raise ArgumentError("kind: 'domain' takes what a model says behind words of the rows")
     return {"bias": mean_bias(more.raw, np.logaddexp)}
 
 
-def _mean(readings: Readings, more: Readings | None, *, add: np.ufunc) -> Parameters:
+def _mean(readings: Readings, more: Readings | None, n_different: int, *, add: np.ufunc) -> Parameters:
+    if n_different < MIN_ROWS:
+        raise CalibrationError(f"rows: {n_different} different, where {MIN_ROWS} are the fewest that tell something")
     base: Base = "raw" if readings.contextual is None else "contextual"
     return {"base": base, "bias": mean_bias(readings.scores(base), add)}
 
@@ -426,8 +426,8 @@ class Kind(NamedTuple):
     says : str
         A description, for reports.
     fit : callable
-        With labels: takes readings and gold classes, and returns fitters. Without labels: takes readings and those of
-        `more_rows`, and returns the parameters.
+        With labels: takes readings and gold classes, and returns fitters. Without labels: takes readings, those of
+        `more_rows`, and the number of different rows, and returns the parameters.
     takes_labels : bool
     takes_states : bool
         Whether it needs hidden states.

@@ -98,7 +98,7 @@ def test_it_is_a_way_of_evaluate_and_a_name_of_label(precise: Any) -> None:
 def test_a_kind_of_fit_is_fitted_saved_applied_and_compared(
     precise: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def median(readings: Any, _: Any) -> dict[str, Any]:
+    def median(readings: Any, *_: Any) -> dict[str, Any]:
         return {"bias": -np.median(readings.raw, axis=0)}
 
     monkeypatch.setitem(KINDS, "median", Kind("less the median of the rows", median))  # type: ignore[arg-type]
