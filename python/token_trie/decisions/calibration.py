@@ -264,16 +264,16 @@ class Mean:
         return replace(self, n=self.n + len(rows), total=total if self.total is None else self.add(self.total, total))
 
     @property
-    def value(self) -> Floats | None:
-        """The mean; None for fewer than `MIN_ROWS` rows."""
-        return None if self.n < MIN_ROWS else self.of_few
-
-    @property
-    def of_few(self) -> Floats:
-        """The mean of any number of rows but none."""
+    def value(self) -> Floats:
+        """The mean of one or more rows."""
         assert self.total is not None
         value: Floats = self.total / self.n if self.add is np.add else self.total - np.log(self.n)
         return value
+
+    @property
+    def prior(self) -> Floats | None:
+        """The mean; None for fewer than `MIN_ROWS` rows."""
+        return None if self.n < MIN_ROWS else self.value
 
 
 Base: TypeAlias = Literal["raw", "contextual"]

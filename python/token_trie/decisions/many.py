@@ -92,7 +92,7 @@ def decided(
         left = choices.left()
         own = calibrator.for_values([choices.value(i) for i in left.tolist()])
         for position, one in window:
-            yield position, one.decide(own, left, mean.value) if isinstance(one, Undecided) else one
+            yield position, one.decide(own, left, mean.prior) if isinstance(one, Undecided) else one
 
 
 def windows(results: Iterator[T], n: int) -> Iterator[list[T]]:

@@ -106,7 +106,7 @@ def with_scored(mean: Mean, scored: Scored | TokenTrieError) -> Mean:
 
 def priors_of_means(means: Sequence[Mean]) -> list[Scored | None]:
     """Return the means of a question's views as priors; all None if one of them has too few states."""
-    values = [mean.value for mean in means]
+    values = [mean.prior for mean in means]
     if any(value is None for value in values):
         return [None] * len(values)
     return [Scored(value, np.ones_like(value), math.nan, 0, 0) for value in values if value is not None]

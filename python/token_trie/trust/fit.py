@@ -296,7 +296,7 @@ def _mean(readings: Readings, more: Readings | None, n_different: int, *, add: n
 
 def mean_bias(scores: Floats, add: np.ufunc = np.add) -> Floats:
     """Return the bias that subtracts each class's mean over the rows; `add` is that of `Mean`."""
-    mean = Mean(add).with_rows(scores if add is np.add else log_softmax(scores)).of_few
+    mean = Mean(add).with_rows(scores if add is np.add else log_softmax(scores)).value
     bias: Floats = mean.mean() - mean
     return bias
 
