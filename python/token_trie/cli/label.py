@@ -171,22 +171,22 @@ class RowLabeller(ABC):
             if table.columns is not None:
                 self.template.check(table.columns, f"{table.name}: ")
             return
-        seen: dict[str, bool] = {}
+        cells: dict[str, set[str]] = {name: set() for name in table.columns or ()}
         for row in table.ahead(_N_LOOKED_AT):
             for name, value in row.values.items():
-                if not is_nothing(value):
-                    seen[name] = seen.get(name, True) and text_of(value) in self.choices
-        found = {name for name, is_label in seen.items() if is_label and name != gold}
-        self.unread = {gold} if gold is not None else set()
-        if found and not all(seen.values()):
-            self.unread |= found
-            names = ", ".join(name for name in seen if name in found)
+                cells.setdefault(name, set()).update([] if is_nothing(value) else [text_of(value)])
+        found = [name for name, texts in cells.items() if texts and texts <= {*self.choices} and name != gold]
+        self.unread = set() if gold is None else {gold}
+        if found and any(texts for name, texts in cells.items() if name not in self.unread.union(found)):
+            self.unread.update(found)
             status.print(
-                f"not read, because the first rows have choices there: {plain(names)} (--prompt names the columns to "
-                "read)",
+                f"not read, because the first rows have choices there: {plain(', '.join(found))} (--prompt names the "
+                "columns to read)",
                 highlight=False,
                 soft_wrap=True,
             )
+        columns = [name for name in cells if name not in self.unread]
+        self.row_options = replace(self.row_options, columns=to_json(columns))
 
     def columns_read(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values of a row that the model reads."""
@@ -296,7 +296,9 @@ class _QuestionLabeller(RowLabeller):
         form: FormName | Form | None = replace(FORMS[asked.form or "unlisted"], chat=True) if asked.chat else asked.form
         self.options = ["question", question, repr(form), None if template is None else template.text, asked.orders]
         self.options += calibrating.marks
-        self.asked, self.row_options = Choice(question, described), RowOptions(form=form, orders=asked.orders)
+        self.asked = Choice(question, described)
+        columns = "" if template is None else template.text  # otherwise known from the table
+        self.row_options = RowOptions(columns=columns, form=form, orders=asked.orders)
         self._probabilities = probabilities
 
     def put(self, examples: Examples) -> None:

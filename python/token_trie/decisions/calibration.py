@@ -44,6 +44,8 @@ class Binding:
         The end rule of the scores.
     spelled : str
         How the answers are tokenized, if not in the default way; see `spelled_as`.
+    columns : str
+        The columns of a table from which states are made, or their template; empty if they were not given.
     """
 
     model: str
@@ -52,12 +54,16 @@ class Binding:
     classes: tuple[str, ...]
     leaf_end: str
     spelled: str = ""
+    columns: str = ""
 
     def require(self, other: Binding) -> None:
-        """Raise CalibrationError, which names the difference, unless both are equal; an empty `asked` fits any."""
+        """Raise CalibrationError, which names the difference, unless both are equal.
+
+        Empty `asked` and `columns` fit any.
+        """
         for name, what in _NAMES.items():
             own, others = getattr(self, name), getattr(other, name)
-            if own != others and not (name == "asked" and not (own and others)):
+            if own != others and not (name in ("asked", "columns") and not (own and others)):
                 raise CalibrationError(f"calibration: was fitted with {what} {_told(name, own, others)}; fit it anew")
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,6 +76,7 @@ class Binding:
         if not isinstance(given, Mapping):
             raise CalibrationError(f"binding: {type(given).__name__} where an object belongs")
         texts = {name: given.get(name) for name in _NAMES if name != "classes"}
+        texts["columns"] = given.get("columns", "")  # which older files lack
         for name, value in texts.items():
             if not isinstance(value, str):
                 raise CalibrationError(f"binding.{name}: {type(value).__name__} where a text belongs")
@@ -83,6 +90,7 @@ _NAMES = {
     "model": "another model, or other settings of it:",
     "classes": "other answers:",
     "asked": "another question:",
+    "columns": "other columns of the table:",
     "leaf_end": "another leaf_end:",
     "spelled": "answers spelled in other tokens:",
     "llama": "another llama.cpp:",

@@ -170,8 +170,8 @@ class CachedRows:
 
 def key_of(options: RowOptions, binding: Binding, calibration: str = DEFAULT_NAME) -> str:
     """Return the digest of all that readings depend on besides the prompts."""
-    # The tokens of prompts that a template made differ where the templates do.
-    own = replace(binding, asked="") if options.template else binding
+    # The tokens of prompts differ where the templates or columns do that they were made of.
+    own = replace(binding, columns="", asked="" if options.template else binding.asked)
     return digest_of(_FORMAT, own, *([] if calibration == DEFAULT_NAME else [calibration]))
 
 

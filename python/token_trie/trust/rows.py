@@ -47,6 +47,9 @@ class RowOptions(Options):
     template : str
         For your own prompts: the template from which they are made, such as the text with ``{text}`` in it. It is saved
         with a calibration, and compared if both sides have one.
+    columns : str
+        For a question: the columns of a table from which states are made, or their template. It is saved and compared
+        like `template`.
     leaf_end : {"longest", "any", "follow"}
         For your own prompts, as for `choose`.
     leading_space : bool, optional
@@ -60,6 +63,7 @@ class RowOptions(Options):
     """
 
     template: str = ""
+    columns: str = ""
     leaf_end: LeafEnd = "longest"
     leading_space: bool | None = None
     form: FormName | Form | None = None
@@ -68,6 +72,7 @@ class RowOptions(Options):
 
     def __post_init__(self) -> None:
         encode(self.template, "template")
+        encode(self.columns, "columns")
         lookup(self.leaf_end, LEAF_ENDS, "leaf_end")
         check_counts(orders=self.orders)
         self.of_question()
@@ -81,8 +86,8 @@ class RowOptions(Options):
         """Raise ArgumentError if options of a question are given without one, or the other way round."""
         if is_question and (self.template or self.leaf_end != "longest" or self.leading_space is not None):
             raise ArgumentError("template, leaf_end and leading_space: go with choices behind prompts of one's own")
-        if not is_question and (self.form is not None or self.orders != 1 or self.examples is not None):
-            raise ArgumentError("form, orders and examples: go with a Choice, a Predicate or a Score")
+        if not is_question and (self.columns or self.form is not None or self.orders != 1 or self.examples is not None):
+            raise ArgumentError("columns, form, orders and examples: go with a Choice, a Predicate or a Score")
 
 
 class Row(NamedTuple):
@@ -264,7 +269,9 @@ class _QuestionReader(RowReader):
         other = (None,) if len(asked.classes) > len(question.values) else ()
         self.values = (*question.values, *other)
         _require_distinct(asked.classes)
-        self.binding = Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END)
+        self.binding = Binding(
+            fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END, columns=options.columns
+        )
 
     def prompts(self, row: Any) -> list[list[int]]:
         """Return the tokens of the question about a state, one list for each view."""
@@ -313,6 +320,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         """Keywords of `RowOptions`."""
 
         template: str
+        columns: str
         leaf_end: LeafEnd
         leading_space: bool | None
         form: FormName | Form | None

@@ -110,3 +110,29 @@ def test_choose_answers_by_a_file_too(cli: Cli) -> None:
     assert json.loads(done.out)["calibration"] == kind
     done = cli.call([*asked, "--calibration", "f.json", "--contextual", "Review:\nAnswer:"])
     assert "--contextual and --calibration: use only one of them" in " ".join(done.err.split())
+
+
+def test_a_calibration_of_a_question_is_for_the_columns_that_it_was_fitted_on(cli: Cli) -> None:
+    own = ["-q", "Which?", *(part for text in CHOICES for part in ("-c", text)), "-m", str(cli.model)]
+    rows = [{"text": f"{text} {i}", "n": i, "team": CHOICES[i % 2]} for i, text in enumerate(TEXTS * 3)]
+
+    def table(name: str, *columns: str) -> str:
+        path = cli.folder / name
+        path.write_text("".join(json.dumps({column: row[column] for column in columns}) + "\n" for row in rows))
+        return str(path)
+
+    gold, fitted = table("gold.jsonl", "text", "n", "team"), str(cli.folder / "q.json")
+    done = cli.call(["evaluate", gold, *own, "--gold", "team", "--fit", fitted, "--n-ctx", "512", "--no-cache"])
+    assert done.code == 0, done.err
+    for columns, prompt, is_same in (
+        (("text", "n"), [], True),
+        (("text", "n", "team"), [], True),
+        (("text",), [], False),
+        (("text", "n"), ["-p", "{text}"], False),
+    ):
+        output = cli.folder / f"{len(columns)}{len(prompt)}.jsonl"
+        asked = ["label", table("new.jsonl", *columns), *own, *prompt, "--calibration", fitted, "-o", str(output)]
+        done = cli.call([*asked, "--n-ctx", "512"])
+        assert done.code == (0 if is_same else 1), done.err
+        assert ("was fitted with other columns of the table" in " ".join(done.err.split())) != is_same
+        assert output.exists() == is_same
