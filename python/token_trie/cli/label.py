@@ -46,7 +46,7 @@ from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form
 from token_trie.questions.options import FORMS, DecideOptions, FormName
 from token_trie.questions.question import Choice
-from token_trie.sets.prompt import Prompt
+from token_trie.sets.prompt import Prompt, has_chat_template
 from token_trie.sets.template import Template, text_of, to_json
 from token_trie.sets.trie import TokenTrie
 from token_trie.show.trie import plain
@@ -297,6 +297,7 @@ class _QuestionLabeller(RowLabeller):
         self.options = ["question", question, repr(form), None if template is None else template.text, asked.orders]
         self.options += calibrating.marks
         self.asked = Choice(question, described)
+        self._is_chat = asked.chat
         columns = "" if template is None else template.text  # otherwise known from the table
         self.row_options = RowOptions(columns=columns, form=form, orders=asked.orders)
         self._probabilities = probabilities
@@ -308,6 +309,8 @@ class _QuestionLabeller(RowLabeller):
 
     def check(self, llm: Llama) -> None:
         read_questions(self.asked, self.row_options.of_question(), llm)
+        if self._is_chat and not has_chat_template(llm):
+            raise ArgumentError("--chat: this model's file has no chat template; leave the option out")
         super().check(llm)
 
     def ask(self, values: dict[str, Any]) -> Any:

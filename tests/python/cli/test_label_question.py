@@ -11,7 +11,7 @@ import llama_cpp
 import pytest
 from labelling import TEXTS, Cli
 from tiny_model import write_tiny_model
-from token_trie import Choice, Examples, Form, decide
+from token_trie import Choice, Examples, decide
 from token_trie.questions.options import FORMS
 
 QUESTION = "Which team?"
@@ -46,10 +46,9 @@ def test_each_row_gets_what_decide_answers(cli: Cli, tiny: llama_cpp.Llama, form
 
 
 def test_the_prompt_says_what_of_a_row_is_asked_about(cli: Cli, tiny: llama_cpp.Llama) -> None:
-    assert label(cli, cli.table(["Pizza", "Paris"]), "-p", "A review: {text}", "--chat").code == 0
-    form = Form(FORMS["unlisted"].template, chat=True)
+    assert label(cli, cli.table(["Pizza", "Paris"]), "-p", "A review: {text}").code == 0
     for row, text in zip(cli.rows(), ["Pizza", "Paris"], strict=True):
-        alone = decide(tiny, f"A review: {text}", Choice(QUESTION, TEAMS), form=form)
+        alone = decide(tiny, f"A review: {text}", Choice(QUESTION, TEAMS))
         assert float(row["probability"]) == pytest.approx(alone.probabilities[alone.value], rel=0.05)
 
 
@@ -142,15 +141,23 @@ def test_a_form_wants_a_question(cli: Cli) -> None:
         assert (done.code, f"{option}: only with --question" in done.err) == (1, True)
 
 
-@pytest.mark.parametrize(("form", "orders", "chat"), [("letters", 3, False), ("letters", 1, True), ("listed", 2, True)])
+def test_a_model_without_a_chat_template_is_not_asked_by_one(cli: Cli) -> None:
+    done = label(cli, cli.table(TEXTS), "--chat")
+    assert (done.code, "--chat: this model's file has no chat template" in done.err) == (1, True)
+    assert not cli.out.exists()
+
+
+@pytest.mark.parametrize(
+    ("form", "orders", "chat"), [(None, 1, True), ("letters", 3, False), ("letters", 1, True), ("listed", 2, True)]
+)
 def test_forms_orders_and_chat_are_those_of_decide(cli: Cli, form: Any, orders: int, chat: bool) -> None:
     cli.model = cli.folder / "chat.gguf"
     write_tiny_model(cli.model, said={"tokenizer.chat_template": TEMPLATE})
     llm = llama_cpp.Llama(str(cli.model), n_ctx=1024, verbose=False)
-    options = ["--form", form, "--orders", str(orders), *(["--chat"] if chat else [])]
+    options = [*(["--form", form] if form else []), "--orders", str(orders), *(["--chat"] if chat else [])]
     assert label(cli, cli.table(TEXTS), "-p", "A review: {text}", *options).code == 0
     for row, text in zip(cli.rows(), TEXTS, strict=True):
-        put = replace(FORMS[form], chat=chat)
+        put = replace(FORMS[form or "unlisted"], chat=chat)
         alone = decide(llm, f"A review: {text}", Choice(QUESTION, TEAMS), form=put, orders=orders)
         assert float(row["probability"]) == pytest.approx(alone.probabilities[row["value"]], rel=0.05)
 
