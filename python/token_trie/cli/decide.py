@@ -83,6 +83,8 @@ def decide(
         given = _json(request)
     elif not questions:
         raise ArgumentError("no question: use --choice, --predicate, --score or --request")
+    elif form == "both" and not predicate:
+        raise ArgumentError("--form both: asks a --predicate and its opposite; use unlisted for other questions")
     elif state is not None and state_file is not None:
         raise ArgumentError("--state and --state-file: use only one of them")
     else:

@@ -136,7 +136,7 @@ def check_size(trie: TokenTrie, max_scored: int | None) -> None:
     if n_nodes > max_scored:
         raise ArgumentError(
             f"choices: to score all of {n_leaves:,} members, {n_nodes:,} nodes are evaluated, which can take minutes; "
-            "choose with n_best finds the best ones by a search, and max_scored=None scores all"
+            "choose with n_best (--n-best) finds the best ones by a search; max_scored=None (--max-scored 0) scores all"
         )
 
 
