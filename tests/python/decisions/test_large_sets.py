@@ -52,7 +52,7 @@ DOORS: dict[str, Callable[[Any, TokenTrie], Any]] = {
 @pytest.mark.parametrize("door", DOORS)
 def test_a_large_set_is_not_scored_whole_unasked(precise: Any, large: TokenTrie, door: str) -> None:
     assert large.n_nodes > MAX_SCORED
-    with pytest.raises(ArgumentError, match=rf"all of {N_MEMBERS:,} members, .* n_best .* max_scored=None .* scores all"):
+    with pytest.raises(ArgumentError, match=rf"all of {N_MEMBERS:,} members, .* n_best .* max_scored=None"):
         DOORS[door](precise, large)
 
 
@@ -72,7 +72,7 @@ def test_a_limit_is_a_count_or_none(precise: Any) -> None:
     assert score(precise, "Answer:", ["yes", "no"], max_scored=None) == pytest.approx(
         score(precise, "Answer:", ["yes", "no"])
     )
-    with pytest.raises(ArgumentError, match="max_scored=None .* scores all"):
+    with pytest.raises(ArgumentError, match="max_scored=None"):
         score(precise, "Answer:", ["yes", "no"], max_scored=1)
     for wrong in (0, 1.5):
         with pytest.raises(ArgumentError, match="max_scored"):
