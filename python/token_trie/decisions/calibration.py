@@ -54,7 +54,7 @@ class Binding:
     classes: tuple[str, ...]
     leaf_end: str
     spelled: str = ""
-    columns: str = ""
+    columns: str = field(default="", repr=False)  # as caches of readings are named by the repr of the others
 
     def require(self, other: Binding) -> None:
         """Raise CalibrationError, which names the difference, unless both are equal.
@@ -67,8 +67,11 @@ class Binding:
                 raise CalibrationError(f"calibration: was fitted with {what} {_told(name, own, others)}; fit it anew")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields, for JSON."""
-        return {**dataclasses.asdict(self), "classes": list(self.classes)}
+        """Return all fields, for JSON; without `columns` if empty."""
+        found = {**dataclasses.asdict(self), "classes": list(self.classes)}
+        if not self.columns:
+            del found["columns"]  # which older releases do not know
+        return found
 
     @classmethod
     def from_dict(cls, given: object) -> Self:

@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from token_trie.arrays import Ints
 from token_trie.decisions.calibration import Binding
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.files import write_whole
 from token_trie.questions.question import state_text
 from token_trie.sets.prompt import Filled
+from token_trie.trust.metrics import numbered
 from token_trie.trust.rows import DEFAULT_NAME, Readings, Row, RowOptions, RowReader
 
 _FORMAT = 2
@@ -180,10 +182,15 @@ def _digest_of_row(reader: RowReader, row: Any) -> bytes:
     try:
         return bytes.fromhex(digest_of(reader.prompts(row)))[:16]
     except TokenTrieError:  # the reader raises it with the position of the row
-        return digest_of_prompt(content_of(reader, row))
+        return digest_of_prompt(_content_of(reader, row))
 
 
-def content_of(reader: RowReader, row: Any) -> Any:
+def groups_of(reader: RowReader, rows: Iterable[Any]) -> Ints:
+    """Return a number for each row; rows with the same content have the same number."""
+    return numbered([digest_of_prompt(_content_of(reader, row)) for row in rows])
+
+
+def _content_of(reader: RowReader, row: Any) -> Any:
     """Return the text of a state, or a prompt as it is."""
     if reader.each != "state":
         return row

@@ -21,11 +21,11 @@ from token_trie.native.files import write_whole
 from token_trie.native.options import takes
 from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
-from token_trie.trust.cache import content_of, digest_of_prompt
+from token_trie.trust.cache import groups_of
 from token_trie.trust.fit import KINDS, FitKind, FitOptions, HeldOut, fit_readings, more_rows, takes_states
 from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.head import Head
-from token_trie.trust.metrics import log_softmax, numbered
+from token_trie.trust.metrics import log_softmax
 from token_trie.trust.rows import Readings, reader_of
 from token_trie.trust.stored import JsonObject
 
@@ -156,7 +156,7 @@ class Calibration(Calibrator):
         states = labels is not None and takes_states(read.kind)
         more = more_rows(read.kind, rows)
         prior = None if read.frequencies is None else BatchPrior(read.frequencies).for_values(reader.values).weights
-        groups = numbered([digest_of_prompt(content_of(reader, row)) for row in rows])
+        groups = groups_of(reader, rows)
         found = iter(reader.read(rows + more, states=states, progress=progress, n_parallel=n_parallel, n_ctx=n_ctx))
         readings = Readings.of(itertools.islice(found, len(rows)), reader.binding)
         return cls.of(

@@ -27,11 +27,11 @@ from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
-from token_trie.trust.cache import CachedRows, content_of, digest_of_prompt, key_of
+from token_trie.trust.cache import CachedRows, groups_of, key_of
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fit import KINDS, FitKind, more_rows, own_parts
 from token_trie.trust.gate import Gate, find_gate
-from token_trie.trust.metrics import Figures, Folds, figures_of, folds_of, numbered, softmax, within
+from token_trie.trust.metrics import Figures, Folds, figures_of, folds_of, softmax, within
 from token_trie.trust.rows import DEFAULT_NAME, Readings, RowOptions, is_question, reader_of
 
 
@@ -346,7 +346,7 @@ class EvaluationRows:
         if len(self.classes) < 2:
             raise ArgumentError(f"choices: {self.classes[0]!r} alone, where nothing is to be told apart")
         self.gold = read_gold(gold, len(self.given), texts_of, named)
-        self.groups = numbered([digest_of_prompt(content_of(self.reader, one)) for one in self.given])
+        self.groups = groups_of(self.reader, self.given)
         self.folds = folds_of(self.gold, self.groups, n_folds)
         self.notes = _notes_on(self.gold, self.groups, self.classes, n_folds)
         self.n_read = 0

@@ -105,8 +105,6 @@ class Readings:
 
     Attributes
     ----------
-    texts : tuple of str
-        The classes, in the order given: texts of choices, or names of options.
     raw : ndarray of float64, shape (n_rows, n_classes)
         Log-weights, whose softmax are the raw probabilities.
     contextual : ndarray of float64, shape (n_rows, n_classes), or None
@@ -119,12 +117,16 @@ class Readings:
         The model, classes and options of the readings.
     """
 
-    texts: tuple[str, ...]
     raw: Floats
     contextual: Floats | None
     mass: Floats
     states: States | None
     binding: Binding
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The classes, in the order given: texts of choices, or names of options."""
+        return self.binding.classes
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -142,7 +144,6 @@ class Readings:
         contextual = [row.contextual for row in rows if row.contextual is not None]
         states = [row.state for row in rows if row.state is not None]
         return cls(
-            texts=binding.classes,
             raw=np.array([row.raw for row in rows], np.float64).reshape(len(rows), n),
             contextual=np.array(contextual, np.float64) if contextual else None,
             mass=np.array([row.mass for row in rows], np.float64),

@@ -14,7 +14,7 @@ def readings_of(raw: Any, states: Any = None, contextual: Any = None) -> Reading
     texts = tuple(f"class {i}" for i in range(raw.shape[1]))
     binding = Binding("model", "llama", "", texts, "longest")
     held = None if states is None else np.asarray(states, np.float32)
-    return Readings(texts, raw, contextual, np.ones(len(raw)), held, binding)
+    return Readings(raw, contextual, np.ones(len(raw)), held, binding)
 
 
 def drawn(log_p: Any, rng: np.random.Generator) -> Any:
