@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from token_trie import ArgumentError, Choice, ContextError, TokenTrie
+from token_trie.decisions.calibration import Binding
 from token_trie.sets.prompt import Filled
 from token_trie.trust import cache
 from token_trie.trust.cache import CachedRows, digest_of_prompt, key_of
@@ -199,6 +200,12 @@ def test_prompts_that_differ_for_a_model_differ() -> None:
     assert digest_of_prompt(np.array([1, 2])) == digest_of_prompt((1, 2)) == digest_of_prompt([1, 2])
 
 
+def test_files_that_an_earlier_release_wrote_are_found_again() -> None:
+    binding = Binding("m", "l", "a", ("x", "y"), "any", "s")
+    assert key_of(RowOptions(), binding)[:24] == "40552a4e2fa2acfd7ec38104"
+    assert key_of(RowOptions(template="{t}"), binding)[:24] == "045b9a3d6d2a76ceac4d378b"
+
+
 def test_the_file_has_nothing_of_the_prompts(precise: Any, tmp_path: Path) -> None:
     read(precise, tmp_path, ["A secret about Pizza"])
     (file,) = tmp_path.iterdir()
@@ -217,8 +224,6 @@ def test_states_are_kept_and_read_anew_where_they_were_not(tmp_path: Path) -> No
             for _ in rows:
                 self.n += 1
                 yield Row(np.zeros(2), np.ones(2), 0.5, np.full(4, 7, np.float32) if states else None)
-
-    from token_trie.decisions.calibration import Binding
 
     fake: Any = Fake()
     fake.binding = Binding("m", "l", "", ("a", "b"), "any")
