@@ -21,7 +21,7 @@ from token_trie.cli.options import (
     TableArgument,
     command,
     console,
-    status,
+    say,
 )
 from token_trie.cli.tables import Table, TableRow, format_of, open_table
 from token_trie.decisions.gold import Labels, is_nothing
@@ -31,7 +31,6 @@ from token_trie.native.loaded import users_cache
 from token_trie.sets.template import text_of
 from token_trie.show.evaluation import Evaluation
 from token_trie.show.evaluation import evaluate as evaluate_
-from token_trie.show.trie import plain
 from token_trie.trust.evaluate import DEFAULT, ways_of
 
 
@@ -109,7 +108,7 @@ def evaluate(
         evaluation = rows.evaluated(llm, {"ways": way, "empty": labeller.empty, "n_folds": folds, "cache": place})
     except KeyboardInterrupt:
         if place is not None:
-            status.print("run the same command again to continue: the results so far are kept", highlight=False)
+            say("run the same command again to continue: the results so far are kept")
         raise
     if html is not None:
         html.write_text(evaluation.html(), encoding="utf-8")
@@ -128,13 +127,10 @@ def evaluate(
     unseen = [name for i, name in enumerate(evaluation.classes) if i not in seen]
     if unseen:
         more = f" and {len(unseen) - 1:,} more" if len(unseen) > 1 else ""
-        status.print(
-            f"no row is {plain(unseen[0])!r}{more}: a head, which is often best, is fitted where each answer has a row",
-            highlight=False,
-        )
+        say(f"no row is {unseen[0]!r}{more}: a head, which is often best, is fitted where each answer has a row")
     for what, path in (("the page", html), ("the calibration", fit), ("what the model said of the rows", place)):
         if path is not None:
-            status.print(f"{what} is in {plain(str(path))}", highlight=False, soft_wrap=True)
+            say(f"{what} is in {path}")
 
 
 class _Rows:
@@ -159,7 +155,7 @@ class _Rows:
             others = f"; so {'is' if more == 1 else 'are'} {more:,} more" if more else ""
             raise ArgumentError(f"{self._problems[0]}{others} (--on-error skip leaves such rows out)")
         for problem in self._problems:
-            self._tell(problem)
+            say(problem)
         if not self._rows:
             raise ArgumentError(f"{table.name}: no row with a label in {gold!r}")
 
@@ -186,7 +182,7 @@ class _Rows:
                 problem = f"{row.where}: {str(error)[placed.end() :]}"
                 if self._on_error == "stop":
                     raise type(error)(f"{problem} (--on-error skip leaves such rows out)") from error
-                self._tell(problem)
+                say(problem)
                 self._problems.append(problem)
                 del self._rows[int(placed[1])]
             else:
@@ -195,9 +191,9 @@ class _Rows:
     def summarize(self) -> None:
         """Print how many rows were left out."""
         if self._n_empty:
-            status.print(f"{self._n_empty:,} rows without a label are left out", highlight=False)
+            say(f"{self._n_empty:,} rows without a label are left out")
         if self._problems:
-            status.print(f"{len(self._problems):,} rows of no use are left out", highlight=False)
+            say(f"{len(self._problems):,} rows of no use are left out")
 
     def _take(self, row: TableRow) -> None:
         problem = row.bad
@@ -221,6 +217,3 @@ class _Rows:
                     self._rows.append((row, asked, label, text))
                     return
         self._problems.append(f"{row.where}: {problem}")
-
-    def _tell(self, problem: str) -> None:
-        status.print(plain(problem), highlight=False, soft_wrap=True)

@@ -27,6 +27,7 @@ from token_trie.cli.options import (
     as_prompt,
     command,
     read,
+    say,
     status,
 )
 from token_trie.cli.resume import ResultTable, digest
@@ -179,12 +180,8 @@ class RowLabeller(ABC):
         self.unread = set() if gold is None else {gold}
         if found and any(texts for name, texts in cells.items() if name not in self.unread.union(found)):
             self.unread.update(found)
-            status.print(
-                f"not read, because the first rows have choices there: {plain(', '.join(found))} (--prompt names the "
-                "columns to read)",
-                highlight=False,
-                soft_wrap=True,
-            )
+            names = ", ".join(found)
+            say(f"not read, because the first rows have choices there: {names} (--prompt names the columns to read)")
         columns = [name for name in cells if name not in self.unread]
         self.row_options = replace(self.row_options, columns=to_json(columns))
 
@@ -564,7 +561,7 @@ def label(
         if resume:
             labelling.resume()
         if not status.is_terminal:
-            status.print(f"labelling {plain(opened.name)}", highlight=False, soft_wrap=True)
+            say(f"labelling {opened.name}")
         llm = model.load(4096)
         labeller.check(llm)  # a mistake in the choices is not reported as one of the first row
         if not resume:
@@ -577,7 +574,7 @@ def label(
             raise
     labelling.summarize()
     if calibrating.gate is not None:
-        status.print(f"the gate: {calibrating.gate}", highlight=False, soft_wrap=True)
+        say(f"the gate: {calibrating.gate}")
 
 
 class _Labelling:
@@ -642,16 +639,12 @@ class _Labelling:
             raise ArgumentError(f"{row.where}: {message} (--on-error skip leaves such rows out)")
         self._n_bad += 1
         self._progress.clear()
-        status.print(f"{plain(row.where)}: {plain(message)}", highlight=False, soft_wrap=True)
+        say(f"{row.where}: {message}")
 
     def print_how_to_resume(self) -> None:
         """Print how to resume."""
         if self._results.can_resume:
-            status.print(
-                f"{self._results.n_written:,} rows are in {plain(self._results.name)}; --resume continues after them",
-                highlight=False,
-                soft_wrap=True,
-            )
+            say(f"{self._results.n_written:,} rows are in {self._results.name}; --resume continues after them")
 
     def summarize(self) -> None:
         """Print the counts."""
@@ -668,7 +661,7 @@ class _Labelling:
         unused = [text for text in self._labeller.choices if not self._counts[text]]
         if n and unused:
             more = f" and {len(unused) - _MAX_NAMED:,} more" if len(unused) > _MAX_NAMED else ""
-            status.print(f"no row got: {plain(', '.join(unused[:_MAX_NAMED]))}{more}", highlight=False, soft_wrap=True)
+            say(f"no row got: {', '.join(unused[:_MAX_NAMED])}{more}")
         skipped = f", {self._n_bad:,} left out" if self._n_bad else ""
         unfit = f"; in {self._n_unfit:,} the model gives the choices together less than 1 %" if self._n_unfit else ""
-        status.print(f"{n:,} rows labelled{skipped}{unfit}", highlight=False)
+        say(f"{n:,} rows labelled{skipped}{unfit}")

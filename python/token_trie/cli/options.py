@@ -25,6 +25,7 @@ from token_trie.native.llama_facts import wrapped_model
 from token_trie.native.options import Options, described
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
+from token_trie.show.trie import plain
 
 
 class _Sorted(TyperGroup):
@@ -41,6 +42,11 @@ app = typer.Typer(
 )
 console = Console()
 status = Console(stderr=True)
+
+
+def say(text: str) -> None:
+    """Print one line of plain text on standard error."""
+    status.print(plain(text), highlight=False, soft_wrap=True)
 
 
 def epilog(*examples: str) -> str:

@@ -13,12 +13,11 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from token_trie.cli.options import SERVED_N_CTX, ModelOptions, command, status
+from token_trie.cli.options import SERVED_N_CTX, ModelOptions, command, say
 from token_trie.cli.resume import WholeLines, digest, lock, write_all
 from token_trie.errors import ArgumentError
 from token_trie.native.loaded import File, digest_of_model
 from token_trie.progress import Progress
-from token_trie.show.trie import plain
 
 _MAX_CONCURRENT = 64
 
@@ -78,8 +77,7 @@ def run_batch(
                 server.sets.load(engine.llm)
                 with Progress(requests.stat().st_size, "requests") as progress:
                     asyncio.run(_answer(server, chain([first], lines), written, progress))
-    n = f"{written.n:,} answers are in {plain(str(answers))}, {written.n_refused:,} of them refused"
-    status.print(n, highlight=False)
+    say(f"{written.n:,} answers are in {answers}, {written.n_refused:,} of them refused")
 
 
 async def _answer(server: Any, lines: Iterator[_Line], written: _Answers, progress: Progress) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from token_trie.cli.options import SERVED_N_CTX, ModelOptions, command, status
+from token_trie.cli.options import SERVED_N_CTX, ModelOptions, command, say
 from token_trie.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -149,9 +149,9 @@ def serve(
     # Name the TCP protocol: only then does asyncio send small parts at once.
     listening = socket.socket(bound.family, bound.type, socket.IPPROTO_TCP, bound.detach())
     url = f"http://{host}:{listening.getsockname()[1]}"
-    status.print(f"loading {path.name}, to be served at {url}", highlight=False)
+    say(f"loading {path.name}, to be served at {url}")
     http = Http(config)
-    server.on_ready = lambda: status.print(f"{path.name} is ready", highlight=False)
+    server.on_ready = lambda: say(f"{path.name} is ready")
     server.on_failure = lambda: setattr(http, "should_exit", True)
     http.run(sockets=[listening])
     if server.failure is not None:
