@@ -289,6 +289,8 @@ class Mean:
 
 Base: TypeAlias = Literal["raw", "contextual"]
 
+_ZERO: Floats = np.zeros(())
+
 
 class Calibrator:
     """Turns a model's scores of classes, or its hidden state after a prompt, into log-weights.
@@ -306,26 +308,17 @@ class Calibrator:
     """The model, question and classes that it was fitted on; None if it was not fitted."""
     window: int | None = None
     """Number of rows that are decided together, after their mean is subtracted; None: each row is decided alone."""
+    weights: Floats | None = _ZERO
+    """Added to the scores of the classes, which fixes their order; None if not known in advance."""
+    needs_scores: bool = True
+    """Whether it takes scores."""
+    needs_state: bool = False
+    """Whether it takes the hidden state of the prompt's last token."""
 
     @property
     def prompts(self) -> tuple[Prompt | None, ...]:
         """Prompts without content, or for a question states; their mean scores are subtracted. None: the question's."""
         return ()
-
-    @property
-    def weights(self) -> Floats | None:
-        """Added to the scores of the classes, which fixes their order; None if not known in advance."""
-        return _ZERO
-
-    @property
-    def needs_scores(self) -> bool:
-        """Whether it takes scores."""
-        return True
-
-    @property
-    def needs_state(self) -> bool:
-        """Whether it takes the hidden state of the prompt's last token."""
-        return False
 
     def with_prompt(self, prompt: Prompt) -> Calibrator:
         """Return the calibrator with a prompt without content, if it needs one and has none."""
@@ -353,9 +346,6 @@ class Calibrator:
         assert self.weights is not None  # otherwise a class overrides this
         weights: Floats = scores + self.weights
         return weights
-
-
-_ZERO: Floats = np.zeros(())
 
 
 @dataclass(frozen=True)
@@ -403,7 +393,8 @@ class BatchPrior(Calibrator):
 
     frequencies: Mapping[Any, float] | None = None
     window: int = 512
-    _added: Floats = field(default_factory=lambda: _ZERO, init=False, repr=False, compare=False)
+    weights: Floats = field(default_factory=lambda: _ZERO, init=False, repr=False, compare=False)
+    """The logarithms of the frequencies."""
 
     kind, says = "batch", "by the mean over the rows, for labels that are about equally frequent"
 
@@ -417,11 +408,6 @@ class BatchPrior(Calibrator):
                 if not 0 < frequency < float("inf"):
                     raise ArgumentError(f"frequencies[{value!r}]: {frequency} is not above 0")
 
-    @property
-    def weights(self) -> Floats:
-        """The logarithms of the frequencies."""
-        return self._added
-
     def for_values(self, values: Sequence[Any]) -> BatchPrior:
         """Return it with the frequencies of these values; ArgumentError if one has none."""
         if self.frequencies is None:
@@ -430,7 +416,7 @@ class BatchPrior(Calibrator):
         if unknown:
             raise ArgumentError(f"frequencies: none of {unknown[0]!r}")
         made = replace(self)
-        object.__setattr__(made, "_added", np.log(np.array([self.frequencies[value] for value in values], np.float64)))
+        object.__setattr__(made, "weights", np.log(np.array([self.frequencies[value] for value in values], np.float64)))
         return made
 
 
@@ -452,7 +438,8 @@ class Weights(Calibrator):
 
     values: npt.ArrayLike
     scale: float = 1.0
-    _added: Floats = field(init=False, repr=False)
+    weights: Floats = field(init=False, repr=False)
+    """The values, in nats."""
 
     kind = "weighted"
 
@@ -472,12 +459,7 @@ class Weights(Calibrator):
         if len(wrong):
             raise ArgumentError(f"values[{wrong[0]}]: {values[wrong[0]]} · {self.scale} is not finite")
         object.__setattr__(self, "values", values)
-        object.__setattr__(self, "_added", of_each)
-
-    @property
-    def weights(self) -> Floats:
-        """The values, in nats."""
-        return self._added
+        object.__setattr__(self, "weights", of_each)
 
 
 NAMED: Mapping[str, Calibrator] = {"contextual": Contextual(None), "batch": BatchPrior()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
 
 from token_trie.decisions.calibration import NAMED, CalibrationName, Calibrator, calibrator_of
@@ -127,7 +128,7 @@ class DecideOptions(Options):
         if self.think is not None and self.reproducible:
             raise ArgumentError("reproducible: goes without think, as who may think depends on what was asked before")
 
-    @property
+    @cached_property
     def calibrator(self) -> Calibrator | None:
         """The calibration, by its name or itself."""
         return calibrator_of(self.calibration)

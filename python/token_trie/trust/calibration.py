@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,26 +72,20 @@ class Calibration(Calibrator):
     head: Head | None = None
     base: Base = "raw"
     held_out: HeldOut | None = None
+    weights: Floats | None = field(init=False, repr=False)
+    needs_scores: bool = field(init=False, repr=False)
+    needs_state: bool = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        head = self.head
+        object.__setattr__(self, "weights", self.bias if head is None else None)  # for a head, no order is fixed
+        object.__setattr__(self, "needs_scores", head is None or head.takes_scores)
+        object.__setattr__(self, "needs_state", head is not None)
 
     @property
     def prompts(self) -> tuple[None, ...]:
         """The state without content of the question that it was fitted on, if its prior is subtracted."""
         return (None,) if self.base == "contextual" else ()
-
-    @property
-    def weights(self) -> Floats | None:
-        """The bias of each class, which determines the order of the classes; None for a head."""
-        return None if self.head is not None else self.bias
-
-    @property
-    def needs_scores(self) -> bool:
-        """Whether it uses scores."""
-        return self.head is None or self.head.takes_scores
-
-    @property
-    def needs_state(self) -> bool:
-        """Whether it uses the hidden state of the prompt's last token."""
-        return self.head is not None
 
     def log_weights(self, scores: Floats | None, states: States | None) -> Floats:
         """Return log-weights, whose softmax are the probabilities; see `Calibrator.log_weights`."""
