@@ -196,24 +196,19 @@ class _Rows:
             say(f"{len(self._problems):,} rows of no use are left out")
 
     def _take(self, row: TableRow) -> None:
-        problem = row.bad
-        if problem is None and self._gold not in row.values:
-            problem = f"no column {self._gold!r}, which --gold names"
-        if problem is None:
-            label = row.values[self._gold]
-            if is_nothing(label):
+        try:
+            if row.bad is not None:
+                raise ArgumentError(row.bad)
+            if self._gold not in row.values:
+                raise ArgumentError(f"no column {self._gold!r}, which --gold names")
+            if is_nothing(row.values[self._gold]):
                 self._n_empty += 1
                 return
-            label = text_of(label)
+            label = text_of(row.values[self._gold])
             if self._labels.position(label) is None:
-                problem = f"{self._gold}: {self._labels.refusal(label)}"
-            else:
-                try:
-                    asked = self._labeller.ask(row.values)
-                except ArgumentError as error:
-                    problem = str(error)
-                else:
-                    text = " ".join(map(text_of, self._labeller.columns_read(row.values).values()))
-                    self._rows.append((row, asked, label, text))
-                    return
-        self._problems.append(f"{row.where}: {problem}")
+                raise ArgumentError(f"{self._gold}: {self._labels.refusal(label)}")
+            asked = self._labeller.ask(row.values)
+            text = " ".join(map(text_of, self._labeller.columns_read(row.values).values()))
+            self._rows.append((row, asked, label, text))
+        except ArgumentError as error:
+            self._problems.append(f"{row.where}: {error}")

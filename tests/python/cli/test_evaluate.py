@@ -165,6 +165,15 @@ def test_labels_of_another_type_are_read_as_prompts_read_them(cli: Cli) -> None:
     assert "line 1: team: 'true' is none of the 2 choices" in done.err
 
 
+def test_a_row_without_a_column_of_the_prompt_is_told_by_its_line(cli: Cli) -> None:
+    path = table(cli, GOLD, name="gold.jsonl")
+    path.write_text(path.read_text() + '{"id": 24, "team": "yes"}\n')
+    done = evaluate(cli, path)
+    assert (done.code, "line 25: no column 'text', which the prompt has" in done.err) == (1, True)
+    skipped = evaluate(cli, path, "--on-error", "skip", "--way", "exact", "--json")
+    assert told(skipped)["n_rows"] == 24
+
+
 def test_a_row_that_is_too_long_is_told_by_its_line_or_left_out(cli: Cli) -> None:
     texts = [*TEXTS[:5], "word " * 2000, *TEXTS[6:]]
     given = table(cli, GOLD, texts)
