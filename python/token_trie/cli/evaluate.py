@@ -7,7 +7,7 @@ import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -24,14 +24,17 @@ from token_trie.cli.options import (
     say,
 )
 from token_trie.cli.tables import Table, TableRow, format_of, open_table
+from token_trie.decisions.calibration import NAMED
 from token_trie.decisions.gold import Labels, is_nothing
 from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama
 from token_trie.native.loaded import users_cache
+from token_trie.questions.options import FORMS
 from token_trie.sets.template import text_of
 from token_trie.show.evaluation import Evaluation
 from token_trie.show.evaluation import evaluate as evaluate_
-from token_trie.trust.evaluate import DEFAULT, ways_of
+from token_trie.trust.evaluate import DEFAULT, EvaluatedWay, ways_of
 
 
 @command(
@@ -128,9 +131,33 @@ def evaluate(
     if unseen:
         more = f" and {len(unseen) - 1:,} more" if len(unseen) > 1 else ""
         say(f"no row is {unseen[0]!r}{more}: a head, which is often best, is fitted where each answer has a row")
+    if evaluation.best.of != "words":
+        say(f"label by {evaluation.best.name}: {_label_options(evaluation.best, fit)}")
     for what, path in (("the page", html), ("the calibration", fit), ("what the model said of the rows", place)):
         if path is not None:
             say(f"{what} is in {path}")
+
+
+def _label_options(best: EvaluatedWay, fit: Path | None) -> str:
+    """Return the options of `label` that answer in the best way."""
+    name = best.name
+    if name in NAMED:
+        options = f"--calibration {name}"
+    elif name in FORMS:
+        options = f"--form {'unlisted' if name == 'both' else name}"
+    elif name in get_args(LeafEnd):
+        options = f"--calibration raw --leaf-end {name}"
+    else:
+        file = "FILE, which evaluate --fit FILE writes" if fit is None else str(fit)
+        options = _OPTIONS_OF.get(name, f"--calibration {file}")
+    return f"token-trie label TABLE, with the same choices and prompt or question, and {options}"
+
+
+_OPTIONS_OF = {
+    "exact": "--calibration raw",
+    "greedy": "--mode greedy",
+    "orders": "--form listed --orders 4",
+}
 
 
 class _Rows:

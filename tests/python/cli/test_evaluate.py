@@ -165,6 +165,39 @@ def test_labels_of_another_type_are_read_as_prompts_read_them(cli: Cli) -> None:
     assert "line 1: team: 'true' is none of the 2 choices" in done.err
 
 
+@pytest.mark.parametrize(
+    ("way", "asked", "options"),
+    [
+        ("exact", ("-p", PROMPT), "--calibration raw"),
+        ("any", ("-p", PROMPT), "--calibration raw --leaf-end any"),
+        ("greedy", ("-p", PROMPT), "--mode greedy"),
+        ("batch", ("-q", "Is it a fruit?", "-p", "{text}"), "--calibration batch"),
+        ("letters", ("-q", "Is it a fruit?", "-p", "{text}"), "--form letters"),
+        ("orders", ("-q", "Is it a fruit?", "-p", "{text}"), "--form listed --orders 4"),
+    ],
+)
+def test_the_best_way_is_told_with_the_options_that_label_by_it(
+    cli: Cli, way: str, asked: tuple[str, ...], options: str
+) -> None:
+    gold = table(cli, GOLD)
+    found = evaluate(cli, gold, "--way", way, "--json", asked=asked)
+    assert f"label by {way}: token-trie label TABLE, with the same choices and" in found.err
+    assert f"question, and {options}\n" in found.err
+    own = ["-c", "yes", "-c", "no", "-m", str(cli.model), "--n-ctx", "512"]
+    done = cli.call(["label", str(gold), *asked, *own, *options.split(), "-o", str(cli.out)])
+    assert done.code == 0, done.err
+    column = "value" if "-q" in asked else "answer"
+    right = sum(row[column] == row["team"] for row in cli.rows())
+    assert right / len(GOLD) == pytest.approx(told(found)["ways"][way]["accuracy"], abs=0.06)
+
+
+def test_a_way_of_labels_is_told_with_the_file_that_was_written(cli: Cli) -> None:
+    fitted = str(cli.folder / "f.json")
+    for fit, file in (([], "FILE, which evaluate --fit FILE writes"), (["--fit", fitted], fitted)):
+        done = evaluate(cli, table(cli, GOLD), "--way", "bias", *fit)
+        assert f"and --calibration {file}" in " ".join(done.err.split())
+
+
 def test_a_row_without_a_column_of_the_prompt_is_told_by_its_line(cli: Cli) -> None:
     path = table(cli, GOLD, name="gold.jsonl")
     path.write_text(path.read_text() + '{"id": 24, "team": "yes"}\n')
