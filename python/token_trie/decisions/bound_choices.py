@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -236,7 +236,6 @@ class Prior:
         return self.choices.trie, tuple(self.tokens), self.leaf_end
 
 
-@dataclass(frozen=True, eq=False)
 class BoundCalibration:
     """A calibration of the leaves of a set.
 
@@ -249,35 +248,44 @@ class BoundCalibration:
     prior : ndarray of float64, shape (n_choices,), or None
         Subtracted from the scores of the choices, where it is finite.
     priors : tuple of Prior
-        What has to be scored first.
+        What has to be scored first, for `with_prior`.
+
+    Attributes
+    ----------
+    kind : str
+        Name of the method, for `Decision.calibration`.
+    needs_scores, needs_state : bool
+        As of the calibrator.
+    weights : ndarray of float64, shape (n_leaves,), or None
+        Added to each leaf's score, which fixes the leaves' order; None if not known in advance.
     """
 
-    calibrator: Calibrator
-    choices: BoundChoices[Any]
-    classes: npt.NDArray[np.int64] | None = None
-    prior: Floats | None = None
-    priors: tuple[Prior, ...] = ()
+    def __init__(
+        self,
+        calibrator: Calibrator,
+        choices: BoundChoices[Any],
+        classes: npt.NDArray[np.int64] | None = None,
+        prior: Floats | None = None,
+        priors: tuple[Prior, ...] = (),
+    ) -> None:
+        self.kind, self.needs_scores, self.needs_state = (
+            calibrator.kind,
+            calibrator.needs_scores,
+            calibrator.needs_state,
+        )
+        self.priors = priors
+        self._calibrator, self._choices = calibrator, choices
+        self._classes: npt.NDArray[np.int64] | slice = slice(None) if classes is None else classes
+        self._prior: Floats | float = 0.0
+        if prior is not None:
+            own = prior[self._classes]
+            self._prior = np.where(np.isfinite(own), own, 0.0)  # those that are filtered out have none
+        added = calibrator.weights
+        self.weights = None if added is None or priors else self._of_leaves(added - self._prior)
 
-    @property
-    def kind(self) -> str:
-        """Name of the method, for `Decision.calibration`."""
-        return self.calibrator.kind
-
-    @property
-    def needs_scores(self) -> bool:
-        """Whether it takes scores."""
-        return self.calibrator.needs_scores
-
-    @property
-    def needs_state(self) -> bool:
-        """Whether it takes the hidden state of the prompt's last token."""
-        return self.calibrator.needs_state
-
-    @cached_property
-    def weights(self) -> Floats | None:
-        """Added to each leaf's score, which fixes the leaves' order; None if not known in advance."""
-        added = self.calibrator.weights
-        return None if added is None else self._of_leaves(added - self._prior)
+    def with_prior(self, prior: Floats) -> BoundCalibration:
+        """Return the calibration with the mean scores after its prompts."""
+        return BoundCalibration(self._calibrator, self._choices, None, prior)
 
     def weights_of(self, leaves: npt.NDArray[np.int64]) -> Floats:
         """Return the weights of some leaves."""
@@ -287,22 +295,13 @@ class BoundCalibration:
 
     def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
         """Return log-weights of the leaves; their softmax gives the probabilities."""
-        scores = None if leaves is None else (self.choices.aligned(leaves)[self._classes] - self._prior)[None]
-        return self._of_leaves(self.calibrator.log_weights(scores, None if state is None else state[None])[0])
-
-    @property
-    def _classes(self) -> npt.NDArray[np.int64] | slice:
-        return slice(None) if self.classes is None else self.classes
-
-    @cached_property
-    def _prior(self) -> Floats:
-        prior = np.zeros(()) if self.prior is None else self.prior[self._classes]
-        return np.where(np.isfinite(prior), prior, 0.0)  # those that are filtered out have none
+        scores = None if leaves is None else (self._choices.aligned(leaves)[self._classes] - self._prior)[None]
+        return self._of_leaves(self._calibrator.log_weights(scores, None if state is None else state[None])[0])
 
     def _of_leaves(self, of_classes: Floats) -> Floats:
-        of_choices = np.zeros(len(self.choices))
+        of_choices = np.zeros(len(self._choices))
         of_choices[self._classes] = of_classes
-        of_leaves: Floats = of_choices[self.choices.firsts()]
+        of_leaves: Floats = of_choices[self._choices.firsts()]
         return of_leaves
 
 
@@ -332,9 +331,10 @@ def bind_calibration(
     """
     if calibration is None:
         return None
-    refuse_over_rows(calibration)
     calibrator = calibrator_of(calibration)
     assert calibrator is not None  # the options have checked it
+    if calibrator.window is not None:
+        refuse_over_rows(calibrator)
     if calibrator.binding is not None:
         return _fitted(reader, calibrator, calibrator.binding, given, bound, leaf_end, *spelled)
     if calibrator.weights is not None and calibrator.weights.ndim:

@@ -146,7 +146,7 @@ def calibrated(calibration: BoundCalibration | None) -> Plan[BoundCalibration | 
     for prior in calibration.priors:
         known = prior.find()
         scores.append(prior.keep((yield PlanStep(prior.tokens, prior.query)).logprobs) if known is None else known)
-    return replace(calibration, prior=np.mean(scores, axis=0), priors=())
+    return calibration.with_prior(scores[0] if len(scores) == 1 else np.mean(scores, axis=0))
 
 
 class Bound(Generic[R]):
