@@ -281,7 +281,9 @@ class BoundCalibration:
             own = prior[self._classes]
             self._prior = np.where(np.isfinite(own), own, 0.0)  # those that are filtered out have none
         added = calibrator.weights
-        self.weights = None if added is None or priors else self._of_leaves(added - self._prior)
+        if added is not None and prior is not None:
+            added = added - self._prior
+        self.weights = None if added is None or priors else self._of_leaves(added)
 
     def with_prior(self, prior: Floats) -> BoundCalibration:
         """Return the calibration with the mean scores after its prompts."""
@@ -299,7 +301,10 @@ class BoundCalibration:
         return self._of_leaves(self._calibrator.log_weights(scores, None if state is None else state[None])[0])
 
     def _of_leaves(self, of_classes: Floats) -> Floats:
-        of_choices = np.zeros(len(self._choices))
+        n = len(self._choices)
+        if self._choices.leaf_of is None and of_classes.shape == (n,):
+            return of_classes  # all choices, which are the leaves
+        of_choices = np.zeros(n)
         of_choices[self._classes] = of_classes
         of_leaves: Floats = of_choices[self._choices.firsts()]
         return of_leaves
