@@ -256,17 +256,20 @@ class RecordOptions(Sampling):
     Parameters
     ----------
     mode : {"exact", "greedy", "sampled"}, optional
-        How choices are made. "exact", the default, searches for the most probable whole value, within `max_nodes`.
+        How values are chosen. "exact", the default, searches for the most probable whole value, within `max_nodes`.
         "greedy" takes the best token at each branch point and is the fastest. "sampled" draws a token there. Integers
-        between close bounds are written digit by digit in every mode.
+        between close bounds are written digit by digit in every mode, and whether an optional field, another item or an
+        alternative follows is decided by the next token: exact mode does not charge for keys that the schema dictates.
     max_nodes : int, optional
         Largest number of nodes that exact mode evaluates for one choice. None: no limit, so that the most probable
         value is proved. `RecordStats.n_unproved` counts the choices that this limit ended.
     max_tokens : int
         Largest number of tokens for one free value. A longer one ends there if the schema lets it, and is listed in
         `Record.truncated`. If it cannot end, a LimitError is raised.
-    indent : int, optional
-        Number of spaces for each level, with each field on a line of its own; by default there is no white space.
+    indent : int, "auto" or None
+        White space of the JSON. "auto", the default: the model chooses by its first token between one line with spaces
+        after commas and colons, and two spaces for each level with each field on a line of its own. A number: so many
+        spaces for each level. None: no white space.
     on_text : callable, optional
         It is called with each part of the record's text as soon as it is decided, on the working thread. If it raises
         an error, the record ends.
@@ -277,7 +280,7 @@ class RecordOptions(Sampling):
     mode: RecordMode | None = None
     max_nodes: int | None = 24
     max_tokens: int = 256
-    indent: int | None = None
+    indent: int | Literal["auto"] | None = "auto"
     on_text: Callable[[str], object] | None = None
     think: Think | None = None
 
@@ -286,7 +289,7 @@ class RecordOptions(Sampling):
             lookup(self.mode, _RECORD_MODES, "mode")
         self.check_sampling(draws=self.mode == "sampled")
         check_counts(max_tokens=self.max_tokens, max_nodes=1 if self.max_nodes is None else self.max_nodes)
-        if self.indent is not None:
+        if self.indent is not None and self.indent != "auto":
             check_counts(0, indent=self.indent)
             if self.indent > 16:
                 raise ArgumentError(f"indent: {self.indent} is above 16")
@@ -345,6 +348,6 @@ if TYPE_CHECKING:  # by scripts/keywords
         mode: RecordMode | None
         max_nodes: int | None
         max_tokens: int
-        indent: int | None
+        indent: int | Literal["auto"] | None
         on_text: Callable[[str], object] | None
         think: Think | None

@@ -219,7 +219,8 @@ class Filling:
         mode = options.mode or "exact"
         self.writer = Writer(stream, mode, options.settled(mode == "sampled"), options.max_nodes, prompt)
         self.writer.write(lead)
-        self.decoder = RecordDecoder(self.writer, Layout(options.indent), options.max_tokens, options.on_text)
+        layout = None if options.indent == "auto" else Layout(options.indent)
+        self.decoder = RecordDecoder(self.writer, layout, options.max_tokens, options.on_text)
 
     def finish(self) -> tuple[tuple[str, ...], RecordStats, str | None]:
         """Write all text to the sequence; return the truncated pointers, the stats and the thought."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, NamedTuple, TypeAlias
 
 from token_trie.records.gbnf import (
@@ -155,14 +156,21 @@ class Position:
 
 @dataclass(frozen=True)
 class Layout:
-    """White space of the JSON: none, or `indent` spaces a level."""
+    """White space of the JSON: `indent` spaces a level, each field on a line of its own; or a single line."""
 
     indent: int | None = None
+    is_spaced: bool = False
+    """Whether a single line has spaces after commas and colons."""
 
     @property
     def colon(self) -> str:
         """The separator between key and value."""
-        return ":" if self.indent is None else ": "
+        return ": " if self.is_spaced or self.indent is not None else ":"
+
+    @property
+    def comma(self) -> str:
+        """The separator between two items, without the white space of `line`."""
+        return ", " if self.is_spaced else ","
 
     def line(self, level: int) -> str:
         """Return the white space before an item or a closing bracket."""
@@ -171,12 +179,12 @@ class Layout:
     def dumps(self, value: Any, level: int) -> str:
         """Return the JSON of a value."""
         if self.indent is None:
-            return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            return json.dumps(value, ensure_ascii=False, separators=(self.comma, self.colon))
         return json.dumps(value, ensure_ascii=False, indent=self.indent).replace("\n", self.line(level))
 
     def key(self, name: str, is_first: bool, level: int) -> str:
         """Return the JSON of a key, with its separator and colon."""
-        separator = "" if is_first else ","
+        separator = "" if is_first else self.comma
         return f"{separator}{self.line(level + 1)}{json.dumps(name, ensure_ascii=False)}{self.colon}"
 
     def close(self, bracket: str, is_empty: bool, level: int) -> str:
@@ -304,7 +312,7 @@ def _field_ways(rest: Fields, layout: Layout) -> list[Way]:
 def _item_ways(rest: Items, layout: Layout) -> list[Way]:
     node, position, n = rest.node, rest.position, rest.n
     found = []
-    before = ("," if n else "") + layout.line(position.level + 1)
+    before = (layout.comma if n else "") + layout.line(position.level + 1)
     if n < node.max_items and isinstance(node, Map):
         found = [Way(f'{before}"', position.pointer, (Entry(node, position, n),))]
     elif n < node.max_items and isinstance(node, Array):
@@ -317,6 +325,43 @@ def _item_ways(rest: Items, layout: Layout) -> list[Way]:
             Way(layout.close("]" if isinstance(node, Array) else "}", n == 0, position.level), position.pointer)
         )
     return found
+
+
+LAYOUTS = (Layout(is_spaced=True), Layout(2))
+"""Layouts that models write in."""
+
+
+def layout_choices(node: Node) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Return how a value begins in each of `LAYOUTS`, and the characters that can follow; empty if it is one line."""
+    if isinstance(node, Object) and node.fields:
+        brackets, first, can_be_empty = "{}", '"', not any(field.is_required for field in node.fields)
+    elif isinstance(node, Map):
+        brackets, first, can_be_empty = "{}", '"', not node.min_items
+    elif isinstance(node, Array) and isinstance(node.item, (Object, Map)) and not node.heads:
+        brackets, first, can_be_empty = "[]", "{", not node.min_items
+    else:
+        return (), ()
+    line, lines = (brackets[0] + layout.line(1) for layout in LAYOUTS)
+    return (line, lines), ((first, brackets[1]) if can_be_empty else (first,), (first,))
+
+
+def is_choice(node: Node) -> bool:
+    """Whether the ways to begin a value are choices of it, alone or after the same forced key."""
+    if isinstance(node, Object) and node.fields and node.fields[0].is_required:
+        return is_choice(node.fields[0].node)
+    return isinstance(node, ChoiceNode)
+
+
+def item_choices(rest: Rest, options: list[Way]) -> tuple[str, Way] | None:
+    """Return how all chosen items of a list begin, and the way to end it; None if there is no choice of both."""
+    if not isinstance(rest, Items) or not isinstance(rest.node, Array) or rest.n < rest.node.min_items:
+        return None
+    if rest.n >= rest.node.max_items or not is_choice(rest.node.kind(rest.n)):
+        return None
+    *items, end = options
+    low, high = min(way.text for way in items), max(way.text for way in items)
+    begin = "".join(a for a, b in takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False)))
+    return (begin, end) if len(items) > 1 and begin else None
 
 
 def beginnings(rest: Items, layout: Layout) -> tuple[str, ...]:
@@ -348,11 +393,14 @@ def _listed(first: str, item: Expression, low: int, high: int | None, last: str)
     return some if low else Either((TextLiteral(first + last), some))
 
 
+_SPACE = Either((TextLiteral(""), TextLiteral(" "), Sequence((TextLiteral("\n"), Repeat(TextLiteral(" "), 0, 32)))))
+"""White space between the parts of a value that is not planned; bounded, because models can write it without end."""
 VALUE = Rule()
 """Any JSON value."""
 _STRING = Rule(Sequence((_QUOTE, text_between(0, None), _QUOTE)))
-OBJECT = Rule(_listed("{", Sequence((_STRING, TextLiteral(":"), VALUE)), 0, None, "}"))
-ARRAY = Rule(_listed("[", VALUE, 0, None, "]"))
+_ENTRY = Sequence((_SPACE, _STRING, TextLiteral(":"), _SPACE, VALUE, _SPACE))
+OBJECT = Rule(_listed("{", _ENTRY, 0, None, "}"))
+ARRAY = Rule(_listed("[", Sequence((_SPACE, VALUE, _SPACE)), 0, None, "]"))
 VALUE.body = Either((OBJECT, ARRAY, _STRING, NUMBER, *map(TextLiteral, ("true", "false", "null"))))
 
 

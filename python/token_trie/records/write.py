@@ -34,6 +34,7 @@ from token_trie.native.core import _core
 from token_trie.records.gbnf import Expression, Matcher, quote
 from token_trie.records.plan import (
     AFTER_VALUE,
+    LAYOUTS,
     Content,
     Entry,
     Items,
@@ -45,6 +46,9 @@ from token_trie.records.plan import (
     Way,
     Whole,
     beginnings,
+    is_choice,
+    item_choices,
+    layout_choices,
     ways,
 )
 from token_trie.sets.lru import Memory
@@ -158,6 +162,11 @@ class Writer:
         self._n_cancels = stream.n_cancels
         self.text = ""
         self.n_choices = self.n_searched = self.n_evaluated = self.n_unproved = self.n_ends = 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether whole texts are searched for."""
+        return self._mode == "exact"
 
     def write(self, text: str) -> None:
         """Append text."""
@@ -389,10 +398,12 @@ class RecordDecoder:
     """Writes one record by its plan: forced text, decisions, and generated values."""
 
     def __init__(
-        self, writer: Writer, layout: Layout, max_tokens: int, on_text: Callable[[str], object] | None
+        self, writer: Writer, layout: Layout | None, max_tokens: int, on_text: Callable[[str], object] | None
     ) -> None:
         self._writer = writer
-        self._layout = layout
+        self._layout_given = layout  # None: the model chooses
+        self._layout = layout or LAYOUTS[0]
+        self._ahead = ""  # text of the layout's choice, which the next ways begin with
         self._max_tokens = max_tokens
         self._on_text = on_text
         self._n_reported = 0
@@ -403,6 +414,8 @@ class RecordDecoder:
         """Write a value; return its text. `end`, the text after it, decides how its last token is spelled."""
         self._end = end
         begin = len(self._writer.text)
+        if self._layout_given is None:
+            self._choose_layout(node)
         waiting: list[Rest] = [Whole(node, Position())]
         while waiting:
             rest = waiting.pop()
@@ -414,7 +427,7 @@ class RecordDecoder:
                 waiting.append(Items(rest.node, rest.position, rest.n + 1))
                 waiting.append(Whole(rest.node.node, rest.position.inside(name)))
             else:
-                way = self._decide(ways(rest, self._layout), rest.position.pointer, waiting)
+                way = self._decide(rest, waiting)
                 waiting.extend(reversed(way.rests))
             self._report()
         return self._writer.text[begin:]
@@ -428,12 +441,28 @@ class RecordDecoder:
         self._report()
         return index, math.exp(logprob)
 
-    def _decide(self, options: list[Way], pointer: str, waiting: list[Rest]) -> Way:
+    def _decide(self, rest: Rest, waiting: list[Rest]) -> Way:
+        """Write one of the ways to continue.
+
+        Values are chosen whole. What the schema dictates is not charged for: whether a field, an item or an alternative
+        follows is decided by the token that the model would write there.
+        """
+        options, pointer = self._left(ways(rest, self._layout)), rest.position.pointer
         if any(way.slot is not None for way in options):
             return self._write_value(options, pointer)
         if len(options) == 1:
             self._writer.write(options[0].text)
             return options[0]
+        listed = item_choices(rest, options) if self._writer.is_exact else None
+        if listed is not None:
+            begin, end = listed
+            firsts = sorted({way.text[len(begin) :][:1] for way in options[:-1]})
+            last = followers(waiting, self._layout, self._end)
+            index, logprob = self._writer.choose((begin, end.text), (tuple(firsts), last), by_steps=True)
+            self._count(end.pointer, logprob)
+            if index == 1:
+                return end
+            options = [replace(way, text=way.text[len(begin) :]) for way in options[:-1]]
         of_text = {way.text: way for way in reversed(options)}
         texts = tuple(dict.fromkeys(way.text for way in options))
         if len(texts) == 1:
@@ -442,10 +471,30 @@ class RecordDecoder:
         all_rests = [of_text[text].rests for text in texts]
         of_rests = {rests: followers([*waiting, *reversed(rests)], self._layout, self._end) for rests in set(all_rests)}
         after = tuple(of_rests[rests] for rests in all_rests)
-        index, logprob = self._writer.choose(texts, after, by_steps=any(way.by_digits for way in options))
+        by_steps = any(way.by_digits for way in options) or not (
+            listed or (isinstance(rest, Whole) and is_choice(rest.node))
+        )
+        index, logprob = self._writer.choose(texts, after, by_steps=by_steps)
         way = of_text[texts[index]]
-        self.probabilities[way.pointer] = self.probabilities.get(way.pointer, 1.0) * math.exp(logprob)
+        self._count(way.pointer, logprob)
         return way
+
+    def _choose_layout(self, node: Node) -> None:
+        texts, after = layout_choices(node)
+        if texts:
+            index, _ = self._writer.choose(texts, after, by_steps=True)
+            self._layout, self._ahead = LAYOUTS[index], texts[index]
+
+    def _left(self, options: list[Way]) -> list[Way]:
+        """Return ways without the text that is written already."""
+        ahead, self._ahead = self._ahead, ""
+        if len(options) == 1 and ahead.startswith(options[0].text):
+            self._ahead = ahead.removeprefix(options[0].text)
+            return [replace(options[0], text="")]
+        return [replace(way, text=way.text.removeprefix(ahead)) for way in options] if ahead else options
+
+    def _count(self, pointer: str, logprob: float) -> None:
+        self.probabilities[pointer] = self.probabilities.get(pointer, 1.0) * math.exp(logprob)
 
     def _write_value(self, options: list[Way], pointer: str) -> Way:
         """Let the model write a value under a grammar, or one of the alternative texts."""

@@ -78,7 +78,8 @@ def stream(precise: Any) -> Iterator[StreamHandle]:
 def test_a_record_is_valid_and_its_text_is_that_of_the_value(llm: Any, mode: Any) -> None:
     record = fill(llm, PROMPT, WEATHER, mode=mode, seed=1)
     jsonschema.validate(record.value, WEATHER)
-    assert record.text == json.dumps(record.value, ensure_ascii=False, separators=(",", ":"))
+    layouts = [json.dumps(record.value, ensure_ascii=False, indent=indent) for indent in (None, 2)]
+    assert record.text in layouts
     assert {"/unit", "/days", "/tags/0", "/note", ""} <= record.probabilities.keys()
     assert all(0 < p <= 1 for p in record.probabilities.values())
     assert list(record.value) == [name for name in WEATHER["properties"] if name in record.value]  # type: ignore[attr-defined]
@@ -96,9 +97,10 @@ def test_a_type_comes_back_as_its_instance(smollm2: Any) -> None:
 
 
 def test_white_space_is_as_asked(smollm2: Any) -> None:
-    record = fill(smollm2, PROMPT, WEATHER, mode="greedy", indent=2)
-    assert record.text == json.dumps(record.value, ensure_ascii=False, indent=2)
-    jsonschema.validate(record.value, WEATHER)
+    for indent, separators in ((2, None), (None, (",", ":"))):
+        record = fill(smollm2, PROMPT, WEATHER, mode="greedy", indent=indent)
+        assert record.text == json.dumps(record.value, ensure_ascii=False, indent=indent, separators=separators)
+        jsonschema.validate(record.value, WEATHER)
 
 
 def test_step_by_step_a_pass_is_a_branch_point_or_a_free_token(llm: Any) -> None:
@@ -117,10 +119,43 @@ def test_step_by_step_a_pass_is_a_branch_point_or_a_free_token(llm: Any) -> None
 
 def test_a_value_is_as_probable_as_choose_says(precise: Any) -> None:
     schema = {"type": "object", "properties": {"unit": {"enum": ["yes", "no"]}}, "required": ["unit"]}
-    record = fill(precise, "Answer:\n", schema)
+    record = fill(precise, "Answer:\n", schema, indent=None)
     ahead = choose(precise, 'Answer:\n{"unit":"', ["yes", "no"], leading_space=False)
     assert record.value["unit"] == ahead.value
     assert record.probabilities["/unit"] == pytest.approx(math.exp(ahead.logprob), rel=1e-3)
+
+
+@pytest.mark.parametrize("prompt", ["Answer:\n", "Begin\nJSON:", "a b c\n"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {name: {"const": name * 9} for name in ("address", "b", "city")}},
+        {
+            "type": "array",
+            "items": {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]},
+            "maxItems": 3,
+        },
+        {"anyOf": [{"const": None}, {"type": "object", "properties": {"long": {"const": 1}}, "required": ["long"]}]},
+    ],
+    ids=["fields", "items", "alternatives"],
+)
+@pytest.mark.parametrize("indent", ["auto", None, 2])
+def test_what_the_schema_dictates_is_not_charged_for(precise: Any, prompt: str, schema: Any, indent: Any) -> None:
+    exact, greedy = (fill(precise, prompt, schema, mode=mode, indent=indent) for mode in ("exact", "greedy"))
+    assert exact.text == greedy.text  # no value is a choice, so that there is nothing to search for
+    assert exact.probabilities == pytest.approx(greedy.probabilities, rel=1e-4)
+
+
+@pytest.mark.parametrize("prompt", ["Answer:\n", "Begin\nJSON:", "a b c\n", "x\n"])
+def test_an_item_follows_by_the_next_token_and_its_value_is_the_most_probable(precise: Any, prompt: str) -> None:
+    values = ["aa", "ab", "ba", "bbb"]
+    schema = {"type": "array", "items": {"enum": values}, "maxItems": 3}
+    record = fill(precise, prompt, schema, indent=2, max_nodes=None)
+    text = prompt + "["
+    for value in record.value:
+        text += '\n  "'
+        assert value == choose(precise, text, values, leading_space=False).text
+        text += f'{value}",'
 
 
 ACTIONS = [f"{verb}_{noun}" for verb in ("READ", "WRITE", "OPEN", "CLOSE") for noun in ("FILE", "MAIL", "PAGE", "NOTE")]
@@ -194,7 +229,7 @@ def test_the_end_of_a_value_is_weighed_where_another_goes_on_from_it(
     properties = {"unit": {"enum": ["celsius", "fahrenheit", *more]}, "n": {"const": 1}}
     with StreamHandle(smollm2, n_ctx=256) as stream:
         stream.prefill(PROMPT + "\n")
-        record = stream.fill({"type": "object", "properties": properties, "required": ["unit", "n"]})
+        record = stream.fill({"type": "object", "properties": properties, "required": ["unit", "n"]}, indent=None)
         tokens = stream.tokens
         n = len(smollm2.tokenize((PROMPT + '\n{"unit":"').encode(), add_bos=False))
         value = tokens[n:]
@@ -251,7 +286,8 @@ def test_records_of_random_schemas_are_valid_and_llama_cpp_takes_them(
 ) -> None:
     schema = RandomSchema(seed, for_llama=seed % 2 == 0).make()
     stream.prefill("Begin\nJSON:")
-    record = stream.fill(schema, mode="sampled", seed=seed, max_tokens=60)
+    indent: Any = "auto" if seed % 2 else None  # the grammar of llama-cpp-python takes no line breaks
+    record = stream.fill(schema, mode="sampled", seed=seed, max_tokens=60, indent=indent)
     assert precise.detokenize(stream.tokens).decode().endswith("\nJSON:" + record.text)
     jsonschema.validate(json.loads(record.text), schema, cls=jsonschema.Draft202012Validator)
     assert record.stats is not None
@@ -297,7 +333,7 @@ def test_a_value_that_may_end_at_max_tokens_ends_there_and_is_named(
     n_truncated = 0
     for seed in range(12):
         with stream.fork() as fork:
-            record = fork.fill(schema, max_tokens=max_tokens, temperature=1, seed=seed)
+            record = fork.fill(schema, max_tokens=max_tokens, temperature=1, seed=seed, indent=None)
         assert record.truncated in ((), ("/k",))
         n_truncated += len(record.truncated)
         jsonschema.validate(json.loads(record.text), schema)

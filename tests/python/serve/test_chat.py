@@ -193,7 +193,8 @@ def test_a_record_is_valid_by_its_schema(client: openai.OpenAI, body: dict[str, 
 def test_openais_helper_parses_a_model(client: openai.OpenAI) -> None:
     answer = client.chat.completions.parse(model="any", messages=MESSAGES, response_format=City)
     assert isinstance(answer.choices[0].message.parsed, City)
-    whole = ask(client, response_format={"type": "json_object"}, max_tokens=20)
+    written = [{"role": "user", "content": "Write a JSON object with one key, city, and the value Oslo."}]
+    whole = ask(client, messages=written, response_format={"type": "json_object"}, max_tokens=100)
     assert isinstance(json.loads(text_of(whole)), dict)
 
 
