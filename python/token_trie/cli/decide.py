@@ -22,6 +22,7 @@ _NO_LIMIT = 1 << 20
 @flags_of(
     DecideOptions,
     without=("form", "calibration", "orders", "think", "examples"),
+    effort="Read each question in one form, in all forms of the model, or in four orders.",
     instead="Also show what the model would write without a constraint.",
     reproducible="Give bit-identical answers, whatever other questions are asked. Takes longer.",
 )
@@ -58,7 +59,8 @@ def decide(
         ),
     ] = None,
     form: Annotated[
-        FormName | None, typer.Option(help="The form of the questions. Default: unlisted, or the model's own.")
+        FormName | None,
+        typer.Option(help="The form of the questions. Default: what suits the model, by what its file says."),
     ] = None,
     orders: Annotated[
         str, typer.Option(help="For forms that list the options: the number of orders to average over, or auto.")

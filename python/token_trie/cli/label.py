@@ -45,7 +45,7 @@ from token_trie.questions.answer import ChoiceAnswer
 from token_trie.questions.decide import decide_many, read_questions
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form
-from token_trie.questions.options import FORMS, DecideOptions, FormName
+from token_trie.questions.options import FORMS, DecideOptions, Effort, FormName
 from token_trie.questions.question import Choice
 from token_trie.sets.prompt import Prompt, has_chat_template
 from token_trie.sets.template import Template, text_of, to_json
@@ -292,11 +292,11 @@ class _QuestionLabeller(RowLabeller):
         self.columns += [f"p_{name}" for name in described if probabilities]
         form: FormName | Form | None = replace(FORMS[asked.form or "unlisted"], chat=True) if asked.chat else asked.form
         self.options = ["question", question, repr(form), None if template is None else template.text, asked.orders]
-        self.options += calibrating.marks
+        self.options += [*([asked.effort] if asked.effort != "default" else []), *calibrating.marks]
         self.asked = Choice(question, described)
         self._is_chat = asked.chat
         columns = "" if template is None else template.text  # otherwise known from the table
-        self.row_options = RowOptions(columns=columns, form=form, orders=asked.orders)
+        self.row_options = RowOptions(columns=columns, form=form, effort=asked.effort, orders=asked.orders)
         self._probabilities = probabilities
 
     def put(self, examples: Examples) -> None:
@@ -323,6 +323,7 @@ class _QuestionLabeller(RowLabeller):
             self.asked,
             on_error="return",
             form=rows.form,
+            effort=rows.effort,
             orders=rows.orders,
             examples=rows.examples,
             calibration=named,
@@ -350,8 +351,14 @@ class LabellerOptions:
     ] = None
     form: Annotated[
         FormName | None,
-        typer.Option(help="The form of --question. Default: unlisted, or the form that the model was trained for."),
+        typer.Option(
+            help="The form of --question. Default: what suits the model, by its file, or the form it was trained for."
+        ),
     ] = None
+    effort: Annotated[
+        Effort,
+        typer.Option(help="With --question: read each row in one form, in all forms of the model, or in four orders."),
+    ] = "default"
     orders: Annotated[
         int,
         typer.Option(min=1, help="With --form listed or letters: the number of orders of the choices to average over."),
@@ -410,8 +417,9 @@ class LabellerOptions:
             raise ArgumentError("--probabilities, --leaf-end and --calibration: only with --mode exact")
         if self.question is not None and (mode != "exact" or self.leaf_end != "longest"):
             raise ArgumentError(f"--{'mode' if mode != 'exact' else 'leaf-end'}: not with --question")
-        if self.question is None and (self.form is not None or self.orders != 1):
-            raise ArgumentError(f"--{'orders' if self.form is None else 'form'}: only with --question")
+        if self.question is None and (self.form is not None or self.orders != 1 or self.effort != "default"):
+            name = "form" if self.form is not None else "orders" if self.orders != 1 else "effort"
+            raise ArgumentError(f"--{name}: only with --question")
         if self.form == "both":
             raise ArgumentError("--form both: asks a yes-or-no question and its opposite; use unlisted for choices")
         if self.orders != 1 and self.form not in ("listed", "letters"):

@@ -63,6 +63,8 @@ class Answered(Generic[T]):
         another answer. A line break stands for a blank line; the text is empty if the model would end.
     thought : str or None
         The model's thought, if it thought first.
+    profile : str or None
+        The name of the model's `Profile` by which it was asked; None if a form was given, or it was trained to decide.
     """
 
     value: T
@@ -72,6 +74,7 @@ class Answered(Generic[T]):
     stats: QuestionStats = field(compare=False, repr=False)
     instead: str | None = field(default=None, kw_only=True)
     thought: str | None = field(default=None, kw_only=True)
+    profile: str | None = field(default=None, kw_only=True, compare=False)
 
     @property
     def confidence(self) -> float:

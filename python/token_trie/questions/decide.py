@@ -37,6 +37,7 @@ from token_trie.questions.answer import Answered, ChoiceAnswer, PredicateAnswer,
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import FormAsked, FormView, Put, begins_with_state
 from token_trie.questions.options import DecideOptions
+from token_trie.questions.profile import PROFILES, profile_of
 from token_trie.questions.question import Choice, Predicate, Question, Score, state_text
 from token_trie.questions.scores import (
     LEAF_END,
@@ -147,7 +148,10 @@ def asked_of(question: Question, options: DecideOptions, llm: Llama | None) -> A
 def _in_form(question: Question, options: DecideOptions, llm: Llama | None) -> FormAsked:
     examples = options.examples if isinstance(options.examples, Examples) else None
     calibrator = options.calibrator
-    asked = FormAsked(question, options.forms_of(question, llm), options.orders, calibrator, examples)
+    profile = PROFILES["plain"] if llm is None else profile_of(llm)
+    name = profile.name if options.form is None else None
+    forms = options.forms(profile.forms(question))
+    asked = FormAsked(question, forms, options.n_orders, calibrator, examples, name)
     if calibrator is not None and calibrator.binding is not None:
         own = Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END)
         calibrator.binding.require(own)

@@ -372,6 +372,8 @@ class FormAsked(Asked):
     """None: the answer has the model's own probabilities."""
     examples: Examples | None = None
     """Examples before the state."""
+    profile: str | None = None
+    """Name of the profile that the forms come from."""
 
     def absent(self, view: QuestionView) -> tuple[str | None, ...]:
         """Return states without content, whose mean scores are subtracted from a view's; None is the form's own."""
@@ -461,7 +463,8 @@ class FormAsked(Asked):
             kind = "fitted" if calibrator.binding is not None else "raw" if is_raw else calibrator.kind
         assert weights is not None  # because either the scores or the calibrator give them
         calibration: Any = kind
-        return make_answer(self.question, shared(weights), mass, calibration, stats, scored[0].thought)
+        answer = make_answer(self.question, shared(weights), mass, calibration, stats, scored[0].thought)
+        return replace(answer, profile=self.profile)
 
     def is_sure(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> bool:
         """Return whether the two best options are so far apart that no more orders are needed."""

@@ -11,16 +11,15 @@ from token_trie.decisions.calibration import NAMED, CalibrationName, Calibrator,
 from token_trie.decisions.think import Think, check_think
 from token_trie.errors import ArgumentError
 from token_trie.native.checks import check_counts, check_flags, lookup
-from token_trie.native.core import Llama
 from token_trie.native.options import Options
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form
-from token_trie.questions.question import Question
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 FormName: TypeAlias = Literal["unlisted", "listed", "letters", "both"]
+Effort: TypeAlias = Literal["fast", "default", "best"]
 
 _LISTED = """\
 {{ state }}
@@ -63,6 +62,8 @@ both
 """
 
 _NAMES = dict.fromkeys(get_args(FormName), 0)
+_EFFORTS = dict.fromkeys(get_args(Effort), 0)
+_BEST_ORDERS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +73,12 @@ class DecideOptions(Options):
     Parameters
     ----------
     form : {"unlisted", "listed", "letters", "both"}, Form or tuple of Form, optional
-        How questions are written; see `FORMS`. The log-weights of several forms are averaged. By default "unlisted". If
-        the GGUF file says that the model was trained for decisions, its own template is the default; each question is
-        then asked alone, and `calibration` and `orders` have no effect.
+        How questions are written; see `FORMS`. The log-weights of several forms are averaged. By default, the forms of
+        the model's profile, or "unlisted" on a handle; see `Profile`. If the GGUF file says that the model was trained
+        for decisions, its own template is the default; each question is then asked alone, and `calibration`, `effort`
+        and `orders` have no effect.
+    effort : {"fast", "default", "best"}
+        How much is read for an answer: only the first form, all forms, or all forms in four orders of the options.
     calibration : {"contextual"} or Calibration, optional
         "contextual", the default: the scores of the options without a state are subtracted from their scores with the
         state (contextual calibration, Zhao et al. 2021). They are computed once for each question and remembered. A
@@ -98,6 +102,7 @@ class DecideOptions(Options):
     """
 
     form: FormName | Form | tuple[Form, ...] | None = None
+    effort: Effort = "default"
     calibration: CalibrationName | Calibrator | None = "contextual"
     orders: int | Literal["auto"] = 1
     instead: bool = False
@@ -111,6 +116,7 @@ class DecideOptions(Options):
                 raise ArgumentError("form: a tuple of one or more Forms belongs here")
         elif self.form is not None and not isinstance(self.form, Form):
             lookup(self.form, _NAMES, "form")
+        lookup(self.effort, _EFFORTS, "effort")
         calibrator = self.calibrator
         is_own = calibrator is not None and (calibrator.binding is not None or calibrator.window is not None)
         if self.calibration is not None and not is_own:
@@ -138,13 +144,17 @@ class DecideOptions(Options):
         given = self.examples
         return replace(self, examples=given.get(name or "")) if isinstance(given, Mapping) else self
 
-    def forms_of(self, question: Question, llm: Llama | None) -> tuple[Form, ...]:
-        """Return the forms of a question for a Llama's model, or for a handle."""
-        if isinstance(self.form, Form):
-            return (self.form,)
-        if isinstance(self.form, str):
-            return (FORMS[self.form],)
-        return self.form or (FORMS["unlisted"],)
+    def forms(self, of_profile: tuple[Form, ...]) -> tuple[Form, ...]:
+        """Return the forms to read: the given ones, or those of the model's profile."""
+        forms = of_profile if self.form is None else self.form
+        forms = FORMS[forms] if isinstance(forms, str) else forms
+        forms = (forms,) if isinstance(forms, Form) else forms
+        return forms[:1] if self.effort == "fast" else forms
+
+    @property
+    def n_orders(self) -> int | Literal["auto"]:
+        """Number of orders to read."""
+        return _BEST_ORDERS if self.effort == "best" and self.orders == 1 else self.orders
 
 
 if TYPE_CHECKING:  # by scripts/keywords
@@ -153,6 +163,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         """Keywords of `DecideOptions`."""
 
         form: FormName | Form | tuple[Form, ...] | None
+        effort: Effort
         calibration: CalibrationName | Calibrator | None
         orders: int | Literal["auto"]
         instead: bool

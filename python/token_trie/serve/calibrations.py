@@ -80,7 +80,7 @@ class RunningPriors:
         self,
         asked: Asked,
         scored: Sequence[Scored],
-        digests: Sequence[str],
+        digests: Sequence[str | None],
         options: DecideOptions,
         *,
         counts: bool,
@@ -92,21 +92,23 @@ class RunningPriors:
         Parameters
         ----------
         digests : sequence of str
-            Digest of each view's prompt without a state.
+            Digest of each view's prompt without a state; None for a view without a prior.
         counts : bool
             Whether this state enters the means.
         """
         if (
             not isinstance(asked, FormAsked)
             or asked.calibrator is not options.calibrator
-            or not all(map(asked.absent, asked.views))
+            or not any(map(asked.absent, asked.views))
         ):
             return None  # it has a calibration of its own, or uses no prior
         if options.reproducible or options.think is not None:
             return None
-        means = [self._mean(digest, own, counts) for digest, own in zip(digests, scored, strict=False)]
-        priors = priors_of_means(means)
-        return None if priors[0] is None else replace(asked.answer(scored, priors), calibration="running")
+        has_prior = [digest is not None for digest in digests]
+        means = [self._mean(digest, own, counts) for digest, own in zip(digests, scored, strict=False) if digest]
+        found = iter(priors_of_means(means))
+        priors = [next(found) if has else None for has in has_prior[: len(scored)]]
+        return None if not any(priors) else replace(asked.answer(scored, priors), calibration="running")
 
     def _mean(self, digest: str, scored: Scored, counts: bool) -> Mean:
         mean = self._means.find(digest) or Mean()

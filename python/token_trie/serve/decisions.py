@@ -15,7 +15,7 @@ from token_trie.errors import TokenTrieError
 from token_trie.native.lifetime import attachment
 from token_trie.questions.answer import Answered
 from token_trie.questions.decide import to_think_about
-from token_trie.questions.options import DecideOptions, FormName
+from token_trie.questions.options import DecideOptions, Effort, FormName
 from token_trie.questions.scores import (
     Asked,
     QuestionView,
@@ -144,7 +144,7 @@ async def answer_by(
         scored = await read_all()
         running, found = engine.calibrations.running, None
         if running is not None:
-            digests = [of_view[0].digest for of_view in await without if of_view]
+            digests = [of_view[0].digest if of_view else None for of_view in await without]
             found = running.answer(asked, scored, digests, options, counts=counts)
         return asked.answer(scored, await priors) if found is None else found
     finally:
@@ -214,6 +214,7 @@ class Extras(Body):
     """Extra options of questions; see `DecideOptions`."""
 
     x_form: FormName | None = None
+    x_effort: Effort = "default"
     x_calibration: AloneName | None = "contextual"
     x_orders: Annotated[int, Field(ge=1, le=_MAX_ORDERS)] | Literal["auto"] = 1
     x_instead: StrictBool = False
@@ -225,6 +226,7 @@ class Extras(Body):
         think = self.x_think
         return DecideOptions(
             form=self.x_form,
+            effort=self.x_effort,
             calibration=self.x_calibration,
             orders=self.x_orders,
             instead=self.x_instead,
@@ -236,5 +238,6 @@ class Extras(Body):
 def extras(answer: Answered[Any]) -> dict[str, Any]:
     """Return the extra fields of an answer."""
     more = {"x_instead": answer.instead, "x_thought": answer.thought, "x_other": getattr(answer, "other", None)}
+    more["x_profile"] = answer.profile
     given = {name: value for name, value in more.items() if value is not None}
     return {"x_mass": answer.mass, "x_calibration": answer.calibration, **given}

@@ -27,7 +27,7 @@ from token_trie.native.options import Options
 from token_trie.questions.decide import priors_of, read_questions
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form, FormAsked, FormView
-from token_trie.questions.options import DecideOptions, FormName
+from token_trie.questions.options import DecideOptions, Effort, FormName
 from token_trie.questions.question import Choice, Predicate, Question, Score, state_text
 from token_trie.questions.scores import LEAF_END, Reading, score_all
 from token_trie.sets.choices import ChoicesLike
@@ -56,6 +56,8 @@ class RowOptions(Options):
         For your own prompts, as for `choose`.
     form : {"unlisted", "listed", "letters", "both"} or Form, optional
         For a question, as for `decide`.
+    effort : {"fast", "default", "best"}
+        For a question, as for `decide`.
     orders : int
         For a question, as for `decide`.
     examples : Examples, optional
@@ -67,6 +69,7 @@ class RowOptions(Options):
     leaf_end: LeafEnd = "longest"
     leading_space: bool | None = None
     form: FormName | Form | None = None
+    effort: Effort = "default"
     orders: int = 1
     examples: Examples | None = None
 
@@ -80,14 +83,17 @@ class RowOptions(Options):
     def of_question(self, calibration: str = DEFAULT_NAME) -> DecideOptions:
         """Return the options of a question; ArgumentError if one is wrong."""
         named: Any = calibration
-        return DecideOptions(form=self.form, orders=self.orders, examples=self.examples, calibration=named)
+        return DecideOptions(
+            form=self.form, effort=self.effort, orders=self.orders, examples=self.examples, calibration=named
+        )
 
     def require_for(self, *, is_question: bool) -> None:
         """Raise ArgumentError if options of a question are given without one, or the other way round."""
         if is_question and (self.template or self.leaf_end != "longest" or self.leading_space is not None):
             raise ArgumentError("template, leaf_end and leading_space: go with choices behind prompts of one's own")
-        if not is_question and (self.columns or self.form is not None or self.orders != 1 or self.examples is not None):
-            raise ArgumentError("columns, form, orders and examples: go with a Choice, a Predicate or a Score")
+        own = (self.columns, self.form, self.effort, self.orders, self.examples)
+        if not is_question and own != ("", None, "default", 1, None):
+            raise ArgumentError("columns, effort, form, orders and examples: go with a Choice, a Predicate or a Score")
 
 
 class Row(NamedTuple):
@@ -325,5 +331,6 @@ if TYPE_CHECKING:  # by scripts/keywords
         leaf_end: LeafEnd
         leading_space: bool | None
         form: FormName | Form | None
+        effort: Effort
         orders: int
         examples: Examples | None
