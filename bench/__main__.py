@@ -48,7 +48,10 @@ def main(
     mode: Annotated[Mode | None, typer.Option(help="What to measure.")] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="smollm2 (49,152 tokens), gemma3 (262,144) or a GGUF file; may be repeated. Default: both."),
+        typer.Option(
+            help="smollm2 (49,152 tokens), gemma3 (262,144), qwen05 or qwen15 (Qwen2.5-Coder 0.5B and 1.5B Instruct, "
+            "fetched once) or a GGUF file; may be repeated. Default: the first two."
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Write the results to this JSON file and a plot beside it (.png).")

