@@ -62,6 +62,8 @@ class Form:
         of its number of tokens; or the log-probability itself if there is no prior.
     prior : bool
         Whether ``calibration="contextual"`` subtracts the scores of the options without a state.
+    weight : float
+        The weight of this form in a mean of several forms.
     negation : str, optional
         A Jinja template with the variable `instructions`, for the opposite of a `Predicate`. The answer is then the
         mean of the log-odds of both questions.
@@ -79,15 +81,17 @@ class Form:
     temperature: float = 1.0
     negation: str | None = None
     prior: bool = True
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         encode(self.template, "template")
         lookup(self.reads, _READS, "reads")
         check_flags(chat=self.chat, prior=self.prior)
         encode(self.absent, "absent")
-        check_numbers(temperature=self.temperature)
-        if not 0 < self.temperature < float("inf"):
-            raise ArgumentError(f"temperature: {self.temperature} is not above 0")
+        check_numbers(temperature=self.temperature, weight=self.weight)
+        for name, value in (("temperature", self.temperature), ("weight", self.weight)):
+            if not 0 < value < float("inf"):
+                raise ArgumentError(f"{name}: {value} is not above 0")
         if any(_fill(self.template, [_STATE, *probe]).count(_STATE) != 1 for probe in _PROBES):
             raise ArgumentError("template: it is to have the state, as it is, just once")
         if self.negation is not None:
@@ -402,7 +406,10 @@ class FormAsked(Asked):
         """Text of everything that decides the weights, except the model and option names."""
         views = [(view.instructions, [option.texts for option in view.options]) for view in self.views]
         before = [] if self.shots is None else [self.shots.digest]
-        forms = [{k: v for k, v in dataclasses.asdict(form).items() if k != "prior" or not v} for form in self.forms]
+        forms = [
+            {k: v for k, v in dataclasses.asdict(form).items() if (k, v) not in (("prior", True), ("weight", 1.0))}
+            for form in self.forms
+        ]
         return json.dumps([*forms, self.orders, views, *before], ensure_ascii=False)
 
     @property
@@ -485,7 +492,8 @@ class FormAsked(Asked):
         of_forms = dict[Form, list[Floats]]()
         for view, own, prior in zip(self.views, scored, priors, strict=False):
             of_forms.setdefault(view.form, []).append(view.weights(own, prior))
-        weights: Floats = np.mean([np.mean(of_views, axis=0) for of_views in of_forms.values()], axis=0)
+        means = [np.mean(of_views, axis=0) for of_views in of_forms.values()]
+        weights: Floats = np.average(means, axis=0, weights=[form.weight for form in of_forms])
         return weights
 
 

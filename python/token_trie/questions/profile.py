@@ -25,7 +25,7 @@ class Profile:
     name : str
         The name, which answers report.
     choice, predicate, score : tuple of Form
-        The forms of each type of question. Their log-weights are averaged. The first form is the best one alone, and
+        The forms of each type of question, whose log-weights are averaged. The first form is the best one alone, and
         does not list the options.
     """
 
@@ -61,14 +61,16 @@ Answer with one of the names above alone.""",
     prior=False,
 )
 
-_PLAIN, _BRIEFLY_RAW = FORMS["unlisted"], replace(_BRIEFLY, prior=False)
+_PLAIN, _LISTED, _BRIEFLY_RAW = FORMS["unlisted"], replace(FORMS["listed"], prior=False), replace(_BRIEFLY, prior=False)
 
 PROFILES = {
     profile.name: profile
     for profile in (
         Profile("plain", (_PLAIN,), (_PLAIN,), (_PLAIN,)),
         Profile("instruct", (_BRIEFLY,), (_PLAIN,), (_PLAIN,)),
-        Profile("large instruct", (_BRIEFLY, _FROM_LIST), (_PLAIN, _BRIEFLY_RAW), (_PLAIN,)),
+        Profile(
+            "large instruct", (replace(_BRIEFLY, weight=2.0), _FROM_LIST, _LISTED), (_PLAIN, _BRIEFLY_RAW), (_PLAIN,)
+        ),
     )
 }
 """Profiles by name.
@@ -78,7 +80,8 @@ plain
 instruct
     The same for choices, through the model's chat template. From 400 million parameters.
 large instruct
-    Choices are also listed, before the state, so that they are read once for many states. From a billion parameters.
+    The mean of three forms for choices: not listed, with the weight of the others together; listed before the state, so
+    that the list is read once for many states; and listed after it. From a billion parameters.
 """
 
 

@@ -172,9 +172,9 @@ class Calibrations:
         for file, one in self._loaded:
             try:
                 asked = _question(one.binding.asked)
-                if len(asked) < 3:
+                if len(asked) < 2:
                     raise CalibrationError("was fitted on prompts; a server answers questions")
-                if len(asked) > 3:
+                if len(asked) > 2:
                     raise CalibrationError("was fitted behind examples, which a server has not")
                 own = (fingerprint(llm), _core.llama_loaded(), one.binding.asked, one.classes, LEAF_END)
                 one.binding.require(type(one.binding)(*own))
@@ -196,9 +196,9 @@ class Calibrations:
 
 
 def _question(asked: str) -> list[object]:
-    """Return the form, orders and options of the question in a binding; empty for prompts."""
+    """Return the orders and options of the question in a binding, and its examples if any; empty for prompts."""
     try:
         read = json.loads(asked)
     except ValueError:
         return []
-    return read if isinstance(read, list) else []
+    return [part for part in read if not isinstance(part, dict)] if isinstance(read, list) else []  # without forms

@@ -54,7 +54,7 @@ class RowOptions(Options):
         For your own prompts, as for `choose`.
     leading_space : bool, optional
         For your own prompts, as for `choose`.
-    form : {"unlisted", "listed", "letters", "both"} or Form, optional
+    form : {"unlisted", "listed", "letters", "both"}, Form or tuple of Form, optional
         For a question, as for `decide`.
     effort : {"fast", "default", "best"}
         For a question, as for `decide`.
@@ -68,7 +68,7 @@ class RowOptions(Options):
     columns: str = ""
     leaf_end: LeafEnd = "longest"
     leading_space: bool | None = None
-    form: FormName | Form | None = None
+    form: FormName | Form | tuple[Form, ...] | None = None
     effort: Effort = "default"
     orders: int = 1
     examples: Examples | None = None
@@ -330,7 +330,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         columns: str
         leaf_end: LeafEnd
         leading_space: bool | None
-        form: FormName | Form | None
+        form: FormName | Form | tuple[Form, ...] | None
         effort: Effort
         orders: int
         examples: Examples | None

@@ -134,3 +134,19 @@ def test_the_text_of_a_handle_takes_no_question_before_it(tiny: Any) -> None:
         handle.prefill("The sky.")
         with pytest.raises(ArgumentError, match="before the state"):
             handle.decide(COLOUR, form=OPTIONS_FIRST)
+
+
+def test_a_form_counts_in_a_mean_by_its_weight(tiny: Any) -> None:
+    question = Choice("Which?", ["a", "b", "c"])
+    first, second = FORMS["unlisted"], FORMS["listed"]
+    alone = [
+        np.log(list(decide(tiny, "A state.", question, form=form).probabilities.values())) for form in (first, second)
+    ]
+    expected = np.exp(np.average(alone, axis=0, weights=[3, 1]))
+    mean = decide(tiny, "A state.", question, form=(replace(first, weight=3.0), second))
+    assert list(mean.probabilities.values()) == pytest.approx(expected / expected.sum(), abs=1e-5)
+
+
+def test_a_weight_is_above_zero() -> None:
+    with pytest.raises(ArgumentError, match="weight: 0"):
+        Form("{{ state }} {{ instructions }}", weight=0.0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,10 @@ import httpx
 import pytest
 from serving import Serving
 from token_trie import Calibration, Choice, Predicate, decide
+from token_trie.questions.decide import asked_of
+from token_trie.questions.form import FormAsked
+from token_trie.questions.options import FORMS, DecideOptions
+from token_trie.serve.calibrations import Calibrations
 
 TEAM = Choice("Which team?", {"billing": "yes Paris", "sales": None, "other_things": "Pizza"})
 BODY = {"type": "choice", "instructions": "Which team?", "criteria": dict(TEAM.options)}
@@ -56,6 +61,19 @@ def test_a_question_is_answered_by_what_was_fitted_on_it(
         ).json()
         # The same options in another order are another question.
         assert decided["answers"][0]["x_calibration"] == "contextual"
+
+
+def test_a_calibration_of_several_forms_is_taken(tiny: Any, tmp_path: Path) -> None:
+    forms = (FORMS["unlisted"], replace(FORMS["listed"], weight=2.0))
+    path = tmp_path / "team.json"
+    Calibration.fit(tiny, STATES, GOLD, TEAM, kind="bias", form=forms).save(path)
+    calibrations = Calibrations([path])
+    calibrations.load(tiny)
+    options = DecideOptions(form=forms)
+    asked = calibrations.apply(asked_of(TEAM, options, tiny), options)
+    assert isinstance(asked, FormAsked)
+    assert asked.calibrator is not None
+    assert asked.calibrator.binding is not None
 
 
 def test_a_file_that_fits_nothing_is_refused_when_the_server_starts(
