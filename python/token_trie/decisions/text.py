@@ -33,6 +33,14 @@ class FreeText:
     n_prompt: int
     """Tokens of the prompt."""
 
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def message(self) -> dict[str, str]:
+        """The assistant's message in OpenAI's format."""
+        return {"role": "assistant", "content": self.text}
+
 
 @dataclass(frozen=True)
 class TextRequest(Request[FreeText]):

@@ -174,6 +174,8 @@ class RecordRequest(Written[R]):
     fill: Callable[[Filling], R]
     lead: str = ""
     """Text at its beginning, which may contain control tokens after a thought."""
+    layout: Layout | None = None
+    """White space, unless the options give it; None: the model's own."""
 
     @property
     def draws(self) -> bool:
@@ -196,13 +198,14 @@ class BoundRecord(Bound[R]):
     def run(self, stream: Stream) -> R:
         """Generate the record into the stream's sequence, and restore the stream's grammar."""
         with stream.other_grammars():
-            return self.request.fill(Filling(stream, self.request.options, self.prefix, self.request.lead))
+            return self.request.fill(Filling(stream, self.request, self.prefix))
 
 
 class Filling:
     """The generation of one record."""
 
-    def __init__(self, stream: Stream, options: RecordOptions, prefix: Prefix, lead: str) -> None:
+    def __init__(self, stream: Stream, request: RecordRequest[Any], prefix: Prefix) -> None:
+        options, lead = request.options, request.lead
         self._started = time.perf_counter()
         self._thought = prefix.thought
         n_prompt = len(prefix.tokens)
@@ -219,7 +222,7 @@ class Filling:
         mode = options.mode or "exact"
         self.writer = Writer(stream, mode, options.settled(mode == "sampled"), options.max_nodes, prompt)
         self.writer.write(lead)
-        layout = None if options.indent == "auto" else Layout(options.indent)
+        layout = request.layout if options.indent == "auto" else Layout(options.indent)
         self.decoder = RecordDecoder(self.writer, layout, options.max_tokens, options.on_text)
 
     def finish(self) -> tuple[tuple[str, ...], RecordStats, str | None]:

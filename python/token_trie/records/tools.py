@@ -4,21 +4,27 @@ The template is read off the model's own chat template, by rendering a call with
 
     <tool_call>\n{"name": "N", "arguments": {"K": "V"}}\n</tool_call><|im_end|>
     |---- before -----|   |-- between --|   A      |--- after ---|
+
+With ``tool_choice="auto"`` the model writes text, which ends where a call begins.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_type_hints, overload
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_type_hints, overload
 
 from token_trie.decisions.options import RecordOptions
 from token_trie.decisions.run import run
+from token_trie.decisions.text import FreeText, TextRequest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.own_stream import n_ctx_of
+from token_trie.llama.text import TextOptions, tokenize_after
+from token_trie.native.checks import lookup
 from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.llama_facts import model_of
@@ -35,8 +41,12 @@ if TYPE_CHECKING:
 
     from token_trie.decisions.options import RecordKeywords
 
-_NAME, _ARGUMENTS = "tool_name_here", JSONObject(argument="value_here")
+_NAME, _CONTENT, _ARGUMENTS = "tool_name_here", "content_here", JSONObject(argument="value_here")
 ASKING = 'Answer with one call of these tools, as JSON of this form: {"name":…,"arguments":{…}}'
+OFFERING = (
+    'If one of these tools helps, answer with one call, as JSON of this form: {"name":…,"arguments":{…}}; '
+    "otherwise answer in plain text."
+)
 
 
 class CallTemplate(NamedTuple):
@@ -45,6 +55,10 @@ class CallTemplate(NamedTuple):
     before: str
     between: str
     after: str
+    after_text: str = "\n"
+    """As `before`, for a call after text of the same turn."""
+    layout: Layout | None = None
+    """White space of the arguments; None: the model's own."""
 
 
 def ask_for_tools(
@@ -53,11 +67,13 @@ def ask_for_tools(
     tools: Sequence[dict[str, Any]],
     n_ctx: int,
     *,
-    thinks: bool = False,
-) -> tuple[list[int], CallTemplate | None]:
-    """Return the tokens of a prompt that describes tools, and the call template; None for the default `PLAIN`.
+    writes_first: bool = False,
+    must: bool = True,
+) -> tuple[list[int], CallTemplate]:
+    """Return the tokens of a prompt that describes tools, and the call template.
 
-    The beginning of a call is part of the prompt, unless the model thinks first.
+    The beginning of a call is part of the prompt, unless the model writes something else first. `must`: whether the
+    model is asked for a call, if the template does not describe the tools itself.
 
     Raises
     ------
@@ -68,10 +84,11 @@ def ask_for_tools(
         raise ArgumentError("messages: not a list of chat messages")
     if not messages:
         raise ArgumentError("messages: none given")
-    given = for_template(llm, [_with_objects(message, f"messages[{i}]") for i, message in enumerate(messages)], tools)
+    read_messages = [_with_objects(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    given = for_template(llm, read_messages, tools, must=must)
     template = _template_with_tools(llm)
     if template is None:
-        return tokenize_prompt(llm, given, n_ctx), None
+        return tokenize_prompt(llm, given, n_ctx), PLAIN
     formatter = template(True)
     try:
         prompt = render(
@@ -84,8 +101,8 @@ def ask_for_tools(
     except Exception as error:
         raise ArgumentError(f"messages: the chat template refuses them: {error}") from error
     written = _template_of(llm, template(False), prompt.text, given, tools)
-    if written is None or thinks:
-        return tokenize_rendered(llm, prompt, n_ctx), written
+    if written is None or writes_first:
+        return tokenize_rendered(llm, prompt, n_ctx), written or PLAIN
     return tokenize_rendered(llm, prompt.followed_by(llm, written.before), n_ctx), written._replace(before="")
 
 
@@ -111,12 +128,15 @@ def _template_of(
     answer = {"role": "assistant", "content": "", "tool_calls": [call]}
     try:
         whole = render(messages=[*messages, answer], tools=list(tools)).prompt
+        after = render(messages=[*messages, {**answer, "content": _CONTENT}], tools=list(tools)).prompt
     except Exception:
         return None
+    after_text = after.removeprefix(prompt + _CONTENT).partition(_NAME)[0] if prompt + _CONTENT in after else None
     before, found, rest = whole.removeprefix(prompt).partition(_NAME)
-    between, found_too, after = rest.partition(str(_ARGUMENTS))
+    between, found_too, end = rest.partition(str(_ARGUMENTS))
     if whole.startswith(prompt) and found and found_too and between and not _has_control(llm, between):
-        return CallTemplate(before, between, _plain_beginning(llm, after))
+        known = {} if after_text is None else {"after_text": after_text}
+        return CallTemplate(before, between, _plain_beginning(llm, end), **known, layout=Layout(is_spaced=True))
     return None
 
 
@@ -181,7 +201,7 @@ def _function(call: Any) -> Any:
 
 
 def for_template(
-    llm: Llama, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
+    llm: Llama, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] = (), *, must: bool = True
 ) -> list[dict[str, Any]]:
     """Rewrite as text what the chat template does not support: tools, calls, results, system messages.
 
@@ -189,7 +209,7 @@ def for_template(
     """
     if _template_with_tools(llm) is None:
         messages = _calls_as_text(messages)
-        messages = tell_of_tools(messages, tools) if tools else messages
+        messages = tell_of_tools(messages, tools, must=must) if tools else messages
     if messages[0].get("role") == "system" and not _takes_system(llm):
         system, *rest = messages
         i = next((i for i, message in enumerate(rest) if message.get("role") == "user"), None)
@@ -260,9 +280,11 @@ def _joined(first: dict[str, Any], second: dict[str, Any], between: str) -> dict
     return {**second, "content": [{"type": "text", "text": before}, *content]}
 
 
-def tell_of_tools(messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Describe the tools in the system message."""
-    lines = [ASKING, *(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)]
+def tell_of_tools(
+    messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]], *, must: bool = True
+) -> list[dict[str, Any]]:
+    """Describe the tools in the system message, and ask for a call, or offer one."""
+    lines = [ASKING if must else OFFERING, *(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)]
     system = {"role": "system", "content": "\n".join(lines)}
     if messages[0].get("role") != "system":
         return [system, *messages]
@@ -398,8 +420,34 @@ def _untitled(schema: dict[str, Any]) -> dict[str, Any]:
 
 T = TypeVar("T")
 
-PLAIN = CallTemplate('{"name":"', '","arguments":', "}")
+PLAIN = CallTemplate('{"name":"', '","arguments":', "}", '\n{"name":"')
 """Template of a call if the model's chat template has none."""
+
+_TAGS = ("<tool_call>", "<tool_calls>", "<function_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>")
+"""Texts that begin a call in the templates of Qwen, Hermes, Mistral, Llama, Granite and Phi."""
+_OPENING = re.compile(r"(```\w*|<tools?>|\[|Action:)?\s*\Z")
+"""Text that models write before the JSON of a call."""
+
+
+def beginnings_of_calls(tools: Sequence[Tool], template: CallTemplate) -> list[str]:
+    """Return texts that begin a call of one of the tools; small models forget the tag, or write another."""
+    own = template.before.strip()
+    tags = dict.fromkeys([*_TAGS, own] if own and not own.startswith("{") else _TAGS)
+    names = [json.dumps(tool.name, ensure_ascii=False) for tool in tools]
+    lines = ("{", "{ ", "{\n  ", "{\n    ", "{\n\t")
+    return [
+        *tags,
+        *(f'{line}"{key}":{space}{name}' for name in names for line in lines for key in _KEYS for space in (" ", "")),
+        *(f"{before}{tool.name}{after}" for tool in tools for before, after in (("<function=", ""), ("[", "("))),
+    ]
+
+
+_KEYS = ("name", "function")
+
+
+def text_before(text: str) -> str:
+    """Return the text before a call, without a tag or fence that opens the call."""
+    return _OPENING.sub("", text).rstrip()
 
 
 @dataclass(frozen=True)
@@ -429,6 +477,8 @@ class ToolCall(Generic[T]):
         What the call cost.
     thought : str or None
         What the model wrote before the call, up to the marker; None without `think`.
+    content : str or None
+        Text that the model wrote before the call, with ``tool_choice="auto"``.
     ignored : tuple of str
         Keywords of the tool's schema that the arguments were not kept to, with the reason; only for a tool in OpenAI's
         format without ``"strict": true``.
@@ -446,6 +496,7 @@ class ToolCall(Generic[T]):
     stats: RecordStats | None = field(default=None, compare=False)
     thought: str | None = None
     ignored: tuple[str, ...] = ()
+    content: str | None = field(default=None, kw_only=True)
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:9], compare=False)
     type: str = "function"
 
@@ -457,6 +508,25 @@ class ToolCall(Generic[T]):
     def to_dict(self) -> dict[str, Any]:
         """Return the call as an item of OpenAI's ``tool_calls``."""
         return {"id": self.id, "type": self.type, "function": self.function}
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The assistant's message in OpenAI's format, for the messages of the next turn."""
+        return {"role": "assistant", "content": self.content, "tool_calls": [self.to_dict()]}
+
+    def result(self, value: object) -> dict[str, Any]:
+        """Return the message with a result of the call: a text, or a value that becomes JSON.
+
+        Raises
+        ------
+        ArgumentError
+            The value is not JSON.
+        """
+        try:
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ArgumentError(f"value: no JSON ({error}); give a text or a JSON value") from error
+        return {"role": "tool", "tool_call_id": self.id, "name": self.name, "content": text}
 
 
 def tool_request(
@@ -476,29 +546,77 @@ def tool_request(
         own = tool.name, json.loads(text), value, tool.given, text
         return ToolCall(*own, probability, decoder.probabilities, *filling.finish(), ignored=tool.ignored)
 
-    return RecordRequest(options, fill, template.before)
+    return RecordRequest(options, fill, template.before, template.layout)
+
+
+def call_after_text(
+    llm: Llama, prompt: list[int], text: FreeText, template: CallTemplate
+) -> tuple[list[int], CallTemplate, str | None]:
+    """Return the tokens and template of a call after a prompt and text that ended where a call begins.
+
+    The third is the text before the call; None if there is none.
+    """
+    content, kept = text_before(text.text), []
+    with lease(llm):
+        vocab = vocab_of(llm)
+        if content:
+            encoded = content.encode()
+            ends = range(len(text.tokens), -1, -1)
+            n = next(n for n in ends if encoded.startswith(vocab.detokenize(text.tokens[:n])))
+            kept = text.tokens[:n]
+            rest = encoded[len(vocab.detokenize(kept)) :]
+        lead = template.after_text if content else template.before
+        begin = rest if content else b""
+        n_kept, more = tokenize_after(vocab, [*prompt, *kept], begin + lead.encode())
+    return [*prompt, *kept][:n_kept] + more, template._replace(before=""), content or None
 
 
 @overload
 def choose_tool(
-    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[type[T]], **options: Unpack[RecordKeywords]
+    llm: Llama,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[object],
+    *,
+    tool_choice: Literal["auto"],
+    **options: Unpack[RecordKeywords],
+) -> ToolCall[Any] | FreeText: ...
+@overload
+def choose_tool(
+    llm: Llama,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[type[T]],
+    *,
+    tool_choice: Literal["required"] = ...,
+    **options: Unpack[RecordKeywords],
 ) -> ToolCall[T]: ...
 @overload
 def choose_tool(
     llm: Llama,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] | Sequence[Callable[..., Any]],
+    *,
+    tool_choice: Literal["required"] = ...,
     **options: Unpack[RecordKeywords],
 ) -> ToolCall[dict[str, Any]]: ...
 @overload
 def choose_tool(
-    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[RecordKeywords]
+    llm: Llama,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[object],
+    *,
+    tool_choice: Literal["required"] = ...,
+    **options: Unpack[RecordKeywords],
 ) -> ToolCall[Any]: ...
 @takes(RecordOptions)
 def choose_tool(
-    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[RecordKeywords]
-) -> ToolCall[Any]:
-    """Let the model call one of several tools.
+    llm: Llama,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[object],
+    *,
+    tool_choice: Literal["required", "auto"] = "required",
+    **options: Unpack[RecordKeywords],
+) -> ToolCall[Any] | FreeText:
+    """Let the model call one of several tools, or answer in text.
 
     Parameters
     ----------
@@ -513,13 +631,18 @@ def choose_tool(
         names are the tools' names; or functions whose parameters have type hints. The docstring of a class or function
         is the tool's description, and ``Annotated[…, pydantic.Field(description=…)]`` describes a parameter. Classes
         and functions need the extra ``records``.
+    tool_choice : {"required", "auto"}
+        "required": the answer is a call. "auto": the model writes text, of up to `max_tokens`; where it begins a call,
+        in the format of its chat template or another of those that models use, the text ends and the call follows.
     **options
         Those of `RecordOptions`.
 
     Returns
     -------
-    ToolCall
-        Nothing is called: ``call.tool(**call.value)`` calls a function.
+    ToolCall or FreeText
+        Nothing is called: ``call.tool(**call.value)`` calls a function. With "auto", `FreeText` if the model calls
+        nothing. `message` of both is the assistant's message in OpenAI's format. For the next turn, append it to the
+        messages, and after a call `ToolCall.result`: only what is new is then evaluated.
 
     Raises
     ------
@@ -529,16 +652,30 @@ def choose_tool(
     Notes
     -----
     If the model's chat template supports tools, it describes them to the model, and the call is written in its format.
-    Otherwise, this is added to the system message: "Answer with one call of these tools, as JSON of this form:", the
-    form ``{"name":…,"arguments":{…}}``, and each tool's function as one line of JSON. The call has this form. Calls and
-    results in the messages are then text in turns of the assistant and the user. If the template has no system message,
-    as Gemma 2's, its text begins the first turn of the user.
+    Otherwise, this is added to the system message: "Answer with one call of these tools, as JSON of this form:" (with
+    "auto": "If one of these tools helps, answer with one call, as JSON of this form: …; otherwise answer in plain
+    text."), the form ``{"name":…,"arguments":{…}}``, and each tool's function as one line of JSON. The call has this
+    form. Calls and results in the messages are then text in turns of the assistant and the user. If the template has no
+    system message, as Gemma 2's, its text begins the first turn of the user.
 
     Arguments of calls in the messages are JSON objects, or the text of one, as OpenAI has them. The template gets an
     object.
     """
     given, found = RecordOptions.read("choose_tool", options), read_tools(tools)
-    shown = [tool.shown for tool in found]
+    is_free = lookup(tool_choice, {"required": 0, "auto": 1}, "tool_choice") > 0
+    if is_free and given.think is not None:
+        raise ArgumentError('think: goes with tool_choice="required"; with "auto" a model thinks in its text')
+    shown, writes_first = [tool.shown for tool in found], is_free or given.think is not None
     with lease(llm):
-        tokens, template = ask_for_tools(llm, messages, shown, n_ctx_of(llm), thinks=given.think is not None)
-    return run(llm, tokens, tool_request(found, given, template or PLAIN))
+        tokens, template = ask_for_tools(
+            llm, messages, shown, n_ctx_of(llm), writes_first=writes_first, must=not is_free
+        )
+    if not is_free:
+        return run(llm, tokens, tool_request(found, given, template))
+    drawn = vars(given.settled(given.mode == "sampled")) | {"seed": given.seed}
+    text_options = TextOptions(**drawn, stop=beginnings_of_calls(found, template))
+    text = run(llm, tokens, TextRequest(llm, given.max_tokens, text_options))
+    if text.stop_string is None:
+        return text
+    tokens, template, content = call_after_text(llm, tokens, text, template)
+    return replace(run(llm, tokens, tool_request(found, given, template)), content=content)

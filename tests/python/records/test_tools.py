@@ -11,7 +11,7 @@ import jsonschema
 import pydantic
 import pytest
 from token_trie import ArgumentError, StreamHandle, Think, ToolCall, achoose_tool, choose_tool
-from token_trie.records.tools import ASKING, ask_for_tools, read_tools
+from token_trie.records.tools import ASKING, PLAIN, ask_for_tools, read_tools
 
 MESSAGES = [{"role": "user", "content": "Is it warm in Rome?"}]
 WEATHER = {
@@ -86,7 +86,7 @@ def test_a_template_without_tools_is_told_of_them_in_the_system_message(smollm2:
     text = smollm2.detokenize(tokens, special=True).decode()
     lines = "\n".join(json.dumps(t["function"]) for t in TOOLS)
     assert f"<|im_start|>system\nBe brief.\n{ASKING}\n{lines}<|im_end|>" in text
-    assert form is None
+    assert form == PLAIN
 
 
 def test_a_template_with_tools_tells_of_them_and_gives_the_form(templated: Any) -> None:
@@ -94,7 +94,6 @@ def test_a_template_with_tools_tells_of_them_and_gives_the_form(templated: Any) 
     text = templated.detokenize(tokens, special=True).decode()
     assert json.dumps(TOOLS) in text
     assert text.endswith('<|im_start|>assistant\n<tool_call>\n{"name": "')
-    assert form is not None
     assert (form.before, form.between, form.after) == ("", '", "arguments": ', "}\n</tool_call>")
     call = choose_tool(templated, MESSAGES, TOOLS, mode="greedy")
     jsonschema.validate(call.arguments, parameters_of(call.name))
@@ -103,8 +102,7 @@ def test_a_template_with_tools_tells_of_them_and_gives_the_form(templated: Any) 
 def test_a_call_of_the_templates_own_form_follows_the_thought(templated: Any) -> None:
     think = Think("</think>", max_tokens=4)
     call = choose_tool(templated, MESSAGES, TOOLS, mode="greedy", think=think)
-    prompt, form = ask_for_tools(templated, MESSAGES, TOOLS, 1024, thinks=True)
-    assert form is not None
+    prompt, form = ask_for_tools(templated, MESSAGES, TOOLS, 1024, writes_first=True)
     with StreamHandle(templated) as stream:
         stream.prefill(prompt)
         thought = stream.text(4)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -23,7 +23,17 @@ from token_trie.llama.text import TextOptions
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lifetime import lease
 from token_trie.records.fill import read_template, record_request
-from token_trie.records.tools import PLAIN, CallTemplate, Tool, ask_for_tools, read_tools, tell_of_tools, tool_request
+from token_trie.records.tools import (
+    PLAIN,
+    CallTemplate,
+    Tool,
+    ask_for_tools,
+    beginnings_of_calls,
+    call_after_text,
+    read_tools,
+    tell_of_tools,
+    tool_request,
+)
 from token_trie.serve.completions.requests import (
     Allowed,
     ByGrammar,
@@ -178,6 +188,8 @@ class Finished:
     logprobs: list[OfToken] | None = None
     call: dict[str, Any] | None = None
     """The call of a tool."""
+    written: FreeText | None = None
+    """The text, if it is free."""
     more: dict[str, Any] = field(default_factory=dict)
     """Extra fields."""
 
@@ -267,7 +279,7 @@ class ConstrainedPrompt:
             stream.end(found.text)
         logprobs = await self._logprobs(engine, noted[0].tokens, found.tokens)
         why = "length" if found.stop == "max_tokens" else "stop"
-        return Finished(found.text, why, found.n_prompt, n_cached, len(found.tokens), logprobs)
+        return Finished(found.text, why, found.n_prompt, n_cached, len(found.tokens), logprobs, written=found)
 
     async def _logprobs(self, engine: Engine, prompt: list[int], tokens: list[int]) -> list[OfToken] | None:
         if self.n_alternatives is None:
@@ -387,8 +399,8 @@ def _n_begun(end: str, stop: str) -> int:
     return 0
 
 
-_N_PROBED = 4
-"""Number of tokens that distinguish a call from a text."""
+_N_PROBED, _N_NAMED = 4, 32
+"""Number of tokens that distinguish most texts from a call, and within which a call names its tool."""
 
 
 @dataclass(frozen=True)
@@ -403,38 +415,49 @@ class Calling:
 
     async def __call__(self, engine: Engine, index: int, on_text: OnText | None) -> Finished:
         """Return the answer."""
-        tokens, template = await engine.on_worker(lambda: self._prompt(engine.llm, engine.n_ctx, thinks=True))
-        if self.otherwise is not None and not await self._begins_a_call(engine, tokens, template):
-            asked = self.otherwise
-            constrained = ConstrainedPrompt(
-                lambda _: tokens, asked.constraint, asked.place, asked.sampling, None, asked.stops
+        must = self.otherwise is None
+        tokens, template = await engine.on_worker(lambda: self._prompt(engine.llm, engine.n_ctx, must=must))
+        content = None
+        if self.otherwise is not None:
+            begins = beginnings_of_calls(self.tools, template)
+            text = await self._begin(engine, tokens, begins)
+            if text is None:
+                stops = begins if self.otherwise.constraint == ByGrammar() else ()
+                stops = (*self.otherwise.stops, *stops)
+                asked = replace(self.otherwise, prompt=lambda _: tokens, n_alternatives=None, stops=stops)
+                finished = await asked(engine, index, on_text)
+                text = finished.written
+                if text is None or text.stop_string not in begins:
+                    return finished
+            prompt, begun = tokens, text
+            tokens, template, content = await engine.on_worker(
+                lambda: call_after_text(engine.llm, prompt, begun, template)
             )
-            return await constrained(engine, index, on_text)
         options = record_options(self.shape, index, None)
-
-        def call() -> Any:
-            tokens, template = self._prompt(engine.llm, engine.n_ctx, thinks=False)
-            return run(engine.llm, tokens, tool_request(self.tools, options, template))
-
-        made = await engine.alone(call)
+        made = await engine.alone(lambda: run(engine.llm, tokens, tool_request(self.tools, options, template)))
         more = {"x_probability": made.probability, **notes_of(made.truncated, made.ignored)}
-        return Finished("", "tool_calls", made.stats.n_prompt, 0, made.stats.n_tokens, call=made.to_dict(), more=more)
+        stats, call = made.stats, made.to_dict()
+        assert stats is not None
+        return Finished(content or "", "tool_calls", stats.n_prompt, 0, stats.n_tokens, call=call, more=more)
 
-    def _prompt(self, llm: Llama, n_ctx: int, *, thinks: bool) -> tuple[list[int], CallTemplate]:
+    def _prompt(self, llm: Llama, n_ctx: int, *, must: bool) -> tuple[list[int], CallTemplate]:
         shown = [tool.shown for tool in self.tools]
         with lease(llm):
             if not has_chat_template(llm):
-                return tokenize_prompt(llm, plain(tell_of_tools(self.turns, shown)), n_ctx), PLAIN
-            tokens, template = ask_for_tools(llm, self.turns, shown, n_ctx, thinks=thinks)
-            return tokens, template or PLAIN
+                told = tell_of_tools(self.turns, shown, must=must)
+                return tokenize_prompt(llm, plain(told), n_ctx), PLAIN
+            return ask_for_tools(llm, self.turns, shown, n_ctx, writes_first=not must, must=must)
 
-    async def _begins_a_call(self, engine: Engine, tokens: list[int], template: CallTemplate) -> bool:
-        request = TextRequest(engine.llm, _N_PROBED, TextOptions(temperature=0.0))
-        found = await engine.read(lambda: (tokens, request))
-        with lease(engine.llm):
-            begin = vocab_of(engine.llm).detokenize(found.tokens, True).decode(errors="ignore").strip()
-        call = template.before.strip()
-        return bool(begin) and (call.startswith(begin) or begin.startswith(call))
+    async def _begin(self, engine: Engine, tokens: list[int], begins: list[str]) -> FreeText | None:
+        """Return the beginning of the best text if it is a call."""
+        for n_tokens in (_N_PROBED, _N_NAMED):
+            request = TextRequest(engine.llm, n_tokens, TextOptions(temperature=0.0, stop=begins))
+            text = await engine.run(tokens, request)
+            if text.stop_string is not None:
+                return text
+            if text.text.lstrip()[:1] not in ("", *"{[<`"):
+                break
+        return None
 
 
 def read_calling(shape: ChatRequest, turns: list[dict[str, Any]], otherwise: ConstrainedPrompt) -> Calling | None:

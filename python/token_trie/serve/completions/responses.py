@@ -81,7 +81,7 @@ class Chat:
     def _choice(self, index: int, answer: Finished) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
         if answer.call is not None:
-            message |= {"content": None, "tool_calls": [answer.call]}
+            message |= {"content": answer.text or None, "tool_calls": [answer.call]}
         return {"index": index, "message": message, **self._end(answer)}
 
     def _chunk(self, index: int, delta: dict[str, Any], answer: Finished | None = None) -> dict[str, Any]:
