@@ -192,7 +192,8 @@ def _with_objects(message: Mapping[str, Any], position: str) -> dict[str, Any]:
         except ArgumentError as error:
             raise ArgumentError(f"{at}.function.arguments: {error}") from None
         made.append({**call, "function": function} if "function" in call else function)
-    return {**message, "tool_calls": made} if made else dict(message)
+    # Without text as ``""``, as in `_template_of`: some templates write None.
+    return {**message, "content": message.get("content") or "", "tool_calls": made} if made else dict(message)
 
 
 def _function(call: Any) -> Any:

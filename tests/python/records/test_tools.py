@@ -11,7 +11,17 @@ import jsonschema
 import pydantic
 import pytest
 from token_trie import ArgumentError, StreamHandle, Think, ToolCall, achoose_tool, choose_tool
-from token_trie.records.tools import ASKING, PLAIN, ask_for_tools, read_tools
+from token_trie.decisions.text import FreeText
+from token_trie.llama.own_stream import chooser
+from token_trie.records.tools import (
+    ASKING,
+    PLAIN,
+    CallTemplate,
+    ask_for_tools,
+    beginnings_of_calls,
+    read_tools,
+    text_before,
+)
 
 MESSAGES = [{"role": "user", "content": "Is it warm in Rome?"}]
 WEATHER = {
@@ -110,6 +120,72 @@ def test_a_call_of_the_templates_own_form_follows_the_thought(templated: Any) ->
         stream.append(f"</think>{form.before}")
         beside = stream.choose([tool["function"]["name"] for tool in TOOLS], probabilities=True)
         assert beside.probability(call.name) > 0.7 * max(beside.probabilities)  # of close ones, batches decide
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_auto_answers_with_a_call_or_in_text_as_the_model_begins(templated: Any, begun: bool) -> None:
+    asked = "Repeat after me: " + ('{"name": "stop", "arguments": {}}' if begun else "hello")
+    answer = choose_tool(templated, [{"role": "user", "content": asked}], TOOLS, tool_choice="auto", max_tokens=12)
+    prompt, form = ask_for_tools(templated, [{"role": "user", "content": asked}], TOOLS, 2048, writes_first=True)
+    with StreamHandle(templated) as stream:
+        stream.prefill(prompt)
+        written = stream.text(12, stop=beginnings_of_calls(read_tools(TOOLS), form))
+    if written.stop_string is None:
+        assert isinstance(answer, FreeText)
+        assert answer.message == {"role": "assistant", "content": written.text}
+    else:
+        assert isinstance(answer, ToolCall)
+        assert (answer.content or "") == text_before(written.text)
+
+
+def test_the_next_turn_evaluates_only_what_is_new(templated: Any) -> None:
+    messages: list[Any] = [{"role": "user", "content": "Is it warm in Rome?"}]
+    before = 0
+    for _ in range(3):
+        call = choose_tool(templated, messages, TOOLS, mode="greedy", max_tokens=8)
+        with chooser(templated) as stream:
+            evaluated, written = stream.tokens, call.stats.n_prompt
+        messages += [call.message, call.result({"degrees": 21})]
+        again, _ = ask_for_tools(templated, messages, TOOLS, 2048, writes_first=True)
+        n_same = next((i for i, (a, b) in enumerate(zip(evaluated, again, strict=False)) if a != b), len(evaluated))
+        assert n_same >= len(evaluated) - 1, "the template writes the call as it was written"
+        assert written > before
+        before = written
+    assert messages[1]["tool_calls"] == [{**messages[1]["tool_calls"][0], "type": "function"}]
+    assert messages[2] == {
+        "role": "tool",
+        "tool_call_id": messages[1]["tool_calls"][0]["id"],
+        "name": messages[1]["tool_calls"][0]["function"]["name"],
+        "content": '{"degrees": 21}',
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        ('Sure.\n<tool_call>\n{"name": "stop"', "Sure."),
+        ('```json\n{\n  "name": "stop"', ""),
+        ('{"name":"stop"', ""),
+        ("[stop(", ""),
+        ("<function=stop>", ""),
+        ('{"name": "Anna"', None),
+        ("You can stop(the car)", None),
+    ],
+)
+def test_calls_begin_as_models_write_them(text: str, begins: str | None) -> None:
+    stops = beginnings_of_calls(read_tools([tool("stop")]), CallTemplate("<tool_call>\n", '", "arguments": ', "}"))
+    found = [text.index(stop) for stop in stops if stop in text]
+    assert (text_before(text[: min(found)]) if found else None) == begins
+
+
+def test_what_goes_not_with_auto_is_named(smollm2: Any) -> None:
+    with pytest.raises(ArgumentError, match="think: goes with tool_choice"):
+        choose_tool(smollm2, MESSAGES, TOOLS, tool_choice="auto", think=Think())
+    with pytest.raises(ArgumentError, match="tool_choice: 'maybe' is none of 'required', 'auto'"):
+        choose_tool(smollm2, MESSAGES, TOOLS, tool_choice="maybe")  # type: ignore[call-overload]
+    call = choose_tool(smollm2, MESSAGES, [tool("stop")])
+    with pytest.raises(ArgumentError, match="value: no JSON"):
+        call.result(object())
 
 
 def test_a_call_on_the_handle_is_part_of_its_sequence(smollm2: Any) -> None:
