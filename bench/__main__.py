@@ -34,6 +34,7 @@ class Mode(str, Enum):
     strict_trie_ffi = "strict-trie-ffi"
     score = "score"
     record = "record"
+    tools = "tools"
     mask = "mask"
     many = "many"
     questions = "questions"
@@ -94,6 +95,9 @@ def main(
 
     [bold]record[/bold]: 100 tool calls with their arguments and 63 records, beside llama-cpp-python's grammar of the
     schema and llguidance with its fast-forward tokens.
+
+    [bold]tools[/bold]: 50 requests and 12 tools, beside two ways of llama-cpp-python; some need none; and the turn
+    after a call (qwen05, qwen15).
 
     [bold]mask[/]: masks for batches of 1 to 256 rows, of 30 to 1,000,000 members: bits filled on the host beside
     xgrammar and llguidance, and applied; tensors on a torch device; prefix_allowed_tokens_fn of transformers.

@@ -52,6 +52,11 @@ def test_the_python_of_the_page_on_python_runs_from_top_to_bottom(capsys: pytest
     assert printed[-1] == "Paris, of course | Paris"
 
 
+def test_the_loop_of_the_page_on_tools_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    run(DOCS / "tools.md")
+    assert capsys.readouterr().out.startswith("user Do I need an umbrella in Oslo?\nassistant ")
+
+
 def test_the_python_of_the_engines_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     run(DOCS / "engines.md")
     assert capsys.readouterr().out == "[7]\n[2 9]\n"
