@@ -24,7 +24,7 @@ from token_trie.llama.stream import Generation, Stream, StreamState
 from token_trie.llama.text import Text, TextOptions, append, write_text
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
-from token_trie.questions.decide import QuestionsRequest, read_questions
+from token_trie.questions.decide import decide_after
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import Choice, Predicate, Question, Score, state_text
 from token_trie.records.fill import Record, read_template, record_request
@@ -432,7 +432,7 @@ class StreamHandle(TextHandle):
         """
         read = DecideOptions.read("decide", options)
         text = None if state is None else state_text(state)
-        return run_behind(self._stream, QuestionsRequest(text, read_questions(questions, read), read))
+        return decide_after(self._stream, text, questions, read)
 
     def explain(
         self,

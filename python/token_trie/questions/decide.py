@@ -5,26 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, overload
 
-from token_trie.decisions.bound_choices import Reader
-from token_trie.decisions.calibration import (
-    BatchPrior,
-    Binding,
-    Calibrator,
-    Mean,
-    fingerprint,
-    over_rows,
-    refuse_over_rows,
-)
+from token_trie.decisions.calibration import BatchPrior, Binding, Mean, fingerprint, over_rows, refuse_over_rows
 from token_trie.decisions.many import windows
-from token_trie.decisions.run import Bound, Many, Prefix, Request
+from token_trie.decisions.run import Many, run
 from token_trie.decisions.think import Think
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
 from token_trie.llama.batch import Batch, Sequential
@@ -47,80 +36,23 @@ from token_trie.questions.scores import (
     Scored,
     mean_of,
     priors_of_means,
-    remembered,
     score_all,
     score_alone,
     score_in,
-    score_texts,
     with_scored,
-    write_in,
+    write_line,
     written,
 )
 from token_trie.questions.trained import TrainedAsked, trained_of
 from token_trie.sets.control_tokens import tokens_of
-from token_trie.sets.prompt import check_length, first_token, tokenize_text
+from token_trie.sets.lru import Memory
+from token_trie.sets.prompt import chat_handler_of, check_length, first_token, tokenize_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from token_trie.decisions.run import OnError
     from token_trie.questions.options import DecideKeywords
-
-
-class Respondent(ABC):
-    """Reads questions about one state; errors are those of `decide`."""
-
-    @property
-    @abstractmethod
-    def known(self) -> dict[object, Any]:
-        """Remembered facts of the model."""
-
-    @abstractmethod
-    def reading(self, view: QuestionView) -> Reading:
-        """Return the reading of a view for the state."""
-
-    @abstractmethod
-    def prior(self, view: QuestionView, absent: str | None) -> Scored:
-        """Return the scores of a view's texts about a state without content; None: the form's own."""
-
-    @abstractmethod
-    def score(self, reading: Reading) -> Scored:
-        """Score texts."""
-
-    @abstractmethod
-    def written(self, reading: Reading) -> str:
-        """Return the line that the model writes without a constraint, or its beginning."""
-
-
-class OfLlama(Respondent):
-    """A Llama's model that reads about one state."""
-
-    def __init__(self, llm: Llama, state: str, options: DecideOptions) -> None:
-        self._llm = llm
-        self._state = state
-        self._is_reproducible = options.reproducible
-
-    @property
-    def known(self) -> dict[object, Any]:
-        """Remembered facts of the model."""
-        return attachment(self._llm).known
-
-    def reading(self, view: QuestionView) -> Reading:
-        """Return the reading of a view for the state."""
-        return view.reading(self._llm, self._state)
-
-    def prior(self, view: QuestionView, absent: str | None) -> Scored:
-        """Return the scores of a view's texts about a state without content, remembered if possible."""
-        reading = view.reading(self._llm, absent).tokenized(self._llm)
-        return remembered(self.known, reading, lambda: self.score(reading), is_reproducible=self._is_reproducible)
-
-    def score(self, reading: Reading) -> Scored:
-        """Score texts, reproducibly if requested."""
-        return (score_alone if self._is_reproducible else score_texts)(self._llm, reading)
-
-    def written(self, reading: Reading) -> str:
-        """Return the line that the model writes without a constraint, or its beginning."""
-        return written(self._llm, reading.prompt)
 
 
 def asked_of(question: Question, options: DecideOptions, llm: Llama | None) -> Asked:
@@ -159,6 +91,10 @@ def _in_form(question: Question, options: DecideOptions, llm: Llama | None) -> F
 
 
 K = TypeVar("K")
+A = TypeVar("A")
+R = TypeVar("R")
+T = TypeVar("T")
+_Asked: TypeAlias = "dict[str | None, Asked]"
 
 
 class Thoughts:
@@ -199,7 +135,188 @@ def lead_of(answer: Answered[Any]) -> float:
     return best[1] - best[0] if len(best) > 1 else 1.0
 
 
-T = TypeVar("T")
+_Priors: TypeAlias = "dict[K, list[Scored | None]]"
+"""For each question, the scores of each view's texts without a state; None where not needed."""
+
+
+class ReadStep(NamedTuple):
+    """A view of a question that a model has to read, about the state or without one."""
+
+    name: Any
+    """Name of the question."""
+    view: QuestionView
+    kind: Literal["state", "prior", "line"]
+    """"prior": to be read about a state without content; "line": the line is wanted that the model writes by itself."""
+    absent: str | None = None
+    """With "prior": that state; None is the form's own."""
+    asked: Asked | None = None
+    """With "state": the question, which says what its answer needs."""
+    think: Think | None = None
+
+    def reading(self, llm: Llama, state: str) -> Reading:
+        """Return the reading of a Llama's model."""
+        return self.wanting(self.view.reading(llm, self.absent if self.kind == "prior" else state))
+
+    def wanting(self, reading: Reading) -> Reading:
+        """Return a reading of the view with all that the answer needs."""
+        return reading if self.asked is None else replace(self.asked.wanting(reading), think=self.think)
+
+
+Asking: TypeAlias = "Generator[list[ReadStep], Sequence[Any], R]"
+"""Yields steps that may be read at once, is sent their scores or lines, and returns the result."""
+
+
+def answering(
+    asked: Mapping[K, Asked],
+    options: DecideOptions,
+    known: dict[object, Any],
+    priors: _Priors[K] | None = None,
+    make: Callable[[K, list[Scored], list[Scored | None]], A] | None = None,
+) -> Asking[dict[K, A]]:
+    """Answer prepared questions about a state: the only order of work, whoever reads the steps.
+
+    Parameters
+    ----------
+    known : dict
+        Remembered facts of the model.
+    priors : dict, optional
+        Scores without a state; by default they are among the first steps.
+    make : callable, optional
+        Makes an answer of a question's scores and priors; by default `Asked.answer`.
+    """
+    answer: Any = make or partial(_answer, asked)
+
+    def read(names: list[K], think: Think | None) -> Asking[dict[K, A]]:
+        nonlocal priors
+        scored: dict[K, list[Scored]] = {name: [] for name in names}
+        unsure = names
+        while unsure:
+            # First, because they would replace the state in a sequence.
+            steps = prior_steps(asked) if priors is None else []
+            n_priors = len(steps)
+            for name in unsure:
+                views = asked[name].views[len(scored[name]) :]
+                views = views[:1] if options.orders == "auto" else views
+                steps += [ReadStep(name, view, "state", asked=asked[name], think=think) for view in views]
+            results = yield steps
+            if priors is None:
+                priors = priors_in(asked, results[:n_priors])
+            for step, result in zip(steps[n_priors:], results[n_priors:], strict=True):
+                scored[step.name].append(result)
+            unsure = [
+                name
+                for name in unsure
+                if len(scored[name]) < len(asked[name].views) and not asked[name].is_sure(scored[name], priors[name])
+            ]
+        assert priors is not None  # because there is a question
+        return {name: answer(name, scored[name], priors[name]) for name in names}
+
+    answers = yield from read(list(asked), None)
+    if options.think is not None:
+        close: Any = answers
+        answers |= yield from read(to_think_about(known, options.think, close), options.think)
+    if options.instead:
+        lines = yield [ReadStep(name, one.views[0], "line") for name, one in asked.items()]
+        changed: Any = zip(answers.items(), lines, strict=True)
+        answers = {name: replace(one, instead=line) for (name, one), line in changed}
+    return answers
+
+
+def _answer(
+    asked: Mapping[K, Asked], name: K, scored: Sequence[Scored], priors: Sequence[Scored | None]
+) -> Answered[Any]:
+    try:
+        return asked[name].answer(scored, priors)
+    except TokenTrieError as error:
+        raise naming(name, error) from error
+
+
+def naming(name: object, error: TokenTrieError) -> TokenTrieError:
+    """Return an error of a question with its name before the message."""
+    if name is None or not isinstance(error, (ArgumentError, VocabularyError, ContextError)):
+        return error
+    return type(error)(f"questions[{name!r}]: {error}")
+
+
+def prior_steps(asked: Mapping[K, Asked]) -> list[ReadStep]:
+    """Return the steps of `priors_in`."""
+    return [
+        ReadStep(name, view, "prior", absent)
+        for name, one in asked.items()
+        for view in one.views
+        for absent in one.absent(view)
+    ]
+
+
+def priors_in(asked: Mapping[K, Asked], results: Sequence[Scored]) -> _Priors[K]:
+    """Return the priors in the scores of `prior_steps`."""
+    left = iter(results)
+    return {
+        name: [mean_of([next(left) for _ in one.absent(view)]) for view in one.views] for name, one in asked.items()
+    }
+
+
+def drive(asking: Asking[R], read: Callable[[ReadStep], Any]) -> R:
+    """Read the steps one after the other; an error names the question."""
+
+    def named(step: ReadStep) -> Any:
+        try:
+            return read(step)
+        except TokenTrieError as error:
+            own = naming(step.name, error)
+            if own is error:
+                raise
+            raise own from error
+
+    try:
+        steps = next(asking)
+        while True:
+            steps = asking.send([named(step) for step in steps])
+    except StopIteration as end:
+        result: R = end.value
+        return result
+
+
+def _read_by(llm: Llama, known: dict[object, Any], state: str, options: DecideOptions, step: ReadStep) -> Any:
+    """Read a step with a Llama's model; priors are remembered."""
+    if step.kind == "line":
+        return written(llm, step.reading(llm, state).prompt)
+    if step.kind == "state":
+        return _score(llm, step.reading(llm, state), options)
+    reading = prior_reading(llm, known, step)
+    return remembered(known, reading, options, lambda: _score(llm, reading, options))
+
+
+def _score(llm: Llama, reading: Reading, options: DecideOptions) -> Scored:
+    return score_alone(llm, reading) if options.reproducible else run(llm, reading.prompt, reading)
+
+
+_KEPT = 1024
+
+
+def prior_reading(llm: Llama, known: dict[object, Any], step: ReadStep) -> Reading:
+    """Return the tokenized reading of a view without a state, remembered if possible."""
+    view = step.view
+    assert isinstance(view, FormView)  # because others have no prior
+    spells = llm.tokenizer_, chat_handler_of(llm) if view.form.chat else None
+    memory: Memory[tuple[Reading, Any]] = _memory(known, "readings without a state")
+    # By identity; the objects are kept, so that no others get their ids.
+    shots = None if view.shots is None else view.shots.digest
+    key = view.form, view.instructions, view.options, view.offset, shots, step.absent, *map(id, spells)
+    return memory.get(key, 1, lambda: (step.reading(llm, "").tokenized(llm), spells))[0]
+
+
+def remembered(
+    known: dict[object, Any], reading: Reading, options: DecideOptions, make: Callable[[], Scored]
+) -> Scored:
+    """Return the scores of a tokenized reading, remembered if possible; the least recently used are forgotten."""
+    memory: Memory[Scored] = _memory(known, "question priors")
+    return memory.get((reading.digest, options.reproducible), 1, make)
+
+
+def _memory(known: dict[object, Any], name: str) -> Memory[Any]:
+    found: Memory[Any] = known[name] if name in known else known.setdefault(name, Memory(_KEPT, _KEPT))
+    return found
 
 
 @overload
@@ -261,38 +378,14 @@ def decide(llm: Llama, state: object, questions: object, **options: Unpack[Decid
     but a `Predicate` or a `Score` hardly better than chance. Measure on rows with known answers.
     """
     read = DecideOptions.read("decide", options)
-    return answer_about(llm, state, read_questions(questions, read, llm), read)
+    return _about(llm, state, read_questions(questions, read, llm), read)
 
 
-def answer_about(llm: Llama, state: object, asked: dict[str | None, Asked], options: DecideOptions) -> Any:
-    """Answer prepared questions."""
-    return answers_of(OfLlama(llm, state_text(state), options), asked, options)
-
-
-def answers_of(who: Respondent, asked: dict[str | None, Asked], options: DecideOptions) -> Any:
-    """Answer prepared questions; errors as of `decide`."""
+def _about(llm: Llama, state: object, asked: dict[str | None, Asked], options: DecideOptions) -> Any:
     refuse_over_rows(options.calibration)
-    priors = _priors(who.prior, asked)  # first, because they would replace the state in the sequence
-
-    def answer(name: str | None, think: Think | None = None) -> Answered[Any]:
-        one, scored = asked[name], list[Scored]()
-        with naming(name):
-            for view in one.views:
-                reading = one.wanting(who.reading(view))._replace(think=think)
-                scored.append(who.score(reading))
-                if one.is_sure(scored, priors[name]):
-                    break
-            return one.answer(scored, priors[name])
-
-    answers = {name: answer(name) for name in asked}
-    if options.think is not None:
-        for name in to_think_about(who.known, options.think, answers):
-            answers[name] = answer(name, options.think)
-    if options.instead:
-        for name, one in asked.items():
-            with naming(name):
-                answers[name] = replace(answers[name], instead=who.written(who.reading(one.views[0])))
-    return named(answers)
+    known = attachment(llm).known
+    asking: Asking[dict[str | None, Answered[Any]]] = answering(asked, options, known)
+    return named(drive(asking, partial(_read_by, llm, known, state_text(state), options)))
 
 
 def named(answers: dict[str | None, Answered[Any]]) -> Any:
@@ -325,8 +418,10 @@ def read_questions(questions: object, options: DecideOptions, llm: Llama | None 
         if not isinstance(question, (Choice, Predicate, Score)):
             kind = type(question).__name__
             raise ArgumentError(f"questions[{name!r}]: {kind} where Choice, Predicate or Score belongs")
-        with naming(name):
+        try:
             asked[name] = asked_of(question, options.of(name), llm)
+        except TokenTrieError as error:
+            raise naming(name, error) from error
     return asked
 
 
@@ -337,140 +432,82 @@ def _check_named(options: DecideOptions, names: Container[object]) -> None:
                 raise ArgumentError(f"examples[{name!r}]: there is no question of that name")
 
 
-def priors_of(
-    llm: Llama, asked: dict[str | None, Asked], options: DecideOptions
-) -> dict[str | None, list[Scored | None]]:
+def priors_of(llm: Llama, asked: dict[str | None, Asked], options: DecideOptions) -> _Priors[str | None]:
     """Return the scores of the texts of each question's views without a state; None where not needed."""
-    return _priors(OfLlama(llm, "", options).prior, asked)
+    return drive(_priors(asked), partial(_read_by, llm, attachment(llm).known, "", options))
 
 
-def _priors(
-    prior: Callable[[QuestionView, str | None], Scored], asked: dict[str | None, Asked]
-) -> dict[str | None, list[Scored | None]]:
-    priors: dict[str | None, list[Scored | None]] = {}
-    for name, one in asked.items():
-        with naming(name):
-            priors[name] = [mean_of([prior(view, absent) for absent in one.absent(view)]) for view in one.views]
-    return priors
+def _priors(asked: dict[str | None, Asked]) -> Asking[_Priors[str | None]]:
+    return priors_in(asked, (yield prior_steps(asked)))
 
 
-@contextmanager
-def naming(name: str | None) -> Iterator[None]:
-    """Put a question's name before the message of an error."""
-    try:
-        yield
-    except (ArgumentError, VocabularyError, ContextError) as error:
-        if name is None:
-            raise
-        raise type(error)(f"questions[{name!r}]: {error}") from error
-
-
-@dataclass(frozen=True, eq=False)
-class QuestionsRequest(Request[Any]):
-    """Questions about the text of a handle, or about a state after it."""
-
-    state: str | None
-    asked: dict[str | None, Asked]
-    options: DecideOptions
-
-    def bind(self, reader: Reader, prefix: Prefix) -> _BoundQuestions:
-        """Bind them to the text; each question is tokenized later, when it is read."""
-        return _BoundQuestions(prefix.tokens, self)
-
-
-@dataclass(frozen=True, eq=False)
-class _BoundQuestions(Bound[Any]):
-    tokens: list[int]
-    request: QuestionsRequest
-
-    def run(self, stream: Stream) -> Any:
-        options = self.request.options
-        standing = _OfStream(stream, self.tokens, self.request.state, options)
-        answers = answers_of(standing, self.request.asked, options)
-        stream.prefill(self.tokens)
-        return answers
-
-
-class _OfStream(Respondent):
-    """Reads about the text of a stream, whose sequence changes with each reading."""
-
-    def __init__(self, stream: Stream, tokens: list[int], state: str | None, options: DecideOptions) -> None:
-        self._stream = stream
-        self._llm = stream.llm
-        self._tokens = tokens
-        self._state = state
-        self._is_reproducible = options.reproducible
-        if options.reproducible and self._llm is None:
+def decide_after(stream: Stream, state: str | None, questions: object, options: DecideOptions) -> Any:
+    """Answer questions about a stream's text, or about a state after it; errors as of `StreamHandle.decide`."""
+    asked = read_questions(questions, options)
+    with stream.transaction() as before:
+        if not before:
+            raise ArgumentError("nothing to answer behind: prefill first")
+        refuse_over_rows(options.calibration)
+        if options.reproducible and stream.llm is None:
             raise ArgumentError("reproducible: for handles on a Llama, and this one is on a file")
-
-    @property
-    def known(self) -> dict[object, Any]:
-        """Remembered facts of the model."""
-        return self._stream.with_model(lambda _, known: known)
-
-    def reading(self, view: QuestionView) -> Reading:
-        """Return the reading of a view after the stream's text."""
-        formed = _formed(view)
-        return Reading(self._behind(self._tokens, formed, self._state), formed.weighing.texts)
-
-    def prior(self, view: QuestionView, absent: str | None) -> Scored:
-        """Return the scores without a state's content: after the stream's text, or alone if that is the state."""
-        formed = _formed(view)
-        texts, absent = formed.weighing.texts, formed.form.absent if absent is None else absent
-        if self._state is not None:
-            return self.score(Reading(self._behind(self._tokens, formed, absent), texts))
-        alone = Reading(self._alone(formed, absent), texts)
-        return remembered(
-            self.known,
-            alone,
-            lambda: self._score(alone, is_beside=True),
-            is_reproducible=self._is_reproducible,
-        )
-
-    def score(self, reading: Reading) -> Scored:
-        """Score texts, reproducibly if requested."""
-        return self._score(reading, is_beside=False)
-
-    def written(self, reading: Reading) -> str:
-        """Return the line that the model writes without a constraint, or its beginning."""
-        return write_in(self._stream, reading)
-
-    def _score(self, reading: Reading, *, is_beside: bool) -> Scored:
-        if self._is_reproducible and self._llm is not None:
-            return score_alone(self._llm, reading)
-        return score_in(self._stream, reading, is_beside=is_beside)
-
-    def _alone(self, view: FormView, state: str) -> list[int]:
-        put = _put(view, state)
-        if self._llm is not None:
-            return self._stream.tokenize(put)
-        return self._stream.with_vocab(lambda vocab: [first_token(vocab), *_spelled(vocab, put, b"")])
-
-    def _behind(self, before: list[int], view: FormView, state: str | None) -> list[int]:
-        """Return the tokens of the stream's text, with a question and its state, if any, after it."""
-        put, llm = _put(view, state), self._llm
-        if llm is None:
-            n_kept, more = self._stream.with_vocab(
-                lambda vocab: join_after(vocab, before, lambda lead: _spelled(vocab, put, lead))
-            )
-            return before[:n_kept] + more
-        with lease(llm):
-            check_length(llm, put.encode(), self._stream.n_ctx_max)
-            rendered = put.render(llm)
-
-            def tokenize(lead: bytes) -> list[int]:
-                whole = rendered.preceded_by(llm, lead.decode(errors="surrogateescape"))
-                return tokens_of(llm, whole, lambda text: llm.tokenize(text, add_bos=False, special=True))
-
-            n_kept, more = join_after(vocab_of(llm), before, tokenize)
-            return before[:n_kept] + more
+        known = stream.with_model(lambda _, known: known)
+        asking: Asking[dict[str | None, Answered[Any]]] = answering(asked, options, known)
+        answers = drive(asking, partial(_read_after, stream, before, state, options))
+        stream.prefill(before)
+        stream.splice(stream.raw_state.n_tokens, [])  # a grammar restarts
+        stream.clear_span()
+        return named(answers)
 
 
-def _formed(view: QuestionView) -> FormView:
+def _read_after(stream: Stream, before: list[int], state: str | None, options: DecideOptions, step: ReadStep) -> Any:
+    """Read a step about a stream's text, or about a state after it; the stream's sequence changes."""
+    view = step.view
     assert isinstance(view, FormView)  # because the questions were read for a stream
     if view.shots is not None:
         raise ArgumentError("examples: stand before a state, and what stands on a handle stands there already")
-    return view
+    absent = view.form.absent if step.absent is None else step.absent
+    if step.kind == "prior" and state is None:  # the text is the state, and is left out
+        alone = Reading(_tokens_alone(stream, view, absent), view.weighing.texts)
+        known = stream.with_model(lambda _, known: known)
+        return remembered(known, alone, options, lambda: _score_after(stream, alone, options, is_beside=True))
+    tokens = _tokens_after(stream, before, view, absent if step.kind == "prior" else state)
+    if step.kind == "line":
+        return write_line(stream, tokens)
+    reading = step.wanting(Reading(tokens, view.weighing.texts))
+    return _score_after(stream, reading, options, is_beside=False)
+
+
+def _score_after(stream: Stream, reading: Reading, options: DecideOptions, *, is_beside: bool) -> Scored:
+    if options.reproducible and stream.llm is not None:
+        return score_alone(stream.llm, reading)
+    return score_in(stream, reading, is_beside=is_beside)
+
+
+def _tokens_alone(stream: Stream, view: FormView, state: str) -> list[int]:
+    put = _put(view, state)
+    if stream.llm is not None:
+        return stream.tokenize(put)
+    return stream.with_vocab(lambda vocab: [first_token(vocab), *_spelled(vocab, put, b"")])
+
+
+def _tokens_after(stream: Stream, before: list[int], view: FormView, state: str | None) -> list[int]:
+    """Return the tokens of the stream's text, with a question and its state, if any, after it."""
+    put, llm = _put(view, state), stream.llm
+    if llm is None:
+        n_kept, more = stream.with_vocab(
+            lambda vocab: join_after(vocab, before, lambda lead: _spelled(vocab, put, lead))
+        )
+        return before[:n_kept] + more
+    with lease(llm):
+        check_length(llm, put.encode(), stream.n_ctx_max)
+        rendered = put.render(llm)
+
+        def tokenize(lead: bytes) -> list[int]:
+            whole = rendered.preceded_by(llm, lead.decode(errors="surrogateescape"))
+            return tokens_of(llm, whole, lambda text: llm.tokenize(text, add_bos=False, special=True))
+
+        n_kept, more = join_after(vocab_of(llm), before, tokenize)
+        return before[:n_kept] + more
 
 
 def _put(view: FormView, state: str | None) -> Put:
@@ -545,14 +582,17 @@ def decide_many(
 
     def find(batch: Batch | Sequential) -> Iterator[tuple[int, Any]]:
         is_timed = read.think is not None and read.think.seconds is not None
-        together = over_rows(read.calibration)
-        if together is not None:
-            return enumerate(map(_named, _over_rows(llm, batch, states, asked, together)))
+        if over_rows(read.calibration) is not None:
+            return enumerate(map(_named, _over_rows(llm, batch, states, asked, read)))
         if read.reproducible or read.instead or read.orders == "auto" or is_timed:
             return enumerate(_one_by_one(llm, states, asked, read))
         return enumerate(map(_named, _together(llm, batch, states, asked, read)))
 
     return many.results(find)
+
+
+def _named(answers: dict[str | None, Any] | TokenTrieError) -> Any:
+    return answers if isinstance(answers, TokenTrieError) else named(answers)
 
 
 def _check_over_rows(options: DecideOptions, asked: _Asked) -> None:
@@ -574,19 +614,24 @@ def _one_by_one(
 ) -> Iterator[Any]:
     for state in states:
         try:
-            yield answer_about(llm, state, asked, options)
+            yield _about(llm, state, asked, options)
         except (ArgumentError, VocabularyError, ContextError) as error:
             yield error
 
 
-def _named(answers: dict[str | None, Any] | TokenTrieError) -> Any:
-    return answers if isinstance(answers, TokenTrieError) else named(answers)
+class _Row(NamedTuple):
+    """A state under way, and the steps that its answers wait for."""
+
+    state: object
+    asking: Asking[dict[str | None, Any]]
+    steps: list[ReadStep]
 
 
-_Asked: TypeAlias = dict["str | None", Asked]
-_Priors: TypeAlias = dict["str | None", "list[Scored | None]"]
-_Job: TypeAlias = tuple[object, "list[str | None]", "Think | None"]
-"""A state, the names of one or more questions about it, and how to think first."""
+def _rows(states: Iterable[object], begin: Callable[[], Asking[dict[str | None, Any]]]) -> Iterator[_Row]:
+    for state in states:
+        asking = begin()
+        yield _Row(state, asking, next(asking))
+
 
 _WINDOW = 64
 """Number of states that are answered before close answers are thought about."""
@@ -595,97 +640,73 @@ _WINDOW = 64
 def _together(
     llm: Llama, batch: Batch | Sequential, states: Iterable[object], asked: _Asked, options: DecideOptions
 ) -> Iterator[Any]:
-    priors = priors_of(llm, asked, options)
+    priors, known = priors_of(llm, asked, options), attachment(llm).known
+    rows = _rows(states, lambda: answering(asked, options, known, priors))
     if options.think is None:
-        yield from _read(llm, batch, ((state, list(asked), None) for state in states), asked, priors)
+        yield from _read(llm, batch, rows)
         return
-    left = iter(states)
-    while window := list(itertools.islice(left, _WINDOW)):
-        answered = list(_read(llm, batch, ((state, list(asked), None) for state in window), asked, priors))
-        yield from _thought(llm, batch, window, answered, asked, priors, options.think)
-
-
-def _over_rows(
-    llm: Llama, batch: Batch | Sequential, states: Iterable[object], asked: _Asked, calibrator: Calibrator
-) -> Iterator[Any]:
-    """Answer in windows of states; the prior is the mean over all states so far."""
-    over = {name: one.over_rows(calibrator) for name, one in asked.items()}
-    means = {name: [Mean()] * len(one.views) for name, one in asked.items()}
-    scored = _scored(llm, batch, ((state, list(asked), None) for state in states), asked)
-    for window in windows(scored, calibrator.window or 1):
-        for row in window:
-            for name, results in row.items():
-                means[name] = [with_scored(mean, one) for mean, one in zip(means[name], results, strict=True)]
-        priors = {name: priors_of_means(of_views) for name, of_views in means.items()}
-        yield from (_answers(over, row, priors) for row in window)
-
-
-def _thought(
-    llm: Llama,
-    batch: Batch | Sequential,
-    states: list[object],
-    answered: list[Any],
-    asked: _Asked,
-    priors: _Priors,
-    think: Think,
-) -> Iterator[Any]:
-    """Answer again, with a thought, about states whose answers are close; yield the answers about all states."""
-    known = attachment(llm).known
-    again = [[] if isinstance(one, TokenTrieError) else to_think_about(known, think, one) for one in answered]
-    jobs = ((state, names, think) for state, names in zip(states, again, strict=True) if names)
-    thoughts = _read(llm, batch, jobs, asked, priors)
-    for answers, names in zip(answered, again, strict=True):
-        if not names:
-            yield answers
-        else:
-            thought = next(thoughts)
-            yield thought if isinstance(thought, TokenTrieError) else {**answers, **thought}
+    for window in windows(rows, _WINDOW):
+        first = list(_read(llm, batch, window))
+        then = _read(llm, batch, (one for one in first if isinstance(one, _Row)))
+        yield from (next(then) if isinstance(one, _Row) else one for one in first)
 
 
 def _read(
-    llm: Llama, batch: Batch | Sequential, jobs: Iterable[_Job], asked: _Asked, priors: _Priors
-) -> Iterator[dict[str | None, Any] | TokenTrieError]:
-    """Answer about states in order; yield the answers about each, or an error."""
-    return (_answers(asked, scored, priors) for scored in _scored(llm, batch, jobs, asked))
-
-
-def _scored(
-    llm: Llama, batch: Batch | Sequential, jobs: Iterable[_Job], asked: _Asked
-) -> Iterator[dict[str | None, list[Scored | TokenTrieError]]]:
-    """Score questions about states in order."""
-    under_way: deque[list[str | None]] = deque()
+    llm: Llama, batch: Batch | Sequential, rows: Iterable[_Row]
+) -> Iterator[dict[str | None, Any] | TokenTrieError | _Row]:
+    """Read the steps of many states together; yield, in order, their answers or errors, or what they wait for next."""
+    under_way: deque[_Row] = deque()
 
     def readings() -> Iterator[Callable[[], Reading]]:
-        for state, names, think in jobs:
-            under_way.append(names)
-            for name in names:
-                one = asked[name]
-                yield from (partial(_reading, llm, one, view, state, think) for view in one.views)
+        for row in rows:
+            under_way.append(row)
+            yield from (partial(_reading, llm, row.state, step) for step in row.steps)
 
     results = score_all(llm, batch, readings())
     for first in results:
-        left = itertools.chain([first], results)
-        yield {name: list(itertools.islice(left, len(asked[name].views))) for name in under_way.popleft()}
+        row = under_way.popleft()
+        yield _sent(row, [first, *itertools.islice(results, len(row.steps) - 1)])
 
 
-def _reading(llm: Llama, asked: Asked, view: QuestionView, state: object, think: Think | None) -> Reading:
-    return asked.wanting(view.reading(llm, state_text(state)))._replace(think=think)
+def _reading(llm: Llama, state: object, step: ReadStep) -> Reading:
+    return step.reading(llm, state_text(state))
 
 
-def _answers(
-    asked: _Asked, scored: dict[str | None, list[Scored | TokenTrieError]], priors: _Priors
-) -> dict[str | None, Any] | TokenTrieError:
-    answers: dict[str | None, Any] = {}
-    for name, results in scored.items():
-        try:
-            with naming(name):
-                answers[name] = asked[name].answer([_require(one) for one in results], priors[name])
-        except TokenTrieError as error:
-            return error
-    return answers
+def _sent(row: _Row, results: list[Scored | TokenTrieError]) -> dict[str | None, Any] | TokenTrieError | _Row:
+    for step, result in zip(row.steps, results, strict=True):
+        if isinstance(result, TokenTrieError):
+            own = naming(step.name, result)
+            own.__cause__ = None if own is result else result
+            return own
+    try:
+        return row._replace(steps=row.asking.send(results))
+    except StopIteration as end:
+        answers: dict[str | None, Any] = end.value
+        return answers
+    except TokenTrieError as error:
+        return error
 
 
-def _require(scored: Scored | TokenTrieError) -> Scored:
-    if isinstance(scored, TokenTrieError):
-        raise scored
-    return scored
+def _over_rows(
+    llm: Llama, batch: Batch | Sequential, states: Iterable[object], asked: _Asked, options: DecideOptions
+) -> Iterator[Any]:
+    """Answer in windows of states; the prior is the mean over all states so far."""
+    calibrator = over_rows(options.calibration)
+    assert calibrator is not None  # otherwise this is not called
+    over = {name: one.over_rows(calibrator) for name, one in asked.items()}
+    means = {name: [Mean()] * len(one.views) for name, one in asked.items()}
+    none: _Priors[str | None] = {name: [None] * len(one.views) for name, one in asked.items()}
+    rows = _rows(states, lambda: answering(asked, options, {}, none, lambda name, scored, priors: scored))
+    for window in windows(_read(llm, batch, rows), calibrator.window or 1):
+        for row in window:
+            for name, scored in row.items() if isinstance(row, dict) else ():
+                means[name] = [with_scored(mean, one) for mean, one in zip(means[name], scored, strict=True)]
+        priors = {name: priors_of_means(of_views) for name, of_views in means.items()}
+        yield from (_weighed(over, row, priors) if isinstance(row, dict) else row for row in window)
+
+
+def _weighed(asked: _Asked, scored: dict[str | None, Any], priors: _Priors[str | None]) -> Any:
+    try:
+        return {name: _answer(asked, name, of_views, priors[name]) for name, of_views in scored.items()}
+    except TokenTrieError as error:
+        return error

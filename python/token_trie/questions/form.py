@@ -25,7 +25,7 @@ from token_trie.questions.answer import Answered, QuestionStats, make_answer
 from token_trie.questions.examples import Examples, Shot, Shots
 from token_trie.questions.question import NONE_OF_THESE, Choice, Option, Predicate, Question, text_of
 from token_trie.questions.scores import Asked, QuestionView, Reading, Scored
-from token_trie.sets.control_tokens import Rendered, read, render
+from token_trie.sets.control_tokens import Rendered, may_become_control, read, render
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Form:
         shots : sequence of Shot
             Their positions refer to the given options.
         """
-        answers = self.texts(options)
+        answers = self.texts(options) if shots else []
         answered = [(shot.state, answers[shot.position][0]) for shot in shots]
         if not (self.chat and has_chat_template(llm)):
             return Put(self.template, state, instructions, options, answered)
@@ -166,6 +166,8 @@ class Put(Filled):
 
     def render(self, llm: Llama) -> Rendered:
         """Return the prompt with the template's own text marked apart from data."""
+        if not may_become_control(llm, self._data):
+            return Rendered(str(self), None)
 
         def template(data: list[str], mark: str) -> Rendered:
             return read(llm, _fill_after(self.template, data, self._n_answered), mark)
@@ -283,7 +285,10 @@ class Weighing:
         return shares
 
 
-def shared(weights: Floats) -> Floats:
+_weighing = lru_cache(64)(Weighing)
+
+
+def softmax(weights: Floats) -> Floats:
     """Return the softmax of log-weights; uniform if none is finite."""
     if not np.isfinite(weights.max()):
         weights = np.zeros_like(weights)
@@ -338,7 +343,7 @@ class FormView(QuestionView):
     def weighing(self) -> Weighing:
         """The mapping of texts to options."""
         texts = self.form.texts(self.listed)
-        return Weighing(texts[len(texts) - self.offset :] + texts[: len(texts) - self.offset])
+        return _weighing((*texts[len(texts) - self.offset :], *texts[: len(texts) - self.offset]))
 
     @property
     def text(self) -> str:
@@ -388,7 +393,7 @@ class FormAsked(Asked):
             return ()
         return calibrator.prompts  # type: ignore[return-value] # of a question they are states
 
-    @property
+    @cached_property
     def _takes_scores(self) -> bool:
         return self.calibrator is None or self.calibrator.needs_scores
 
@@ -399,7 +404,7 @@ class FormAsked(Asked):
     def wanting(self, reading: Reading) -> Reading:
         """Return a reading of a view with the outputs that the answer needs."""
         with_state = self.calibrator is not None and self.calibrator.needs_state
-        return reading._replace(with_state=with_state, with_scores=self._takes_scores)
+        return replace(reading, with_state=with_state, with_scores=self._takes_scores)
 
     @property
     def asked(self) -> str:
@@ -470,7 +475,7 @@ class FormAsked(Asked):
             kind = "fitted" if calibrator.binding is not None else "raw" if is_raw else calibrator.kind
         assert weights is not None  # because either the scores or the calibrator give them
         calibration: Any = kind
-        answer = make_answer(self.question, shared(weights), mass, calibration, stats, scored[0].thought)
+        answer = make_answer(self.question, softmax(weights), mass, calibration, stats, scored[0].thought)
         return replace(answer, profile=self.profile)
 
     def is_sure(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> bool:

@@ -8,19 +8,20 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
+from functools import cached_property, partial
+from typing import Any, Final, NoReturn, TypeAlias
 
 import numpy as np
 
 from token_trie.arrays import Floats, States
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_finite, reader_of
 from token_trie.decisions.calibration import Calibrator, Mean
-from token_trie.decisions.run import Admission, Bound, Plan, PlanStep, Prefix, Request, Thought, read_on, run
+from token_trie.decisions.run import Admission, Bound, Plan, PlanStep, Prefix, Request, Thought, drive, read_on
 from token_trie.decisions.think import Think, think_first
 from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import Batch, Sequential
-from token_trie.llama.query import Answer, LeafEnd, Query
+from token_trie.llama.own_stream import chooser
+from token_trie.llama.query import LeafEnd, Query
 from token_trie.llama.reproducible import reproducible
 from token_trie.llama.stream import Stream
 from token_trie.llama.text import TextOptions, write_text
@@ -28,45 +29,11 @@ from token_trie.native.core import Llama
 from token_trie.native.lifetime import lease
 from token_trie.questions.answer import Answered
 from token_trie.sets.choices import Choices
-from token_trie.sets.lru import Memory
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 
 LEAF_END: Final[LeafEnd] = "longest"
 """The rule of `choose`: texts that nest exclude each other, so that their probabilities can be added and compared."""
-
-
-class Reading(NamedTuple):
-    """A query for the model: the probability of each of several texts after a prompt."""
-
-    prompt: Prompt
-    texts: tuple[str, ...]
-    think: Think | None = None
-    """How to think before the texts; None: not at all."""
-    labels: tuple[int, ...] = ()
-    """Single tokens to score instead of texts."""
-    with_state: bool = False
-    """Whether the hidden state after the prompt is needed."""
-    with_scores: bool = True
-    """Whether the probabilities are needed."""
-
-    def tokenized(self, llm: Llama) -> Reading:
-        """Return it with the tokens of the prompt instead of its text."""
-        with lease(llm):
-            return self._replace(prompt=reader_of(llm).tokenize(self.prompt))
-
-    @property
-    def digest(self) -> str:
-        """Digest of a tokenized reading: the prompt's tokens, and the texts or tokens that are scored after them."""
-        evaluated = json.dumps([list(self.prompt), self.texts, self.labels])
-        return hashlib.sha256(evaluated.encode()).hexdigest()
-
-    @property
-    def request(self) -> ScoredRequest:
-        """The request after the prompt."""
-        if not self.with_scores:
-            return StateRequest(self.think)
-        return TextsRequest(self.texts, self.think, self.labels, self.with_state)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +55,77 @@ class Scored:
     """The thought before the texts."""
     state: States | None = None
     """The hidden state after the prompt, if requested."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reading(Request[Scored]):
+    """A request for the probability of each of several texts after a prompt."""
+
+    prompt: Prompt
+    texts: tuple[str, ...]
+    think: Think | None = None
+    """How to think before the texts; None: not at all."""
+    labels: tuple[int, ...] = ()
+    """Single tokens to score instead of texts."""
+    with_state: bool = False
+    """Whether the hidden state after the prompt is needed."""
+    with_scores: bool = True
+    """Whether the probabilities are needed."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are sampled."""
+        return self.think is not None
+
+    def tokenized(self, llm: Llama) -> Reading:
+        """Return it with the tokens of the prompt instead of its text."""
+        with lease(llm):
+            return replace(self, prompt=reader_of(llm).tokenize(self.prompt))
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of a tokenized reading: the prompt's tokens, and the texts or tokens that are scored after them."""
+        evaluated = json.dumps([list(self.prompt), self.texts, self.labels])
+        return hashlib.sha256(evaluated.encode()).hexdigest()
+
+    def bind(self, reader: Reader, prefix: Prefix) -> BoundReading:
+        """Bind the texts to their prompt."""
+        if not self.with_scores:
+            return BoundReading(prefix.tokens, None, prefix.thought_text)
+        choices = _set_of(self.labels) if self.labels else Choices(self.texts, self.texts)
+        return BoundReading(*bind(reader, prefix.tokens, choices), prefix.thought_text, self.with_state)
+
+
+def _set_of(labels: tuple[int, ...]) -> TokenTrie:
+    return TokenTrie.from_sequences({str(i): [token] for i, token in enumerate(labels)})
+
+
+@dataclass(frozen=True, eq=False)
+class BoundReading(Bound[Scored]):
+    """Texts after a prompt."""
+
+    tokens: list[int]
+    choices: BoundChoices[str] | None
+    """None if only the hidden state is needed."""
+    thought: str | None
+    with_state: bool = False
+
+    def plan(self, *, is_beside: bool = False) -> Plan[Scored]:
+        """Score the texts; `is_beside` is that of `PlanStep`."""
+        choices, n_prompt = self.choices, len(self.tokens)
+        if choices is None:
+            answer, none = (yield PlanStep(self.tokens, Query("state"))), np.zeros(0)
+            return Scored(none, none, math.nan, n_prompt, 0, self.thought, answer.state)
+        query = Query("scores", choices.trie, leaf_end=LEAF_END, with_state=self.with_state)
+        answer = yield PlanStep(self.tokens, query, is_beside)
+        of_leaves = answer.logprobs
+        check_finite(of_leaves)
+        lengths = np.diff(choices.trie.core.arrays()[1]).astype(np.float64)
+        mass, leaf_of = math.fsum(np.exp(of_leaves)), choices.leaf_of
+        if leaf_of is not None:
+            of_leaves, lengths = (of_leaves - np.log(np.maximum(np.bincount(leaf_of), 1)))[leaf_of], lengths[leaf_of]
+        state = answer.state if len(answer.state) else None
+        return Scored(of_leaves, lengths, mass, n_prompt, int(answer.figures.n_evaluated), self.thought, state)
 
 
 def mean_of(scored: Sequence[Scored]) -> Scored | None:
@@ -112,46 +150,34 @@ def priors_of_means(means: Sequence[Mean]) -> list[Scored | None]:
     return [Scored(value, np.ones_like(value), math.nan, 0, 0) for value in values if value is not None]
 
 
-def score_texts(llm: Llama, reading: Reading) -> Scored:
-    """Score texts; a beginning that the prompt shares with the previous prompt is not evaluated again.
-
-    Raises
-    ------
-    ArgumentError, VocabularyError, ContextError, BusyError, CancelledError
-        As for `score`.
-    """
-    return run(llm, reading.prompt, reading.request)
-
-
 def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
     """Score texts after a prompt that becomes the stream's sequence; with is_beside, the sequence does not change."""
     tokens, thought = stream.tokenize(reading.prompt), None
     if reading.think is not None:
         stream.prefill(tokens)
-        thought = think_first(stream, reading.think)
+        thought = Thought(think_first(stream, reading.think), 0.0)
         tokens = stream.tokens
-    prefix = Prefix(tokens, thought=None if thought is None else Thought(thought, 0.0))
-    request = reading._replace(think=None).request
-    bound = read_on(stream, lambda reader: request.bind(reader, prefix))
-    return bound.run_beside(stream) if is_beside and isinstance(bound, BoundTexts) else bound.run(stream)
+    bound = read_on(stream, lambda reader: reading.bind(reader, Prefix(tokens, thought=thought)))
+    return drive(bound.plan(is_beside=is_beside), stream)
 
 
 def score_alone(llm: Llama, reading: Reading) -> Scored:
     """Score each text by itself, so that its score does not depend on the other texts, bit by bit.
 
-    Errors are those of `score_texts`.
+    Errors are those of `score`.
     """
     with lease(llm):
         reader = reader_of(llm)
         prefix = Prefix(reader.tokenize(reading.prompt))
-        parts = [TextsRequest((text,)) for text in reading.texts] or [
-            TextsRequest((), None, (t,)) for t in reading.labels
+        parts = [Reading("", (text,)) for text in reading.texts] or [
+            Reading("", (), None, (t,)) for t in reading.labels
         ]
     context = reproducible(llm)
     sequences, scores = list[_Sequence](), list[Floats]()
     for part in parts:
         with lease(llm):
             bound = part.bind(reader, prefix)  # by itself: other texts may change the prompt's last tokens
+        assert bound.choices is not None  # because its scores are needed
         sequences.append((len(bound.tokens), tuple(bound.choices.trie[0].tokens)))
         scores += context.score(bound.tokens, [sequences[-1][1]])
     logprobs = np.array([of_tokens.sum() for of_tokens in scores]) + _ends(sequences, scores)
@@ -187,12 +213,12 @@ def score_all(
         yield result
 
 
-def _asked(make: Callable[[], Reading]) -> tuple[Prompt, Callable[[], ScoredRequest]]:
+def _asked(make: Callable[[], Reading]) -> tuple[Prompt, Callable[[], Reading]]:
     try:
         reading = make()
     except TokenTrieError as error:
         return "", partial(_raise, error)
-    return reading.prompt, lambda: reading.request
+    return reading.prompt, lambda: reading
 
 
 def _raise(error: TokenTrieError) -> NoReturn:
@@ -201,143 +227,20 @@ def _raise(error: TokenTrieError) -> NoReturn:
 
 def written(llm: Llama, prompt: Prompt) -> str:
     """Return the line that the model writes after a prompt, or its beginning; a line break for a blank line."""
-    return run(llm, prompt, _LineRequest())
+    with lease(llm):
+        tokens = reader_of(llm).tokenize(prompt)
+    with chooser(llm) as stream:
+        return write_line(stream, tokens)
 
 
-def write_in(stream: Stream, reading: Reading) -> str:
-    """Return such a line after a prompt that becomes the stream's sequence."""
-    return _BoundLine(stream.tokenize(reading.prompt)).run(stream)
-
-
-def remembered(
-    known: dict[object, Any], reading: Reading, make: Callable[[], Scored], *, is_reproducible: bool
-) -> Scored:
-    """Return the scores of a tokenized reading, remembered if possible; the least recently used are forgotten."""
-    memory: Memory[Scored] = known.setdefault("question priors", Memory(_KEPT, _WEIGHT))
-    return memory.get((reading.digest, is_reproducible), 1, make)
-
-
-_KEPT = _WEIGHT = 1024
 _N_WRITTEN = 16
 
 
-class _LineRequest(Request[str]):
-    def bind(self, reader: Reader, prefix: Prefix) -> _BoundLine:
-        return _BoundLine(prefix.tokens)
-
-
-@dataclass(frozen=True, eq=False)
-class _BoundLine(Bound[str]):
-    tokens: list[int]
-
-    def run(self, stream: Stream) -> str:
-        stream.prefill(self.tokens)
-        written = write_text(stream, _N_WRITTEN, TextOptions(stop="\n"))
-        return "\n" if not written.text and written.stop == "stop" else written.text
-
-
-class ScoredRequest(Request[Scored]):
-    """A request for the scores of a reading."""
-
-    think_first: Think | None
-
-    @property
-    def think(self) -> Think | None:
-        """How to think before the texts; None: not at all."""
-        return self.think_first
-
-    @property
-    def draws(self) -> bool:
-        """Whether tokens are sampled."""
-        return self.think_first is not None
-
-    @abstractmethod
-    def bind(self, reader: Reader, prefix: Prefix) -> BoundScored:
-        """Bind it to its prompt."""
-
-
-class BoundScored(Bound[Scored]):
-    """A bound `ScoredRequest`."""
-
-    @abstractmethod
-    def plan(self) -> Plan[Scored]:
-        """Return its single step."""
-
-
-@dataclass(frozen=True)
-class StateRequest(ScoredRequest):
-    """A request for the hidden state alone."""
-
-    think_first: Think | None = None
-
-    def bind(self, reader: Reader, prefix: Prefix) -> _BoundState:
-        """Bind it to its prompt."""
-        return _BoundState(prefix.tokens, prefix.thought_text)
-
-
-@dataclass(frozen=True, eq=False)
-class _BoundState(BoundScored):
-    tokens: list[int]
-    thought: str | None
-
-    def plan(self) -> Plan[Scored]:
-        answer, none = (yield PlanStep(self.tokens, Query("state"))), np.zeros(0)
-        return Scored(none, none, math.nan, len(self.tokens), 0, self.thought, answer.state)
-
-
-@dataclass(frozen=True)
-class TextsRequest(ScoredRequest):
-    """A request for the probability of each of several texts."""
-
-    texts: tuple[str, ...]
-    think_first: Think | None = None
-    labels: tuple[int, ...] = ()
-    """Single tokens to score instead of texts."""
-    with_state: bool = False
-
-    def bind(self, reader: Reader, prefix: Prefix) -> BoundTexts:
-        """Bind the texts to their prompt."""
-        choices = _set_of(self.labels) if self.labels else Choices(self.texts, self.texts)
-        return BoundTexts(*bind(reader, prefix.tokens, choices), prefix.thought_text, self.with_state)
-
-
-def _set_of(labels: tuple[int, ...]) -> TokenTrie:
-    return TokenTrie.from_sequences({str(i): [token] for i, token in enumerate(labels)})
-
-
-@dataclass(frozen=True, eq=False)
-class BoundTexts(BoundScored):
-    """Texts after a prompt."""
-
-    tokens: list[int]
-    choices: BoundChoices[str]
-    thought: str | None
-    with_state: bool = False
-
-    def plan(self) -> Plan[Scored]:
-        """Score the texts."""
-        return self.read((yield PlanStep(self.tokens, self.query)))
-
-    def run_beside(self, stream: Stream) -> Scored:
-        """Score the texts without changing the stream's sequence."""
-        return self.read(stream.answer(replace(self.query, with_state=False), self.tokens))
-
-    @property
-    def query(self) -> Query:
-        """Query for the model."""
-        return Query("scores", self.choices.trie, leaf_end=LEAF_END, with_state=self.with_state)
-
-    def read(self, answer: Answer) -> Scored:
-        """Return the scores in an answer."""
-        state = answer.state if len(answer.state) else None
-        return self._scored(answer.logprobs, int(answer.figures.n_evaluated), state)
-
-    def _scored(self, of_leaves: Floats, n_evaluated: int, state: States | None) -> Scored:
-        check_finite(of_leaves)
-        lengths = np.diff(self.choices.trie.core.arrays()[1]).astype(np.float64)
-        mass, aligned, leaf_of = math.fsum(np.exp(of_leaves)), self.choices.aligned, self.choices.leaf_of
-        shared = of_leaves if leaf_of is None else of_leaves - np.log(np.maximum(np.bincount(leaf_of), 1))
-        return Scored(aligned(shared), aligned(lengths), mass, len(self.tokens), n_evaluated, self.thought, state)
+def write_line(stream: Stream, tokens: list[int]) -> str:
+    """Return such a line after a prompt, whose tokens become the stream's sequence."""
+    stream.prefill(tokens)
+    written = write_text(stream, _N_WRITTEN, TextOptions(stop="\n"))
+    return "\n" if not written.text and written.stop == "stop" else written.text
 
 
 class QuestionView(ABC):

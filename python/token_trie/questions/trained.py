@@ -22,6 +22,7 @@ from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lifetime import attachment, lease
 from token_trie.questions.answer import Answered, QuestionStats, make_answer
+from token_trie.questions.form import softmax
 from token_trie.questions.question import NONE_OF_THESE, Choice, Predicate, Question, StateText, words_of
 from token_trie.questions.scores import Asked, QuestionView, Reading, Scored
 from token_trie.sets.control_tokens import read, render, tokens_of
@@ -238,9 +239,7 @@ class TrainedView(QuestionView):
         """Return the probabilities of the options, in the order shown."""
         sizes = [len(group) for group in self.labels.groups]
         best = np.maximum.reduceat(scored.logprobs, np.cumsum([0, *sizes[:-1]]))
-        weights = best / self.trained.temperature(self.question, len(self.options))
-        p: Floats = np.exp(weights - weights.max())
-        p /= p.sum()
+        p = softmax(best / self.trained.temperature(self.question, len(self.options)))
         if not self.trained.is_rated(self.question):
             return p
         true = float((p * np.arange(_N_RATINGS)).sum() / (_N_RATINGS - 1))

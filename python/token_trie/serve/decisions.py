@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, StrictBool
@@ -14,18 +14,9 @@ from token_trie.decisions.think import Think
 from token_trie.errors import TokenTrieError
 from token_trie.native.lifetime import attachment
 from token_trie.questions.answer import Answered
-from token_trie.questions.decide import to_think_about
+from token_trie.questions.decide import ReadStep, answering, prior_reading
 from token_trie.questions.options import DecideOptions, Effort, FormName
-from token_trie.questions.scores import (
-    Asked,
-    QuestionView,
-    Reading,
-    Scored,
-    ScoredRequest,
-    mean_of,
-    score_alone,
-    written,
-)
+from token_trie.questions.scores import Asked, QuestionView, Reading, Scored, score_alone, written
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import Body, Place, refusal_of
 from token_trie.sets.prompt import Prompt
@@ -66,20 +57,70 @@ async def decide(
     RefusedError
         A question cannot be answered; names its place.
     """
-    usage = Usage()
+    reader = StateReader(engine, state, asked, options)
+    return list((await reader.answers()).values()), reader.usage
 
-    async def answer_all(places: Iterable[Place], think: Think | None = None) -> dict[Place, Answered[Any]]:
-        made = (_answer(engine, state, place, asked[place], options, think, usage) for place in places)
-        return dict(zip(places, await together(made), strict=True))
 
-    answers = await answer_all(list(asked))
-    if options.think is not None:
-        known = attachment(engine.llm).known
-        answers |= await answer_all(to_think_about(known, options.think, answers), options.think)
-    if options.instead:
-        lines = await together(_instead(engine, state, one.views[0]) for one in asked.values())
-        answers = {place: replace(answers[place], instead=line) for place, line in zip(asked, lines, strict=True)}
-    return list(answers.values()), usage
+class StateReader:
+    """Reads questions about a state in the engine's batch, all at once.
+
+    Parameters
+    ----------
+    asked : mapping of places to Asked
+    counts : bool
+        Whether the state enters the running priors.
+    """
+
+    def __init__(
+        self, engine: Engine, state: str, asked: Mapping[Place, Asked], options: DecideOptions, *, counts: bool = True
+    ) -> None:
+        self.usage = Usage()
+        self.engine, self.state, self._asked, self._options = engine, state, asked, options
+        self._counts = counts
+        self._digests: dict[tuple[Place, QuestionView], str] = {}
+
+    async def answers(self) -> dict[Place, Answered[Any]]:
+        """Return the answers by place; RefusedError names the place."""
+        known = attachment(self.engine.llm).known
+        asking = answering(self._asked, self._options, known, make=self.answer)
+        try:
+            steps = next(asking)
+            while True:
+                steps = asking.send(await together(map(self._read, steps)))
+        except StopIteration as end:
+            answers: dict[Place, Answered[Any]] = end.value
+            return answers
+
+    async def _read(self, step: ReadStep) -> Any:
+        try:
+            return await self.read(step)
+        except TokenTrieError as error:
+            raise refusal_of(error, step.name) from error
+
+    async def read(self, step: ReadStep) -> Any:
+        """Return the scores of a step, or its line."""
+        engine, llm, options = self.engine, self.engine.llm, self._options
+        if step.kind == "line":
+            return await engine.alone(lambda: written(llm, step.reading(llm, self.state).prompt))
+        if step.kind == "prior":
+            reading = await engine.on_worker(lambda: prior_reading(llm, attachment(llm).known, step))
+            self._digests.setdefault((step.name, step.view), reading.digest)
+            key = "prior", reading.digest, options.reproducible
+            return (await engine.cached(key, lambda: _score(engine, lambda: reading, options)))[0]
+        scored, n_cached = await _score(engine, lambda: step.reading(llm, self.state), options)
+        self.usage.count(scored, n_cached)
+        return scored
+
+    def answer(self, place: Place, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
+        """Return the answer of a question, with the running prior if there is one."""
+        one, running, found = self._asked[place], self.engine.calibrations.running, None
+        try:
+            if running is not None:
+                digests = [self._digests.get((place, view)) for view in one.views]
+                found = running.answer(one, scored, digests, self._options, counts=self._counts)
+            return one.answer(scored, priors) if found is None else found
+        except TokenTrieError as error:
+            raise refusal_of(error, place) from error
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -94,107 +135,14 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         raise
 
 
-async def _answer(
-    engine: Engine,
-    state: str,
-    place: Place,
-    asked: Asked,
-    options: DecideOptions,
-    think: Think | None,
-    usage: Usage,
-) -> Answered[Any]:
-    async def read(view: QuestionView) -> Scored:
-        scored, n_cached = await score(engine, view, state, options, think, asked.wanting)
-        usage.count(scored, n_cached)
-        return scored
-
-    try:
-        return await answer_by(read, engine, asked, options)
-    except TokenTrieError as error:
-        raise refusal_of(error, place) from error
-
-
-async def answer_by(
-    read: Callable[[QuestionView], Coroutine[Any, Any, Scored]],
-    engine: Engine,
-    asked: Asked,
-    options: DecideOptions,
-    *,
-    counts: bool = True,
-) -> Answered[Any]:
-    """Answer a question with as many readings as it needs; `counts`: this state enters the running priors."""
-
-    async def read_all() -> list[Scored]:
-        if options.orders != "auto":
-            return await together(read(view) for view in asked.views)
-        scored = list[Scored]()
-        for view in asked.views:
-            scored.append(await read(view))
-            if asked.is_sure(scored, await priors):
-                break
-        return scored
-
-    without = asyncio.ensure_future(without_state(engine, asked))
-
-    async def read_priors() -> Sequence[Scored | None]:
-        return await together(prior(engine, of_view, options) for of_view in await without)
-
-    priors = asyncio.ensure_future(read_priors())
-    try:
-        scored = await read_all()
-        running, found = engine.calibrations.running, None
-        if running is not None:
-            digests = [of_view[0].digest if of_view else None for of_view in await without]
-            found = running.answer(asked, scored, digests, options, counts=counts)
-        return asked.answer(scored, await priors) if found is None else found
-    finally:
-        priors.cancel()
-        await asyncio.gather(priors, return_exceptions=True)
-
-
-async def _instead(engine: Engine, state: str, view: QuestionView) -> str:
-    return await engine.alone(lambda: written(engine.llm, view.reading(engine.llm, state).prompt))
-
-
-async def without_state(engine: Engine, asked: Asked) -> list[list[Reading]]:
-    """Return for each view of a question its tokenized readings of states without content, if it has a prior."""
-    llm, absent = engine.llm, [(view, asked.absent(view)) for view in asked.views]
-    if not any(states for _, states in absent):
-        return [[] for _ in absent]
-    return await engine.on_worker(
-        lambda: [[view.reading(llm, state).tokenized(llm) for state in states] for view, states in absent]
-    )
-
-
-async def prior(engine: Engine, readings: Sequence[Reading], options: DecideOptions) -> Scored | None:
-    """Return the mean scores of a question's options in the readings of a view without a state; None without any."""
-
-    async def scored(reading: Reading) -> Scored:
-        key = "prior", reading.digest, options.reproducible
-        return (await engine.cached(key, lambda: _score(engine, lambda: reading, options)))[0]
-
-    return mean_of(await together(scored(reading) for reading in readings))
-
-
-async def score(
-    engine: Engine,
-    view: QuestionView,
-    state: str | None,
-    options: DecideOptions,
-    think: Think | None = None,
-    wanting: Callable[[Reading], Reading] = lambda reading: reading,
-) -> tuple[Scored, int]:
-    """Return the scores of a question's options about a state, and the number of cached tokens."""
-    return await _score(engine, lambda: wanting(view.reading(engine.llm, state))._replace(think=think), options)
-
-
 async def _score(engine: Engine, make: Callable[[], Reading], options: DecideOptions) -> tuple[Scored, int]:
+    """Return the scores of a reading, and the number of cached tokens."""
     if options.reproducible:
         return await engine.alone(lambda: score_alone(engine.llm, make())), 0
 
-    def read() -> tuple[Prompt, ScoredRequest]:
+    def read() -> tuple[Prompt, Reading]:
         reading = make()
-        return reading.prompt, reading.request
+        return reading.prompt, reading
 
     return await engine.read_counted(read)
 

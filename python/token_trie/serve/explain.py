@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +13,16 @@ import numpy as np
 from token_trie.arrays import Floats
 from token_trie.decisions.bound_choices import BoundChoices, Reader
 from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Request
-from token_trie.decisions.think import Think
 from token_trie.errors import TokenTrieError
 from token_trie.llama.query import Query
 from token_trie.questions.answer import Answered
+from token_trie.questions.decide import ReadStep
 from token_trie.questions.form import FormAsked, FormView
-from token_trie.questions.scores import BoundTexts, QuestionView, Scored, TextsRequest
+from token_trie.questions.scores import BoundReading, QuestionView, Reading, Scored
 from token_trie.questions.trained import TrainedView
-from token_trie.serve.decisions import answer_by, prior, score, without_state
+from token_trie.serve.decisions import StateReader
 from token_trie.serve.engine import Engine
-from token_trie.serve.limits import Limits, invalid, refusal_of
+from token_trie.serve.limits import Limits, Place, invalid, refusal_of
 from token_trie.serve.systemone import SystemOneRequest, answer_json, read_request
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
@@ -48,33 +49,49 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
     [(place, asked)], [shape] = by_place.items(), body.questions.values()
     if isinstance(asked, FormAsked) and asked.calibrator is not None and asked.calibrator.needs_state:
         asked = asked.calibrated(options.calibrator)  # a head has no tree to show
-    first, trees, n_readings = asked.views[0], list[TextTree](), 0
-
-    def explore() -> tuple[Prompt, ExploreRequest]:
-        reading = first.reading(engine.llm, state)
-        return reading.prompt, ExploreRequest(TextsRequest(reading.texts, labels=reading.labels))
-
-    async def read(view: QuestionView) -> Scored:
-        nonlocal n_readings
-        n_readings += 1
-        if view is not first:
-            return (await score(engine, view, state, options))[0]
-        trees.append(await engine.read(explore))
-        return trees[0].scored
-
+    reader = _TreeReader(engine, state, {place: asked}, options, counts=False)
     try:
-        answer = await answer_by(read, engine, asked, options, counts=False)
-        without = await prior(engine, (await without_state(engine, asked))[0], options)
-        explained = await engine.on_worker(lambda: _explained(first, trees[0], without, answer))
+        answer = (await reader.answers())[place]
+        tree, first = reader.tree, asked.views[0]
+        explained = await engine.on_worker(lambda: _explained(first, tree, reader.prior, answer))
         return {
             "model": model,
             "answer": answer_json(shape, answer),
-            "prompt": trees[0].prompt,
-            "readings": n_readings,
+            "prompt": tree.prompt,
+            "readings": reader.n_readings,
             **explained,
         }
     except TokenTrieError as error:
         raise refusal_of(error, place) from error
+
+
+class _TreeReader(StateReader):
+    """Reads the first view of a question as a tree."""
+
+    tree: TextTree
+    prior: Scored | None
+    """The scores of the first view without a state."""
+    n_readings = 0
+
+    async def read(self, step: ReadStep) -> Any:
+        """Return the scores of a step."""
+        if step.kind != "state":
+            return await super().read(step)
+        self.n_readings += 1
+        if self.n_readings > 1:
+            return await super().read(step)
+
+        def explore() -> tuple[Prompt, ExploreRequest]:
+            reading = step.view.reading(self.engine.llm, self.state)
+            return reading.prompt, ExploreRequest(reading)
+
+        self.tree = await self.engine.read(explore)
+        return self.tree.scored
+
+    def answer(self, place: Place, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
+        """Return the answer of the question."""
+        self.prior = priors[0]
+        return super().answer(place, scored, priors)
 
 
 def _explained(view: QuestionView, tree: TextTree, prior: Scored | None, answer: Answered[Any]) -> dict[str, Any]:
@@ -188,34 +205,25 @@ def _greedy(trie: TokenTrie, shares: Floats) -> int:
 class ExploreRequest(Request[TextTree]):
     """A request for the probability of each of several texts, and of each branch on its path."""
 
-    texts: TextsRequest
-
-    @property
-    def think(self) -> Think | None:
-        """How to think before the texts; None: not at all."""
-        return self.texts.think
-
-    @property
-    def draws(self) -> bool:
-        """Whether tokens are sampled."""
-        return self.texts.draws
+    texts: Reading
 
     def bind(self, reader: Reader, prefix: Prefix) -> _BoundTree:
         """Bind the texts to their prompt."""
         texts = self.texts.bind(reader, prefix)
+        assert texts.choices is not None  # because their scores are needed
         prompt = reader.vocab.detokenize(texts.tokens, special=True).decode(errors="replace")
-        return _BoundTree(texts, texts.tokens, prompt, pieces_of(reader, texts.choices.trie))
+        return _BoundTree(texts, texts.choices, texts.tokens, prompt, pieces_of(reader, texts.choices.trie))
 
 
 @dataclass(frozen=True, eq=False)
 class _BoundTree(Bound[TextTree]):
-    texts: BoundTexts
+    texts: BoundReading
+    choices: BoundChoices[str]
     tokens: list[int]
     prompt: str
     pieces: dict[int, bytes]
 
     def plan(self) -> Plan[TextTree]:
-        choices = self.texts.choices
         scored = yield from self.texts.plan()
-        branches = yield PlanStep(self.tokens, Query("scores", choices.trie, branches=True))
-        return TextTree(self.prompt, scored, choices, branches.logprobs, self.pieces)
+        branches = yield PlanStep(self.tokens, Query("scores", self.choices.trie, branches=True))
+        return TextTree(self.prompt, scored, self.choices, branches.logprobs, self.pieces)

@@ -85,9 +85,10 @@ class ControlTexts:
 
     def may_come_of(self, data: Any) -> bool:
         """Return whether data contain a first or last character of a control token, or a text that is inside one."""
-        return any(
-            self._edges.search(text) is not None or (whole and self._is_inside(text)) for text, whole in texts_in(data)
-        )
+        for text, whole in texts_in(data):
+            if self._edges.search(text) is not None or (whole and self._is_inside(text)):
+                return True
+        return False
 
     def _mark(self, text: str, mark: str, every_edge: bool, whole: bool) -> str:
         positions: set[int] = set()
@@ -130,8 +131,8 @@ def plain_marks(text: str, mark: str) -> str:
     return text.replace(_escaped(mark), mark)
 
 
-def texts_in(data: Any) -> Iterator[tuple[str, bool]]:
-    """Yield the texts of data, including keys, each with whether it is a whole value that templates do not compare."""
+def texts_in(data: Any) -> list[tuple[str, bool]]:
+    """Return the texts of data, including keys, each with whether it is a whole value that templates do not compare."""
     found: list[tuple[str, bool]] = []
 
     def note(text: str, whole: bool) -> str:
@@ -139,7 +140,7 @@ def texts_in(data: Any) -> Iterator[tuple[str, bool]]:
         return text
 
     _map_texts(data, note)
-    yield from found
+    return found
 
 
 def _map_texts(data: Any, change: Callable[[str, bool], str], *, whole: bool = True) -> Any:

@@ -60,11 +60,11 @@ class Retokenizer:
         """Return the tokens of a text, as `tokenize` returns them; `piece` returns the text of a token."""
         with self._lock:
             known = list(self._known.items())
-        n_same, before, tokens = max(
-            ((_common_length(text, before), before, tokens) for before, tokens in known),
-            key=lambda one: one[0],
-            default=(0, b"", []),
-        )
+        n_same, before, tokens = 0, b"", list[int]()
+        for other, its_tokens in known:
+            n = _common_length(text, other)
+            if n > n_same:
+                n_same, before, tokens = n, other, its_tokens
         if n_same == len(text) == len(before):
             with self._lock:
                 self._known[text] = self._known.pop(text, tokens)  # now the newest

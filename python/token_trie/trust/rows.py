@@ -310,7 +310,7 @@ class _QuestionReader(RowReader):
         text = state_text(row)
         if view.shots is not None and view.shots.has(text):
             raise ArgumentError("stands among the examples, where its answer is; leave it out here or there")
-        return view.reading(self._llm, text)._replace(with_state=with_state)
+        return replace(view.reading(self._llm, text), with_state=with_state)
 
 
 def _require_distinct(texts: tuple[str, ...]) -> None:

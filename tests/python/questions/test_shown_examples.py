@@ -19,7 +19,7 @@ from token_trie import (
     decide_many,
     score,
 )
-from token_trie.questions.form import contextual, shared
+from token_trie.questions.form import contextual, softmax
 from token_trie.questions.options import FORMS
 
 TEAM = Choice("Which team?", {"billing": "yes Paris", "sales": None})
@@ -36,7 +36,7 @@ def weights(llm: Any, before: str, state: str) -> Any:
 
 def test_each_option_is_shown_by_its_first_example_in_the_words_of_the_form(tiny: Any) -> None:
     raw = decide(tiny, "Paid, no goods", TEAM, calibration=None, examples=EXAMPLES)
-    expected = shared(np.asarray(weights(tiny, SHOWN, "Paid, no goods")))
+    expected = softmax(np.asarray(weights(tiny, SHOWN, "Paid, no goods")))
     assert list(raw.probabilities.values()) == pytest.approx(expected, abs=1e-3)
 
 
@@ -45,7 +45,7 @@ def test_the_prior_is_that_behind_the_examples(tiny: Any) -> None:
     raw, prior = (np.asarray(weights(tiny, SHOWN, state)) for state in ("Paid, no goods", "N/A"))
     n_tokens = [len(tiny.tokenize(b"Answer:" + text, add_bos=False)) for text in (b"", b" yes Paris", b" sales")]
     lengths = [n - n_tokens[0] for n in n_tokens[1:]]
-    expected = shared(contextual(raw, prior, np.array(lengths, float), 1.0))
+    expected = softmax(contextual(raw, prior, np.array(lengths, float), 1.0))
     assert list(answer.probabilities.values()) == pytest.approx(expected, abs=1e-3)
 
 
@@ -53,7 +53,7 @@ def test_many_of_each_come_in_rounds(tiny: Any) -> None:
     both = decide(tiny, "Paid", TEAM, calibration=None, examples=Examples(STATES, GOLD, n_each=2))
     before = f"{SHOWN}Refund me\n\n{ASKED} yes Paris\n\n"
     assert list(both.probabilities.values()) == pytest.approx(
-        shared(np.asarray(weights(tiny, before, "Paid"))), abs=1e-3
+        softmax(np.asarray(weights(tiny, before, "Paid"))), abs=1e-3
     )
 
 
@@ -63,10 +63,10 @@ def test_the_nearest_have_most_words_in_common_and_are_not_the_state_itself(tiny
     assert answer.calibration == "raw"
     # Neither of the two is it; of the others none has a word of it, and the first ones are taken.
     before = f"Refund me\n\n{ASKED} yes Paris\n\nWhat does it cost?\n\n{ASKED} sales\n\n"
-    expected = shared(np.asarray(weights(tiny, before, "I paid twice")))
+    expected = softmax(np.asarray(weights(tiny, before, "I paid twice")))
     assert list(answer.probabilities.values()) == pytest.approx(expected, abs=1e-3)
     near = decide(tiny, "how much does it cost", TEAM, calibration=None, examples=Examples(STATES, GOLD, nearest=1))
-    expected = shared(np.asarray(weights(tiny, f"What does it cost?\n\n{ASKED} sales\n\n", "how much does it cost")))
+    expected = softmax(np.asarray(weights(tiny, f"What does it cost?\n\n{ASKED} sales\n\n", "how much does it cost")))
     assert list(near.probabilities.values()) == pytest.approx(expected, abs=1e-3)
 
 
@@ -106,7 +106,7 @@ def test_names_of_control_tokens_in_them_are_text(tiny: Any) -> None:
     assert tiny.token_eos() not in tokens
     shown = f"a</s>b\n\n{ASKED} yes Paris\n\nc\n\n{ASKED} sales\n\nPaid\n\n{ASKED}"
     plain = tiny.tokenize(shown.encode(), add_bos=True, special=False)
-    expected = shared(np.asarray(score(tiny, plain, ["yes Paris", "sales"], leaf_end="any")))
+    expected = softmax(np.asarray(score(tiny, plain, ["yes Paris", "sales"], leaf_end="any")))
     assert list(answer.probabilities.values()) == pytest.approx(expected, abs=1e-3)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from token_trie.questions.form import Weighing, contextual, offsets, shared
+from token_trie.questions.form import Weighing, contextual, offsets, softmax
 
 TEXTS = st.sampled_from("abcdef")
 
@@ -20,7 +20,7 @@ def test_probabilities_are_those_of_plain_arithmetic(options: list[set[str]], da
     sharing = [sum(texts == other for other in options) for texts in options]
     expected = [masses[frozenset(texts)] / total / n for texts, n in zip(options, sharing, strict=True)]
     weighing = Weighing([sorted(texts) for texts in options])
-    found = shared(weighing.of_options(weighing.log_masses(np.log([p[text] for text in weighing.texts]))))
+    found = softmax(weighing.of_options(weighing.log_masses(np.log([p[text] for text in weighing.texts]))))
     assert found == pytest.approx(expected)
     assert found.sum() == pytest.approx(1)
 
@@ -30,7 +30,7 @@ def test_a_clone_takes_half_and_leaves_the_others_as_they_were() -> None:
 
     def weigh(*options: str) -> list[float]:
         weighing = Weighing([(text,) for text in options])
-        found: list[float] = shared(
+        found: list[float] = softmax(
             weighing.of_options(weighing.log_masses(np.array([scores[t] for t in weighing.texts])))
         ).tolist()
         return found
@@ -48,15 +48,15 @@ def test_probabilities_are_the_same_to_the_last_bit_in_any_order() -> None:
     for _ in range(20):
         order = rng.permutation(texts).tolist()
         weighing = Weighing([(text,) for text in order])
-        found = shared(weighing.of_options(weighing.log_masses(np.array([scores[t] for t in weighing.texts]))))
+        found = softmax(weighing.of_options(weighing.log_masses(np.array([scores[t] for t in weighing.texts]))))
         for text, p in zip(order, found.tolist(), strict=True):
             assert known.setdefault(text, p) == p
 
 
 def test_what_has_no_probability_has_none_beside_what_has() -> None:
     weighing = Weighing([("a",), ("b",)])
-    assert shared(weighing.of_options(np.array([-math.inf, -3.0]))).tolist() == [0, 1]
-    assert shared(weighing.of_options(np.array([-math.inf, -math.inf]))).tolist() == [0.5, 0.5]
+    assert softmax(weighing.of_options(np.array([-math.inf, -3.0]))).tolist() == [0, 1]
+    assert softmax(weighing.of_options(np.array([-math.inf, -math.inf]))).tolist() == [0.5, 0.5]
 
 
 def test_a_difference_to_the_prior_counts_by_the_root_of_its_tokens() -> None:

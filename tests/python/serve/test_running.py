@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from serving import Serving
 from token_trie import score
-from token_trie.questions.form import contextual, shared
+from token_trie.questions.form import contextual, softmax
 
 OPTIONS = {"billing": "yes Paris", "sales": None}
 TEAM = {"type": "choice", "instructions": "Which team?", "criteria": OPTIONS}
@@ -39,7 +39,7 @@ def test_a_prior_is_the_mean_of_all_states_from_the_eighth_on(tiny: Any, model_p
                 assert answer["x_calibration"] == "contextual"
                 continue
             assert answer["x_calibration"] == "running"
-            expected = shared(contextual(scores[i], scores[: i + 1].mean(axis=0), lengths, 1.0))
+            expected = softmax(contextual(scores[i], scores[: i + 1].mean(axis=0), lengths, 1.0))
             assert list(answer["probabilities"].values()) == pytest.approx(expected, abs=0.02)
         assert ask(serving, "x", x_reproducible=True)["answers"]["team"]["x_calibration"] == "contextual"
         assert ask(serving, "x", x_form="listed")["answers"]["team"]["x_calibration"] == "contextual"
