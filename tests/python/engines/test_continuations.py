@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from token_trie import ContextError
 from token_trie.engines import lm_eval
-from token_trie.engines.lm_eval import scoring
-from token_trie.engines.lm_eval.scoring import score_continuations
+from token_trie.engines.lm_eval import score_continuations
 
 Pair = tuple[list[int], list[int]]
 
@@ -85,7 +85,7 @@ def test_a_way_of_several_tokens_is_greedy_to_its_end_alone(precise: llama_cpp.L
 def test_models_whose_sequences_share_nothing_are_asked_one_after_the_other(
     precise: llama_cpp.Llama, plain: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "_scorer", lambda llm, n_ctx: scoring._Alone(llm))
+    monkeypatch.setattr(lm_eval, "_scorer", lambda llm, n_ctx: lm_eval._Alone(llm))
     way = [plain.next([50, 60]), 7]
     assert check(precise, plain, [([50, 60], way[:1]), ([50, 60], way), ([50, 60], [9]), ([8], [9, 10])])[0]
 
@@ -106,6 +106,6 @@ def test_what_has_no_room_is_an_error(precise: llama_cpp.Llama) -> None:
 
 def test_the_model_for_the_harness_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    monkeypatch.delitem(sys.modules, "token_trie.engines.lm_eval.model", raising=False)
+    without = runpy.run_path(str(lm_eval.__file__))
     with pytest.raises(ImportError, match=r"pip install 'token-trie\[lm-eval\]'"):
-        lm_eval.TokenTrieLM("model.gguf")
+        without["TokenTrieLM"]("model.gguf")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from token_trie import ContextError, StreamHandle
-from token_trie.engines.lm_eval import scoring
-from token_trie.engines.lm_eval.scoring import GenerationRequest, generate_texts
+from token_trie.engines import lm_eval
+from token_trie.engines.lm_eval import GenerationRequest, generate_texts
 from token_trie.llama.query import Sampling
 
 
@@ -29,7 +29,7 @@ def written(llm: Any, prompts: list[GenerationRequest], n_ctx: int = 512) -> dic
 def test_each_text_is_what_a_stream_writes_alone(precise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = prompts_of(precise, 40)
     together = written(precise, prompts)
-    monkeypatch.setattr(scoring, "can_share", lambda llm: False)
+    monkeypatch.setattr(lm_eval, "can_share", lambda llm: False)
     assert written(precise, prompts) == together
     with StreamHandle(precise, n_ctx=256) as stream:
         for i, asked in enumerate(prompts):

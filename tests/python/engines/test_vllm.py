@@ -245,7 +245,7 @@ def test_what_is_wrong_is_refused_and_the_engine_goes_on(llm: Any, given: Any, o
 
 
 def test_a_set_made_for_this_vocabulary_is_taken(llm: Any) -> None:
-    from token_trie.engines.vllm.request import EngineVocabulary
+    from token_trie.engines.vllm import EngineVocabulary
 
     vocabulary = EngineVocabulary(N_VOCAB, llm.get_tokenizer())
     trie = vocabulary.set_of(("yes", "no"), llm.get_tokenizer().encode("The answer is"), None)

@@ -10,7 +10,7 @@ from token_trie import TokenTrie, VocabularyError
 
 pytest.importorskip("vllm")
 import transformers
-from token_trie.engines.vllm.request import EngineVocabulary
+from token_trie.engines.vllm import EngineVocabulary
 
 CHOICES = ("Paris", "New York", "READ_FILE", "Ω!")
 

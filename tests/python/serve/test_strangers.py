@@ -195,7 +195,7 @@ def mcp(place: Place) -> None:
 def vllm(place: Place) -> None:
     pytest.importorskip("vllm")
     import transformers
-    from token_trie.engines.vllm.request import EngineVocabulary
+    from token_trie.engines.vllm import EngineVocabulary
 
     path = bundled_model()
     tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)

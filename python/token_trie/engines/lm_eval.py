@@ -1,0 +1,511 @@
+"""GGUF models in EleutherAI's lm-evaluation-harness, in process.
+
+From its command line, with all of its options::
+
+    python -m token_trie.engines.lm_eval --model token_trie --model_args path=model.gguf,n_ctx=2048 --tasks arc_easy
+
+or from Python, with the model itself, or with its name after `register`::
+
+    lm_eval.simple_evaluate(model=TokenTrieLM("model.gguf"), tasks=["arc_easy"])
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from token_trie.decisions.choose import choose
+from token_trie.errors import ArgumentError
+from token_trie.llama.batch import Batch, can_share
+from token_trie.llama.contexts import StreamOptions
+from token_trie.llama.query import Query, Sampling
+from token_trie.llama.stream import Stream
+from token_trie.native.core import Llama, llama_cpp, vocab_of
+from token_trie.native.lifetime import lease
+from token_trie.sets.trie import TokenTrie
+
+_missing: ImportError | None = None
+try:
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.api.registry import model_registry
+    from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+    from tqdm import tqdm
+except ImportError as error:
+    TemplateLM = object
+    _missing = ImportError(
+        f"token_trie.engines.lm_eval needs lm-evaluation-harness: pip install 'token-trie[lm-eval]' ({error})"
+    )
+
+Tokens = tuple[int, ...]
+
+# Tokens of the contexts in flight, for two batches: a second query for a context finds it evaluated.
+_IN_FLIGHT = 512
+
+
+class Continuation(NamedTuple):
+    """The score of a continuation after its context."""
+
+    logprob: float
+    """Natural logarithm of the probability of its tokens."""
+    is_greedy: bool
+    """Whether each token is the most probable one of the vocabulary."""
+
+
+@dataclass
+class _Query:
+    """A context with its continuations, and its greedy generation as far as a continuation begins with it."""
+
+    context: Tokens
+    indices: dict[Tokens, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Indices of the pairs, by continuation."""
+    greedy: Tokens = ()
+
+    def trie(self) -> TokenTrie:
+        return TokenTrie.from_sequences({str(i): tokens for i, tokens in enumerate(self.indices)})
+
+    def may_continue(self) -> bool:
+        """Whether a longer continuation begins with the greedy generation."""
+        n = len(self.greedy)
+        return any(len(tokens) > n and tokens[:n] == self.greedy for tokens in self.indices)
+
+
+def score_continuations(
+    llm: Llama,
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+    *,
+    greedy: bool = True,
+    n_ctx: int | None = None,
+    advance: Callable[[int], None] = lambda n: None,
+) -> list[Continuation]:
+    """Score continuations, each after its context.
+
+    The continuations of one context are a tree. All contexts are in one batch, and common prefixes are evaluated once.
+    To find greedy continuations, the vocabulary is queried as a set: for its best member after the context, and after
+    each greedy token as long as a longer continuation begins with these tokens.
+
+    Parameters
+    ----------
+    llm : llama_cpp.Llama
+        The model.
+    pairs : sequence of (context, continuation)
+        Both are token ids, at least one.
+    greedy : bool
+        Whether to find is_greedy; it is False otherwise.
+    n_ctx : int, optional
+        As for `choose_many`.
+    advance : callable
+        Called with the number of newly scored pairs.
+
+    Returns
+    -------
+    list of Continuation
+        In the order of the pairs.
+
+    Raises
+    ------
+    ArgumentError, VocabularyError, ContextError
+        As for `choose_many`.
+    """
+    queries: dict[Tokens, _Query] = {}
+    for i, (context, continuation) in enumerate(pairs):
+        at = tuple(context)
+        queries.setdefault(at, _Query(at)).indices[tuple(continuation)].append(i)
+    vocabulary = _vocabulary(llm)
+    logprobs = np.full(len(pairs), -np.inf)
+    is_greedy = np.zeros(len(pairs), bool)
+    waiting = deque(queries[at] for at in sorted(queries))  # similar contexts are neighbours
+    if not waiting:
+        return []
+    scorer = _scorer(llm, n_ctx)
+    try:
+        while waiting or scorer.in_flight:
+            while waiting and scorer.n_tokens < _IN_FLIGHT:
+                scorer.submit(waiting[0], waiting[0].trie(), of_set=True)
+                if greedy:
+                    scorer.submit(waiting[0], vocabulary, of_set=False)
+                waiting.popleft()
+            query, of_set, found = scorer.next()
+            if of_set:
+                indices = list(query.indices.values())
+                for leaf, logprob in found:
+                    logprobs[indices[leaf]] = logprob
+                advance(sum(map(len, indices)))
+                continue
+            query.greedy += (found[0][0],)
+            is_greedy[query.indices.get(query.greedy, [])] = True
+            if query.may_continue():
+                scorer.submit(query, vocabulary, of_set=False)
+    finally:
+        scorer.close()
+    return [Continuation(float(p), bool(yes)) for p, yes in zip(logprobs, is_greedy, strict=True)]
+
+
+LeafScores = list[tuple[int, float]]
+"""Leaves and their scores, best first."""
+
+
+class _Scorer(ABC):
+    """Finds the most probable members of a set after contexts and their greedy generation."""
+
+    def __init__(self) -> None:
+        self.in_flight: dict[int, tuple[_Query, bool]] = {}  # by ticket
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens of the contexts in flight."""
+        return sum(len(query.context) for query, of_set in self.in_flight.values() if of_set)
+
+    def submit(self, query: _Query, trie: TokenTrie, of_set: bool) -> None:
+        """Submit a query for all continuations of a context (of_set), or for the best token of the vocabulary."""
+        tokens = [*query.context, *(() if of_set else query.greedy)]
+        self.in_flight[self._submit(tokens, trie, len(trie) if of_set else 1)] = query, of_set
+
+    def next(self) -> tuple[_Query, bool, LeafScores]:
+        """Wait for the next answer, and return its query, its of_set, and the leaves."""
+        ticket, found = self._next()
+        return *self.in_flight.pop(ticket), found
+
+    @abstractmethod
+    def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int: ...
+
+    @abstractmethod
+    def _next(self) -> tuple[int, LeafScores]: ...
+
+    def close(self) -> None:
+        """Cancel the queries in flight."""
+        self.in_flight.clear()
+
+
+class _Batched(_Scorer):
+    def __init__(self, llm: Llama, n_ctx: int | None) -> None:
+        super().__init__()
+        self._batch = Batch(llm, n_ctx=n_ctx)
+
+    def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int:
+        return self._batch.submit(tokens, Query("best", trie, leaf_end="any", n_best=n_best))
+
+    def _next(self) -> tuple[int, LeafScores]:
+        answer = self._batch.wait()
+        return answer.ticket, list(zip(answer.leaves.tolist(), answer.logprobs.tolist(), strict=True))
+
+    def close(self) -> None:
+        self._batch.close()
+
+
+class _Alone(_Scorer):
+    """For models whose sequences cannot share cells of the KV cache."""
+
+    def __init__(self, llm: Llama) -> None:
+        super().__init__()
+        self._llm = llm
+        self._done: deque[tuple[int, LeafScores]] = deque()
+        self._n = 0
+
+    def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int:
+        decision = choose(self._llm, tokens, trie, leaf_end="any", n_best=n_best)
+        self._n += 1
+        self._done.append((self._n, [(one.index, one.logprob) for one in decision.candidates]))
+        return self._n
+
+    def _next(self) -> tuple[int, LeafScores]:
+        return self._done.popleft()
+
+
+def _scorer(llm: Llama, n_ctx: int | None) -> _Scorer:
+    return _Batched(llm, n_ctx) if can_share(llm) else _Alone(llm)
+
+
+def _vocabulary(llm: Llama) -> TokenTrie:
+    n = llm.n_vocab()
+    return TokenTrie.from_arrays(np.arange(n, dtype=np.int32), np.arange(n + 1))
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """A prompt, and the options of the text after it."""
+
+    tokens: list[int]
+    max_tokens: int
+    stop: list[str]
+    """Texts before which the generation ends."""
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+def generate_texts(
+    llm: Llama, prompts: Sequence[GenerationRequest], *, n_ctx: int, seed: int, done: Callable[[int, str], None]
+) -> None:
+    """Generate a text after each prompt, and call done with each finished text.
+
+    Parameters
+    ----------
+    n_ctx : int
+        Tokens of the context, which the prompts in flight share with their texts of full length.
+    seed : int
+        The seed of each text.
+    done : callable
+        Called with the index of a prompt and its text.
+
+    Raises
+    ------
+    ArgumentError, VocabularyError, ContextError
+        A prompt cannot be generated from.
+    CancelledError
+        The Llama was closed meanwhile.
+    """
+    # Similar prompts are neighbours.
+    indexed = sorted(enumerate(prompts), key=lambda pair: pair[1].tokens)
+    generate = _generate_together if can_share(llm) else _generate_in_turn
+    with closing(generate(llm, indexed, n_ctx, seed)) as generated:
+        for index, tokens in generated:
+            done(index, _text_of(llm, tokens))
+
+
+_Indexed: TypeAlias = list[tuple[int, GenerationRequest]]
+_Generated: TypeAlias = Generator[tuple[int, Sequence[int]], None, None]
+"""Indices of prompts, and the tokens of their texts, as they finish."""
+
+
+def _generate_together(llm: Llama, indexed: _Indexed, n_ctx: int, seed: int) -> _Generated:
+    batch = Batch(llm, n_ctx=n_ctx)
+    try:
+        in_flight = {}
+        for index, prompt in indexed:
+            sampling = replace(prompt.sampling, seed=seed)
+            query = Query("text", sampling=sampling, max_tokens=prompt.max_tokens, stop_strings=prompt.stop)
+            ticket = batch.submit(prompt.tokens, query)
+            in_flight[ticket] = index
+        while in_flight:
+            answer = batch.wait()
+            yield in_flight.pop(answer.ticket), answer.tokens
+    finally:
+        batch.close()
+
+
+def _generate_in_turn(llm: Llama, indexed: _Indexed, n_ctx: int, seed: int) -> _Generated:
+    with closing(Stream(llm, options=StreamOptions(n_ctx=n_ctx))) as stream:
+        for index, prompt in indexed:
+            stream.prefill(prompt.tokens)
+            sampling = replace(prompt.sampling, seed=seed)
+            stream.answer(Query("text", sampling=sampling, max_tokens=prompt.max_tokens, stop_strings=prompt.stop))
+            yield index, stream.tokens[len(prompt.tokens) :]
+
+
+def _text_of(llm: Llama, tokens: Sequence[int]) -> str:
+    """Return the text of tokens; an incomplete last character becomes U+FFFD."""
+    with lease(llm):
+        return vocab_of(llm).detokenize(list(tokens)).decode(errors="replace")
+
+
+_TEMPLATE = "tokenizer.chat_template"
+_SAMPLING_OPTIONS = {"typical_p"}  # ignored in greedy generation
+
+
+class TokenTrieLM(TemplateLM):  # type: ignore[misc]
+    """A GGUF model for lm-evaluation-harness.
+
+    The continuations of one context are scored as one tree, and all contexts in one batch, as in `choose_many`. Texts
+    are tokenized and truncated to the context as by the harness's ``hf`` model.
+
+    Parameters
+    ----------
+    path : str, path or llama_cpp.Llama
+        The GGUF file, or a loaded model, which is not closed.
+    n_ctx : int
+        Maximum number of tokens of a context with its continuation.
+    max_gen_toks : int
+        Maximum number of tokens to generate, for tasks that set none.
+    n_parallel : int
+        Number of texts of full length that are generated at once; their context has n_parallel times n_ctx tokens.
+    seed : int
+        The seed of each sampled text.
+    batch_size, max_batch_size, device
+        Ignored; the harness passes them to all models. To use a device, give ``n_gpu_layers``.
+    **options
+        Options of `llama_cpp.Llama`, such as ``n_gpu_layers``, ``n_threads``, ``flash_attn``.
+
+    Raises
+    ------
+    ImportError
+        lm-evaluation-harness is not installed; the other functions of this module work without it.
+    ArgumentError
+        The file cannot be read as a model.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Llama,
+        n_ctx: int = 2048,
+        max_gen_toks: int = 256,
+        n_parallel: int = 4,
+        seed: int = 0,
+        batch_size: object = None,
+        max_batch_size: object = None,
+        device: object = None,
+        **options: Any,
+    ) -> None:
+        if _missing is not None:
+            raise _missing
+        super().__init__()
+        if isinstance(path, llama_cpp.Llama):
+            self._llm: Llama = path
+        else:
+            try:
+                self._llm = llama_cpp.Llama(os.fspath(path), n_ctx=n_ctx, **{"verbose": False, **options})
+            except (TypeError, ValueError) as error:
+                raise ArgumentError(f"path: {error}") from error
+        self._name = str(os.path.basename(self._llm.model_path))
+        self.max_length = n_ctx
+        self.max_gen_toks = max_gen_toks
+        self._n_parallel = n_parallel
+        self._seed = seed
+
+    # Attributes that the harness reads
+
+    @property
+    def eot_token_id(self) -> int:
+        """The token that ends a text."""
+        return int(self._llm.token_eos())
+
+    @property
+    def prefix_token_id(self) -> int:
+        """The token that replaces an empty context."""
+        begin = int(self._llm.token_bos())
+        return begin if begin >= 0 else self.eot_token_id
+
+    @property
+    def tokenizer_name(self) -> str:
+        """The name under which the harness caches answers."""
+        return self._name
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """Return the file's chat template, the only one."""
+        return self._llm.metadata.get(_TEMPLATE) if chat_template else None
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Return the prompt that the file's template makes of messages.
+
+        Without generation prompt, the prompt ends with the last message, for the model to continue.
+        """
+        template = self._llm.metadata.get(_TEMPLATE)
+        if template is None:
+            raise ArgumentError(f"{self._name}: it has no chat template")
+        formatter = llama_cpp.llama_chat_format.Jinja2ChatFormatter(
+            template,
+            eos_token=self._text_of(self._llm.token_eos()),
+            bos_token=self._text_of(self._llm.token_bos()),
+            add_generation_prompt=add_generation_prompt,
+        )
+        messages: Any = chat_history
+        prompt: str = formatter(messages=messages).prompt
+        if add_generation_prompt:
+            return prompt
+        last = chat_history[-1]["content"].strip()
+        return prompt[: prompt.rindex(last) + len(last)]
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """Return the tokens of a text, by default after the BOS token, unless the text begins with it."""
+        if add_special_tokens is None:
+            begin = self._text_of(self._llm.token_bos())
+            add_special_tokens = not (begin and string.startswith(begin))
+        tokens: list[int] = self._llm.tokenize(string.encode(), add_bos=add_special_tokens, special=True)
+        return tokens
+
+    # Methods that the harness calls
+
+    def _loglikelihood_tokens(
+        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        pairs = []
+        for texts, context, continuation in requests:
+            if not continuation:
+                raise ArgumentError(f"loglikelihood: {texts[1]!r} has no token of its own behind {texts[0][-20:]!r}")
+            whole = (context + continuation)[-(self.max_length + 1) :]
+            pairs.append((whole[: -len(continuation)], continuation))
+        answers = [(logprob, is_greedy) for logprob, is_greedy in self._score(pairs, True, disable_tqdm)]
+        for (texts, _, _), answer in zip(requests, answers, strict=True):
+            self.cache_hook.add_partial("loglikelihood", texts, answer)
+        return answers
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        """Return the log-probability of each text, scored in windows as long as the context."""
+        windows = []
+        of_request: list[int] = []
+        for i, request in enumerate(requests):
+            of_text = get_rolling_token_windows(
+                self.tok_encode(request.args[0]), self.prefix_token_id, self.max_length, context_len=1
+            )
+            windows += [make_disjoint_window(window) for window in of_text]
+            of_request += [i] * (len(windows) - len(of_request))
+        sums = [0.0] * len(requests)
+        for i, window in zip(of_request, self._score(windows, False, disable_tqdm), strict=True):
+            sums[i] += window.logprob
+        for request, logprob in zip(requests, sums, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, logprob)
+        return sums
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """Return the text that the model generates after each context, up to a stop string."""
+        texts = [""] * len(requests)
+        prompts = [self._request(*request.args) for request in requests]
+        n_ctx = self._n_parallel * self.max_length
+        with tqdm(total=len(requests), disable=disable_tqdm, desc="Running generate_until requests") as bar:
+
+            def done(i: int, text: str) -> None:
+                texts[i] = text
+                self.cache_hook.add_partial("generate_until", requests[i].args, text)
+                bar.update(1)
+
+            generate_texts(self._llm, prompts, n_ctx=n_ctx, seed=self._seed, done=done)
+        return texts
+
+    def _score(self, pairs: list[Any], greedy: bool, disable_tqdm: bool) -> list[Continuation]:
+        with tqdm(total=len(pairs), disable=disable_tqdm, desc="Running loglikelihood requests") as bar:
+            # The last token of a continuation has a cell in the KV cache, though it is not evaluated.
+            return score_continuations(self._llm, pairs, greedy=greedy, n_ctx=self.max_length + 1, advance=bar.update)
+
+    def _request(self, context: str, options: dict[str, Any]) -> GenerationRequest:
+        options = normalize_gen_kwargs(options, self.max_gen_toks)
+        stops = handle_stop_sequences(options.pop("until"), eos=self._text_of(self._llm.token_eos()))
+        n = options.pop("max_gen_toks")
+        if n >= self.max_length:
+            raise ArgumentError(f"max_gen_toks: {n} tokens leave no room for a context of {self.max_length}")
+        is_drawn, temperature = options.pop("do_sample"), options.pop("temperature", 0.0)
+        drawn = {name: options.pop(name) for name in ("top_p", "top_k", "min_p") if name in options}
+        left = sorted(set(options) - (set() if is_drawn else _SAMPLING_OPTIONS))
+        if left:
+            raise ArgumentError(f"generate_until: {left[0]} is not supported")
+        tokens = self.tok_encode(context)[-(self.max_length - n) :]
+        sampling = Sampling(temperature=float(temperature), **drawn) if is_drawn else Sampling()
+        return GenerationRequest(tokens, n, [text for text in stops if text], sampling)
+
+    def _text_of(self, token: int) -> str:
+        return "" if token < 0 else str(self._llm.detokenize([token], special=True).decode(errors="replace"))
+
+
+def register() -> None:
+    """Register the model in the harness as token_trie; a second call does nothing."""
+    if "token_trie" not in model_registry:
+        model_registry.register("token_trie", target=TokenTrieLM)
+
+
+if __name__ == "__main__":
+    from token_trie_command import spin_briefly
+
+    if spin_briefly():  # too late here: importing token_trie has loaded llama.cpp
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    if _missing is not None:
+        raise _missing
+
+    from lm_eval.__main__ import cli_evaluate
+
+    register()
+    cli_evaluate()
