@@ -10,23 +10,25 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.table import Table
 
 from token_trie.cli.options import SERVED_N_CTX, JsonOption, ModelOptions, command, console, status
-from token_trie.errors import TokenTrieError
+from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import can_share
 from token_trie.llama.contexts import devices
 from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
 from token_trie.native.llama_facts import context_of, model_of
 from token_trie.questions.decide import decide
 from token_trie.questions.options import FormName
+from token_trie.questions.profile import keep_profile, profile_of
 from token_trie.questions.question import Choice
 from token_trie.questions.trained import LETTERS, single_tokens, trained_of
 from token_trie.sets.prompt import has_chat_template, tokenize_prompt
 from token_trie.show.trie import plain
+from token_trie.trust.profile import measure_profile
 
 
 class Finding(NamedTuple):
@@ -235,9 +237,9 @@ def _waiting(llm: Llama) -> Finding | None:
 
 def _questions(llm: Llama) -> Finding:
     """Ask the known questions, by letters too if the model was not trained for questions."""
-    forms: dict[FormName | None, str] = {"unlisted": " by what options mean", "letters": " by letters"}
-    if _default_form(llm) is None:
-        forms = {None: ""}
+    forms: dict[FormName | None, str] = {_default_form(llm): ""}
+    if not _is_trained(llm):
+        forms = {_default_form(llm): f" by its profile, {profile_of(llm).name}", "letters": " by letters"}
     n, rights, texts = len(_KNOWN), list[int](), list[str]()
     for form, by in forms.items():
         n_right, masses = 0, []
@@ -251,16 +253,25 @@ def _questions(llm: Llama) -> Finding:
     fair = None
     if rights[0] < _MIN_RIGHT * n:
         is_better = rights[-1] >= _MIN_RIGHT * n
-        fair = "--form letters does better" if is_better else "it guesses: take a larger model, or another form"
+        fair = "token-trie doctor --profile finds a better way" if is_better else "it guesses: take a larger model"
     return Finding("; ".join(texts), fair)
 
 
-def _default_form(llm: Llama) -> FormName | None:
-    """Return the form of questions; None for the model's own."""
+def _is_trained(llm: Llama) -> bool:
+    """Whether the model was trained for questions, in a format that is supported."""
     try:
-        return "unlisted" if trained_of(llm) is None else None
+        return trained_of(llm) is not None
+    except TokenTrieError:
+        return False
+
+
+def _default_form(llm: Llama) -> FormName | None:
+    """Return the form of questions; None for the default."""
+    try:
+        trained_of(llm)
     except TokenTrieError:
         return "unlisted"
+    return None
 
 
 def _speed(llm: Llama) -> Finding:
@@ -341,13 +352,51 @@ def _examine(llm: Llama) -> dict[str, Finding]:
     return found
 
 
-@command("token-trie doctor", "token-trie doctor -m model.gguf", "token-trie doctor -m model.gguf --json")
-def doctor(model: ModelOptions, as_json: JsonOption = False) -> None:
+def _profile(llm: Llama, *, as_json: bool) -> None:
+    """Measure the model's profile, keep it and show it."""
+    if _is_trained(llm):
+        raise ArgumentError("--profile: the model was trained to decide, and is asked as it was trained")
+    with status.status("measuring") as shown:
+        profile, trials = measure_profile(llm, lambda form: shown.update(f"measuring {form}"))
+    path = keep_profile(llm, profile)
+    if as_json:
+        types = {kind: {**vars(trial), "names": list(trial.names)} for kind, trial in trials.items()}
+        typer.echo(json.dumps({"profile": profile.name, "file": str(path), "types": types}, ensure_ascii=False))
+        return
+    for kind, trial in trials.items():
+        table = Table("", "right", "log loss", title=f"{kind}, {trial.n} states: {' + '.join(trial.names)}", box=None)
+        for name, loss in sorted(trial.losses.items(), key=lambda one: one[1]):
+            table.add_row(name, f"{trial.rights[name]:.0%}", f"{loss:.2f}")
+        console.print(table, highlight=False)
+    console.print(f"kept for this model: {path}", highlight=False, soft_wrap=True)
+
+
+@command(
+    "token-trie doctor",
+    "token-trie doctor -m model.gguf",
+    "token-trie doctor -m model.gguf --json",
+    "token-trie doctor -m model.gguf --profile",
+)
+def doctor(
+    model: ModelOptions,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            help="Instead: measure in which forms the model answers known questions best, in a minute or two, and keep "
+            "this profile for all later questions.",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Check whether a model and this machine are suitable for decisions, and tell what to change.
 
     The command asks some questions with known answers, and times one. The exit status is 1 if something does not work.
     """
     llm = model.load(_N_CTX)
+    if profile:
+        _profile(llm, as_json=as_json)
+        return
     with status.status(f"examining {model.path.name}"):
         found = _examine(llm)
     works = all(finding.poor is None for finding in found.values())

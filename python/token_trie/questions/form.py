@@ -245,6 +245,11 @@ def begins_with_state(form: Form) -> bool:
     return len({_fill(form.template, [_STATE, *probe]).partition(_STATE)[0] for probe in _PROBES}) == 1
 
 
+def lists_options(form: Form) -> bool:
+    """Whether the text depends on the options."""
+    return len({_fill(form.template, [_STATE, "a question", *probe[1:]]) for probe in _PROBES}) > 1
+
+
 class Weighing:
     """Maps scores of texts to options.
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
+from token_trie.decisions.calibration import fingerprint
+from token_trie.errors import ArgumentError, CalibrationError
 from token_trie.native.core import Llama, llama_cpp
+from token_trie.native.files import write_whole
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.llama_facts import model_of
-from token_trie.questions.form import Form
+from token_trie.native.loaded import users_cache
+from token_trie.questions.form import Form, lists_options
 from token_trie.questions.options import FORMS
 from token_trie.questions.question import Choice, Predicate, Question
 from token_trie.sets.prompt import has_chat_template
 
+MEASURED = "measured"
 _MAX_LISTED = 4000
 """Characters of options up to which a profile lists them."""
 
@@ -25,8 +33,7 @@ class Profile:
     name : str
         The name, which answers report.
     choice, predicate, score : tuple of Form
-        The forms of each type of question, whose log-weights are averaged. The first form is the best one alone, and
-        does not list the options.
+        The forms of each type of question, whose log-weights are averaged. The first form is the best one alone.
     """
 
     name: str
@@ -40,11 +47,13 @@ class Profile:
             return self.predicate
         forms = self.choice if isinstance(question, Choice) else self.score
         n_characters = sum(len(option.name) + len(option.texts[0]) for option in question.wording)
-        return forms if n_characters <= _MAX_LISTED else forms[:1]
+        if n_characters <= _MAX_LISTED:
+            return forms
+        return tuple(form for form in forms if not lists_options(form)) or PROFILES["plain"].choice
 
 
-_BRIEFLY = Form("Text:\n{{ state }}\n\n{{ instructions }}\nAnswer in one or two words.", chat=True)
-_FROM_LIST = Form(
+BRIEFLY = Form("Text:\n{{ state }}\n\n{{ instructions }}\nAnswer in one or two words.", chat=True)
+FROM_LIST = Form(
     """\
 {{ instructions }}
 {% for option in options %}
@@ -61,15 +70,15 @@ Answer with one of the names above alone.""",
     prior=False,
 )
 
-_PLAIN, _LISTED, _BRIEFLY_RAW = FORMS["unlisted"], replace(FORMS["listed"], prior=False), replace(_BRIEFLY, prior=False)
+_PLAIN, _LISTED, _BRIEFLY_RAW = FORMS["unlisted"], replace(FORMS["listed"], prior=False), replace(BRIEFLY, prior=False)
 
 PROFILES = {
     profile.name: profile
     for profile in (
         Profile("plain", (_PLAIN,), (_PLAIN,), (_PLAIN,)),
-        Profile("instruct", (_BRIEFLY,), (_PLAIN,), (_PLAIN,)),
+        Profile("instruct", (BRIEFLY,), (_PLAIN,), (_PLAIN,)),
         Profile(
-            "large instruct", (replace(_BRIEFLY, weight=2.0), _FROM_LIST, _LISTED), (_PLAIN, _BRIEFLY_RAW), (_PLAIN,)
+            "large instruct", (replace(BRIEFLY, weight=2.0), FROM_LIST, _LISTED), (_PLAIN, _BRIEFLY_RAW), (_PLAIN,)
         ),
     )
 }
@@ -92,12 +101,65 @@ def name_of(n_params: int, *, has_chat_template: bool) -> str:
     return "instruct" if n_params < 1_000_000_000 else "large instruct"
 
 
+def profile_by_file(llm: Llama) -> Profile:
+    """Return a model's profile by what its file says."""
+    with lease(llm):
+        n_params = llama_cpp.llama_model_n_params(model_of(llm).model)
+    return PROFILES[name_of(n_params, has_chat_template=has_chat_template(llm))]
+
+
 def profile_of(llm: Llama) -> Profile:
-    """Return a model's profile, by what its file says."""
+    """Return a model's profile: the measured one if there is one, or by what its file says.
+
+    Raises
+    ------
+    ArgumentError
+        The file of the measured profile is damaged.
+    """
     known = attachment(llm).known
     if "profile" not in known:
-        with lease(llm):
-            n_params = llama_cpp.llama_model_n_params(model_of(llm).model)
-        known["profile"] = PROFILES[name_of(n_params, has_chat_template=has_chat_template(llm))]
+        known["profile"] = _measured(llm) or profile_by_file(llm)
     found: Profile = known["profile"]
     return found
+
+
+def keep_profile(llm: Llama, profile: Profile) -> Path:
+    """Keep a measured profile for this model in the user's cache; return its file.
+
+    Raises
+    ------
+    CalibrationError
+        The files of the model are not known. OSError: the file cannot be written.
+    """
+    path = _path(llm)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(asdict(profile), indent=1).encode())
+    attachment(llm).known["profile"] = profile
+    return path
+
+
+def _path(llm: Llama) -> Path:
+    return _folder() / f"{hashlib.sha256(fingerprint(llm).encode()).hexdigest()[:32]}.json"
+
+
+def _folder() -> Path:
+    return users_cache() / "profiles"
+
+
+def _measured(llm: Llama) -> Profile | None:
+    if not _folder().is_dir():
+        return None  # without reading the model's files
+    try:
+        path = _path(llm)
+        read = json.loads(path.read_text(encoding="utf-8"))
+    except (CalibrationError, FileNotFoundError):
+        return None
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{_folder()}: {error}; measure again with token-trie doctor --profile") from error
+    try:
+        forms = {kind: tuple(Form(**form) for form in read[kind]) for kind in ("choice", "predicate", "score")}
+        if not all(forms.values()):
+            raise ArgumentError("no forms")
+        return Profile(MEASURED, **forms)
+    except (KeyError, TypeError, ArgumentError) as error:
+        raise ArgumentError(f"{path}: {error}; measure again with token-trie doctor --profile") from error

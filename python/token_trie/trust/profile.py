@@ -1,0 +1,253 @@
+"""Profiles by measurement: the forms that answer shipped questions best."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from token_trie.arrays import Floats
+from token_trie.native.core import Llama
+from token_trie.questions.decide import decide_many
+from token_trie.questions.form import Form
+from token_trie.questions.options import FORMS
+from token_trie.questions.profile import BRIEFLY, FROM_LIST, MEASURED, Profile, profile_by_file
+from token_trie.questions.question import Choice, Predicate, Question, Score
+from token_trie.sets.prompt import has_chat_template
+
+CANDIDATES = {
+    "unlisted": FORMS["unlisted"],
+    "unlisted, no prior": replace(FORMS["unlisted"], prior=False),
+    "unlisted, chat": BRIEFLY,
+    "unlisted, chat, no prior": replace(BRIEFLY, prior=False),
+    "listed before, chat": replace(FROM_LIST, prior=True),
+    "listed before, chat, no prior": FROM_LIST,
+    "listed, no prior": replace(FORMS["listed"], prior=False),
+    "letters, no prior": replace(FORMS["letters"], prior=False),
+}
+"""Forms that are measured, by name."""
+
+_OF_TYPE = {
+    "choice": ("unlisted", "unlisted, chat", *list(CANDIDATES)[4:]),
+    "predicate": ("unlisted", "unlisted, no prior", "unlisted, chat, no prior", "listed, no prior"),
+    "score": ("unlisted", "unlisted, chat", "listed, no prior", "letters, no prior"),
+}
+_MAX_FORMS = 3
+_MIN_P = 1e-4
+
+_LANGUAGES = ["English", "German", "French", "Spanish", "Italian"]
+_SUBJECTS = {
+    "mathematics": "numbers and shapes",
+    "history": "what happened in the past",
+    "biology": "plants and animals",
+    "geography": "countries, rivers and mountains",
+    "music": "songs and instruments",
+}
+_TEXTS = ["recipe", "weather report", "advertisement", "invitation", "obituary", "diary"]
+_SHELVES = {
+    "cookery": "food and drink",
+    "travel": "guides to places abroad",
+    "health": "illness, exercise and sleep",
+    "money": "saving, taxes and investing",
+    "gardening": "plants, lawns and vegetables",
+}
+
+# Each question, with states and the positions of their answers.
+KNOWN: list[tuple[Question, list[tuple[str, int]]]] = [
+    (
+        Choice("Which language is the text in?", _LANGUAGES),
+        [
+            ("Der Zug kommt heute eine Stunde später.", 1),
+            ("Nous avons mangé du pain au bord de la mer.", 2),
+            ("The cat slept on the warm roof all day.", 0),
+            ("Mañana vamos a visitar a mis abuelos.", 3),
+            ("Vorrei un caffè e un bicchiere d'acqua.", 4),
+        ],
+    ),
+    (
+        Choice("Which school subject is it?", _SUBJECTS),
+        [
+            ("A triangle has sides of 3, 4 and 5 centimetres. How large is its area?", 0),
+            ("Explain why the Roman Empire was divided into two halves.", 1),
+            ("Draw a leaf and name the parts through which it breathes.", 2),
+            ("Which five states border the Danube after Vienna?", 3),
+            ("Clap the rhythm of the second bar, then sing the melody.", 4),
+            ("Solve for x: 2x + 6 = 20.", 0),
+            ("How do whales feed their young?", 2),
+        ],
+    ),
+    (
+        Choice("What kind of text is it?", _TEXTS),
+        [
+            ("Beat three eggs with the sugar, add the flour and bake for 40 minutes.", 0),
+            ("Rain will spread from the west tonight, with gusts near the coast.", 1),
+            ("Only this week: two pairs of shoes for the price of one!", 2),
+            ("We would be delighted if you joined us for our wedding on the 5th of June.", 3),
+            ("She died peacefully at home, and leaves behind a husband and two sons.", 4),
+            ("Tuesday. I could not sleep again, and wrote letters I shall never send.", 5),
+        ],
+    ),
+    (
+        Choice("On which shelf of the bookshop does the title belong?", _SHELVES),
+        [
+            ("Soups and Stews for Cold Evenings", 0),
+            ("Forty Walks Around Lisbon", 1),
+            ("How to Fall Asleep Without Pills", 2),
+            ("Retire Early: Index Funds Explained", 3),
+            ("Tomatoes on the Balcony", 4),
+            ("Bread from Your Own Oven", 0),
+        ],
+    ),
+    (
+        Predicate("Is the writer happy?"),
+        [
+            ("What a wonderful day, I could hug everyone!", 0),
+            ("I have been crying since the letter came.", 1),
+            ("We won, and the whole street danced.", 0),
+            ("Everything went wrong, and I am fed up.", 1),
+        ],
+    ),
+    (
+        Predicate("Does the text mention an animal?"),
+        [
+            ("The dog barked at the postman.", 0),
+            ("The bridge is closed until Friday.", 1),
+            ("Two swans crossed the pond.", 0),
+            ("Please sign the form on page three.", 1),
+        ],
+    ),
+    (
+        Predicate("Does this happen indoors?"),
+        [
+            ("They sat by the fireplace in the kitchen.", 0),
+            ("The climbers rested just below the summit.", 1),
+            ("The pupils put their chairs on the desks of the classroom.", 0),
+            ("Surfers waited for the next wave.", 1),
+        ],
+    ),
+    (
+        Predicate("Can this be eaten?"),
+        [("a ripe banana", 0), ("a rusty nail", 1), ("a slice of cheese", 0), ("a leather boot", 1)],
+    ),
+    (
+        Score("How warm is it?", ["freezing", "cool", "hot"]),
+        [
+            ("The lake is covered with thick ice.", 0),
+            ("You need a light jacket in the evening.", 1),
+            ("The asphalt is melting in the sun.", 2),
+            ("Icicles hang from the roof.", 0),
+        ],
+    ),
+    (
+        Score("How long does it take?", ["seconds", "hours", "years"]),
+        [("to blink", 0), ("to fly from Paris to New York", 1), ("to grow an oak tree", 2), ("to switch on a lamp", 0)],
+    ),
+    (
+        Score("How much does the writer like the film?", ["not at all", "somewhat", "very much"]),
+        [
+            ("The worst two hours of my life.", 0),
+            ("Not bad, but a little too long.", 1),
+            ("A masterpiece, I saw it three times.", 2),
+            ("Dreadful acting, I walked out.", 0),
+        ],
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Measurements of one type of question.
+
+    Attributes
+    ----------
+    n : int
+        Number of states with known answers.
+    names : tuple of str
+        Names of the forms that were chosen.
+    losses : dict
+        Log loss of each candidate, and of the choice as "chosen" and of the file's profile as "by file".
+    rights : dict
+        Share of right answers, likewise.
+    """
+
+    n: int
+    names: tuple[str, ...]
+    losses: dict[str, float]
+    rights: dict[str, float]
+
+
+def measure_profile(llm: Llama, on_form: Callable[[str], object] = str) -> tuple[Profile, dict[str, Trial]]:
+    """Return the profile that answers the shipped questions best, and the measurements of each type of question.
+
+    The forms of the profile by the file are kept, unless others have a lower log loss by more than its standard error.
+
+    Parameters
+    ----------
+    on_form : callable, optional
+        It is called with the type of question and the name of each form before it is measured.
+
+    Raises
+    ------
+    VocabularyError, ContextError, BusyError, CancelledError
+        As in `decide_many`.
+    """
+    by_file, forms, trials = profile_by_file(llm), dict[str, tuple[Form, ...]](), dict[str, Trial]()
+    for kind, names in _OF_TYPE.items():
+        default: tuple[Form, ...] = getattr(by_file, kind)
+        candidates = {name: CANDIDATES[name] for name in names if not CANDIDATES[name].chat or has_chat_template(llm)}
+        measured = {}
+        for name, form in candidates.items():
+            on_form(f"{kind}: {name}")
+            measured[name] = _log_probabilities(llm, kind, form)
+        name_of = {form: name for name, form in candidates.items()}
+        own = [(name_of[replace(form, weight=1.0)], form.weight) for form in default]
+        forms[kind], trials[kind] = _chosen(measured, own, default, candidates)
+    return Profile(MEASURED, **forms), trials
+
+
+def _log_probabilities(llm: Llama, kind: str, form: Form) -> list[tuple[Floats, int]]:
+    """Return for each state the log-probabilities of the options, and the position of the answer."""
+    found = []
+    for question, rows in KNOWN:
+        if type(question).__name__.lower() == kind:
+            answers = decide_many(llm, [state for state, _ in rows], question, form=form)
+            for answer, (_, gold) in zip(answers, rows, strict=True):
+                found.append((np.log(np.maximum(list(answer.probabilities.values()), 1e-30)), gold))
+    return found
+
+
+def _chosen(
+    measured: dict[str, list[tuple[Floats, int]]],
+    own: list[tuple[str, float]],
+    default: tuple[Form, ...],
+    candidates: dict[str, Form],
+) -> tuple[tuple[Form, ...], Trial]:
+    def mixed(names: list[tuple[str, float]]) -> tuple[Floats, float]:
+        """Return the log loss of each state, and the share of right answers."""
+        losses, n_right = [], 0
+        for of_forms in zip(*(measured[name] for name, _ in names), strict=True):
+            weights = np.average([logs for logs, _ in of_forms], axis=0, weights=[weight for _, weight in names])
+            p, gold = np.exp(weights - np.logaddexp.reduce(weights)), of_forms[0][1]
+            losses.append(-np.log(max(float(p[gold]), _MIN_P)))
+            n_right += int(p.argmax() == gold)
+        return np.array(losses), n_right / len(losses)
+
+    alone = {name: mixed([(name, 1.0)]) for name in measured}
+    sets = [list(names) for n in range(1, _MAX_FORMS + 1) for names in itertools.combinations(measured, n)]
+    of_sets = [(mixed([(name, 1.0) for name in names]), names) for names in sets]
+    (losses, right), best = min(of_sets, key=lambda one: float(one[0][0].mean()))
+    own_losses, own_right = mixed(own)
+    gains = own_losses - losses
+    if gains.mean() <= gains.std() / np.sqrt(len(gains)):
+        losses, right, best, forms = own_losses, own_right, [name for name, _ in own], default
+    else:
+        best.sort(key=lambda name: float(alone[name][0].mean()))
+        forms = tuple(candidates[name] for name in best)
+    all_losses = {name: float(one.mean()) for name, (one, _) in alone.items()}
+    rights = {name: share for name, (_, share) in alone.items()}
+    figures = {"by file": (own_losses, own_right), "chosen": (losses, right)}
+    all_losses |= {name: float(one.mean()) for name, (one, _) in figures.items()}
+    rights |= {name: share for name, (_, share) in figures.items()}
+    return forms, Trial(len(gains), tuple(best), all_losses, rights)
