@@ -15,16 +15,15 @@ import numpy as np
 from token_trie.decisions.bound_choices import BoundCalibration, Reader, reader_of
 from token_trie.decisions.calibration import fingerprint
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions
-from token_trie.decisions.think import Think, any_set, marker_tokens, think_first
+from token_trie.decisions.think import Think, any_set, end_of_thought, marker_tokens
 from token_trie.errors import ArgumentError, BusyError, CancelledError, ContextError, TokenTrieError
 from token_trie.llama.batch import ENDED, WAIT_MS, Batch, Sequential, SharedBatch, can_share, shared_batch_of
 from token_trie.llama.contexts import opened
 from token_trie.llama.own_stream import chooser, n_ctx_of
 from token_trie.llama.query import Answer, Query
 from token_trie.llama.stream import Stream
-from token_trie.llama.text import tokenize_after
 from token_trie.native.checks import check_counts, check_flags, lookup
-from token_trie.native.core import Llama, vocab_of
+from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import lib
 from token_trie.native.lifetime import lease
 from token_trie.progress import Progress
@@ -32,6 +31,7 @@ from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Thought(NamedTuple):
@@ -198,39 +198,61 @@ _RESPELLED = 16
 """Extra tokens for a marker that begins inside a token and is tokenized again."""
 
 
-def think_then(
-    llm: Llama, request: Request[R], tokens: list[int], think: Think, marker: list[int], n_ctx: int | None
-) -> Plan[R]:
-    """Think up to the marker's tokens, then answer the request; n_ctx is that of `reader_of`."""
-    query = Query(
-        "text",
-        any_set(marker),
-        sampling=replace(think, seed=request.seed),
-        # Or as many as fit into the context, as without a batch.
-        max_tokens=think.max_tokens + len(marker) + _RESPELLED,
-        start_after=marker,
-        max_before=think.max_tokens,
-        stop_strings=[think.marker] if isinstance(think.marker, str) else [],
-    )
-    answer = yield PlanStep(tokens, query)
-    if answer.figures.stop == lib.TOKEN_TRIE_STOP_MAX_TOKENS:
-        raise ContextError("the context is full before the thought has ended")
-    thought, tokens = list(answer.tokens), [*tokens, *answer.tokens]
+WithVocab: TypeAlias = Callable[[Callable[[_core.Vocab], Any]], Any]
+"""Calls a function with the vocabulary, which stays valid meanwhile."""
+_CHECK_EVERY = 8
+"""Tokens of a thought between two checks of its time limit."""
+
+
+def thought_after(think: Think, seed: int | None, tokens: list[int], with_vocab: WithVocab) -> Plan[Prefix]:
+    """Let the model think after tokens; return them with the thought and its marker."""
+    marker = with_vocab(partial(marker_tokens, think))
+    start, ns, n_texts = len(tokens), 0, 0
+    while True:
+        is_late = think.seconds is not None and ns >= think.seconds * 1e9
+        left = 0 if is_late else think.max_tokens - (len(tokens) - start)
+        is_last = think.seconds is None or left <= _CHECK_EVERY
+        query = Query(
+            "text",
+            any_set(marker),
+            sampling=replace(think, seed=None if seed is None else seed + n_texts),
+            # Or as many as fit into the context.
+            max_tokens=left + len(marker) + _RESPELLED if is_last else _CHECK_EVERY,
+            start_after=marker,
+            max_before=left,
+            stop_strings=[think.marker] if isinstance(think.marker, str) else [],
+        )
+        answer = yield PlanStep(tokens, query)
+        stop = answer.figures.stop
+        if stop == lib.TOKEN_TRIE_STOP_MAX_TOKENS and (is_last or not answer.tokens):
+            raise ContextError("the context is full before the thought has ended")
+        seam, tokens = len(tokens), [*tokens, *answer.tokens]
+        ns, n_texts = ns + answer.figures.decide_ns, n_texts + 1
+        place = {"tokens": tokens, "start": start, "seam": seam, "stop": stop}
+        found = with_vocab(partial(end_of_thought, think=think, marker=marker, **place))
+        if found is not None:
+            return Prefix(found[0], thought=Thought(found[1], ns / 1e6))
+
+
+def think_on(stream: Stream, think: Think, seed: int | None, tokens: list[int]) -> Prefix:
+    """Think after tokens on a stream, whose sequence then ends in the marker."""
+    prefix = drive(thought_after(think, seed, tokens, stream.with_vocab), stream)
+    stream.prefill(prefix.tokens)
+    return prefix._replace(is_standing=True)
+
+
+def _think_then(llm: Llama, request: Request[R], think: Think, tokens: list[int], n_ctx: int | None) -> Plan[R]:
+    """Think, then answer the request; n_ctx is that of `reader_of`."""
+
+    def with_vocab(use: Callable[[_core.Vocab], Any]) -> Any:
+        with lease(llm):
+            return use(vocab_of(llm))
+
+    prefix = yield from thought_after(think, request.seed, tokens, with_vocab)
     with lease(llm):
-        vocab = vocab_of(llm)
-        if answer.figures.stop == lib.TOKEN_TRIE_STOP_STRING:
-            n_kept, more = tokenize_after(vocab, tokens, str(think.marker).encode())
-            tokens = tokens[:n_kept] + more
-        else:
-            thought = thought[: -len(marker)]
-        text = vocab.detokenize(thought).decode(errors="replace")
-        prefix = Prefix(tokens, thought=Thought(text, answer.figures.decide_ns / 1e6))
         plan = request.bind(reader_of(llm, n_ctx), prefix).plan()
     assert plan is not None
     return (yield from plan)
-
-
-T = TypeVar("T")
 
 
 def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
@@ -241,21 +263,19 @@ def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
         reader = reader_of(llm)
         tokens = reader.tokenize(prompt)
         bound = request.bind(reader, Prefix(tokens))
-        plan = None if _is_timed(request) else bound.plan()
-        if plan is not None:
-            plan = _with_thought(llm, request, tokens, plan, None)
+        plan = _with_thought(llm, request, tokens, bound.plan(), None)
     shared = None if plan is None else shared_batch_of(llm)
     if plan is not None and shared is not None:
         return _run_in(shared, Batched(plan))
     with chooser(llm) as stream:
         if request.draws and request.seed is None:
             stream.set_seed(None)
-        if request.think is None:
-            return bound.run(stream)
-        stream.prefill(tokens)
-        thought = _think(stream, request)
-        with lease(llm):
-            bound = request.bind(reader, Prefix(stream.tokens, is_standing=True, thought=thought))
+        if plan is not None:
+            return drive(plan, stream)
+        if request.think is not None:
+            prefix = think_on(stream, request.think, request.seed, tokens)
+            with lease(llm):
+                bound = request.bind(reader, prefix)
         return bound.run(stream)
 
 
@@ -263,23 +283,19 @@ def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int) -> Batche
     """Tokenize a prompt for a batch of n_ctx tokens and bind a request to it, under a lease; see `Request.bind`."""
     reader = reader_of(llm, n_ctx)
     tokens = reader.tokenize(prompt)
-    plan = request.bind(reader, Prefix(tokens)).plan()
+    plan = _with_thought(llm, request, tokens, request.bind(reader, Prefix(tokens)).plan(), n_ctx)
     if plan is None:
         raise ArgumentError("this is answered one prompt at a time, and these are in a batch")
-    if _is_timed(request):
-        raise ArgumentError("think: seconds goes with one decision at a time, and these are in a batch")
-    return Batched(_with_thought(llm, request, tokens, plan, n_ctx))
+    return Batched(plan)
 
 
-def _is_timed(request: Request[Any]) -> bool:
-    return request.think is not None and request.think.seconds is not None
-
-
-def _with_thought(llm: Llama, request: Request[R], tokens: list[int], plan: Plan[R], n_ctx: int | None) -> Plan[R]:
+def _with_thought(
+    llm: Llama, request: Request[R], tokens: list[int], plan: Plan[R] | None, n_ctx: int | None
+) -> Plan[R] | None:
     """Return the plan of a request, with a thought first if one is requested."""
-    if request.think is None:
+    if plan is None or request.think is None:
         return plan
-    return think_then(llm, request, tokens, request.think, marker_tokens(request.think, vocab_of(llm)), n_ctx)
+    return _think_then(llm, request, request.think, tokens, n_ctx)
 
 
 def run_behind(stream: Stream, request: Request[R]) -> R:
@@ -290,11 +306,9 @@ def run_behind(stream: Stream, request: Request[R]) -> R:
     with stream.transaction() as before:
         if not before:
             raise ArgumentError("nothing to answer behind: prefill first")
-        thought = None
+        prefix = Prefix(before, is_standing=True)
         if request.think is not None:
-            thought = _think(stream, request)
-            before = stream.tokens
-        prefix = Prefix(before, is_standing=True, thought=thought)
+            prefix = think_on(stream, request.think, request.seed, before)
         bound = read_on(stream, lambda reader: request.bind(reader, prefix))
         answer = bound.run(stream)
         # Even without tokens, because this restarts the grammar after the answer.
@@ -308,13 +322,6 @@ def read_on(stream: Stream, use: Callable[[Reader], T]) -> T:
     n_ctx, tokenize = stream.n_ctx_max, stream.tokenize
     model = partial(fingerprint, stream.llm)
     return stream.with_model(lambda vocab, known: use(Reader(vocab, known, tokenize, n_ctx, model, "handle")))
-
-
-def _think(stream: Stream, request: Request[Any]) -> Thought:
-    assert request.think is not None
-    started = time.perf_counter()
-    text = think_first(stream, request.think, request.seed)
-    return Thought(text, (time.perf_counter() - started) * 1e3)
 
 
 def _run_in(shared: SharedBatch, batched: Batched[R]) -> R:

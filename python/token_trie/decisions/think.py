@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from token_trie.errors import ArgumentError, CancelledError, InternalError
+from token_trie.errors import ArgumentError
 from token_trie.llama.query import Sampling
-from token_trie.llama.span import SpanOptions
-from token_trie.llama.stream import Stream
-from token_trie.llama.text import append
+from token_trie.llama.text import tokenize_after
 from token_trie.native.checks import check_counts, check_numbers
 from token_trie.native.core import _core
+from token_trie.native.ffi import lib
 from token_trie.sets.spelling import inner_tokens
 from token_trie.sets.trie import TokenTrie
 
@@ -30,8 +28,8 @@ class Think(Sampling):
     max_tokens: int = 256
     """Largest number of tokens, without the marker; 0: the marker alone."""
     seconds: float | None = None
-    """Time limit, checked every few tokens; None, the default: no limit. Thoughts with a time limit cannot run in
-    batches: `choose_many` refuses them."""
+    """Time limit, checked every few tokens; None, the default: no limit. In a batch, the time includes the passes that
+    also served other prompts."""
     margin: float = 0.5
     """For `decide` only: the model thinks if the two best probabilities, without a thought, differ by less than
     this."""
@@ -66,62 +64,44 @@ def marker_tokens(think: Think, vocab: _core.Vocab) -> list[int]:
 
 
 def any_set(marker: list[int]) -> TokenTrie:
-    """Return a set for the stream during a thought; its span never begins."""
+    """Return a set for the query of a thought; its span never begins."""
     return TokenTrie.from_sequences({"": marker[:1]})
 
 
-def think_first(stream: Stream, think: Think, seed: int | None = None) -> str:
-    """Let the model think after the sequence, which then ends in the marker; return the thought's text.
+def end_of_thought(
+    vocab: _core.Vocab, think: Think, marker: list[int], tokens: list[int], start: int, seam: int, stop: int
+) -> tuple[list[int], str] | None:
+    """Find the end of a thought, which the model writes in one text or several.
 
-    On failure the sequence keeps what was written so far, and the trie may be replaced.
+    Parameters
+    ----------
+    marker
+        The marker's tokens.
+    start, seam
+        Positions at which the thought and its last text begin.
+    stop
+        Why the last text ended, as enum token_trie_stop.
+
+    Returns
+    -------
+    tuple or None
+        The tokens up to and including the marker, and the text of the thought; None if it goes on.
     """
-    marker = stream.with_vocab(lambda vocab: marker_tokens(think, vocab))
-    if seed is not None:
-        stream.set_seed(seed)
-    stream.set_trie(any_set(marker), rules=SpanOptions(start_after=marker, max_before=think.max_tokens))
-    start = stream.raw_state.n_tokens
-    found = _write(stream, think, start)
-    if stream.is_cancelled:
-        raise CancelledError("the thought was cancelled")
-    tokens = stream.tokens[start:]
-    if found:
-        append(stream, think.marker)
-    elif tokens[-len(marker) :] == marker:
-        tokens = tokens[: -len(marker)]
-    else:
-        raise InternalError(f"the thought ended as {stream.state} without its marker")
-    return stream.detokenize(tokens)
 
+    def bytes_to(end: int) -> bytes:
+        return vocab.detokenize(tokens[start:end])
 
-_CHECK_EVERY = 8
-"""Tokens between two checks of the clock."""
-
-
-def _write(stream: Stream, think: Think, start: int) -> bool:
-    """Let the model write up to the marker; return whether the caller must append it, as its tokens are missing."""
-    stops = [think.marker] if isinstance(think.marker, str) else []
-    until = None if think.seconds is None else time.monotonic() + think.seconds
-    while True:
-        most = 2**31 - 1 if until is None else _CHECK_EVERY
-        found = stream.steps.generate_until(stops, most, think.settled(draws=False))
-        if found is not None or until is None or stream.state.stop != "max_tokens":
-            return found is not None
-        if stops and _cut_at(stream, start, stops[0]):
-            return True
-        if time.monotonic() >= until:
-            return True
-
-
-def _cut_at(stream: Stream, start: int, marker: str) -> bool:
-    """Remove a marker text after a position, with all text after it; return whether it was found."""
-    tokens = stream.tokens
-    text = stream.detokenize(tokens[start:])
-    if marker not in text:
-        return False
-    before = text[: text.index(marker)]
-    n_kept = next(n for n in range(len(tokens), start - 1, -1) if before.startswith(stream.detokenize(tokens[start:n])))
-    stream.splice(n_kept, ())
-    rest = before[len(stream.detokenize(tokens[start:n_kept])) :]
-    if rest:
-        append(stream, rest)
-    return True
+    written, text = bytes_to(len(tokens)), str(think.marker).encode()
+    end = next((i for i in range(start, len(tokens)) if tokens[i : i + len(marker)] == marker), -1)
+    if seam > start and isinstance(think.marker, str):  # its text may have begun before the seam, in other tokens
+        at = written.find(text)
+        if at >= 0 and (end < 0 or at < len(bytes_to(end))):
+            n_kept = next(n for n in range(len(tokens), start - 1, -1) if written[:at].startswith(bytes_to(n)))
+            n_kept, more = tokenize_after(vocab, tokens[:n_kept], written[len(bytes_to(n_kept)) : at] + text)
+            return tokens[:n_kept] + more, written[:at].decode(errors="replace")
+    if end >= 0:
+        return tokens[:end] + marker, bytes_to(end).decode(errors="replace")
+    if stop == lib.TOKEN_TRIE_STOP_STRING:
+        n_kept, more = tokenize_after(vocab, tokens, text)
+        return tokens[:n_kept] + more, written.decode(errors="replace")
+    return None

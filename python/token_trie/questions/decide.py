@@ -563,8 +563,8 @@ def decide_many(
     ------
     dict of answers, or an answer
         The result of `decide`, up to llama.cpp's rounding, which depends on the size of a batch; with ``reproducible``
-        the same, bit by bit. States are answered one at a time with ``reproducible``, ``instead``, ``orders="auto"``,
-        and a `Think` with `seconds`. Otherwise, some tens of states are answered before the model thinks about any.
+        the same, bit by bit. States are answered one at a time with ``reproducible``, ``instead`` and
+        ``orders="auto"``. Otherwise, some tens of states are answered before the model thinks about any.
 
     Raises
     ------
@@ -581,10 +581,9 @@ def decide_many(
     _check_over_rows(read, asked)
 
     def find(batch: Batch | Sequential) -> Iterator[tuple[int, Any]]:
-        is_timed = read.think is not None and read.think.seconds is not None
         if over_rows(read.calibration) is not None:
             return enumerate(map(_named, _over_rows(llm, batch, states, asked, read)))
-        if read.reproducible or read.instead or read.orders == "auto" or is_timed:
+        if read.reproducible or read.instead or read.orders == "auto":
             return enumerate(_one_by_one(llm, states, asked, read))
         return enumerate(map(_named, _together(llm, batch, states, asked, read)))
 

@@ -16,8 +16,8 @@ import numpy as np
 from token_trie.arrays import Floats, States
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_finite, reader_of
 from token_trie.decisions.calibration import Calibrator, Mean
-from token_trie.decisions.run import Admission, Bound, Plan, PlanStep, Prefix, Request, Thought, drive, read_on
-from token_trie.decisions.think import Think, think_first
+from token_trie.decisions.run import Admission, Bound, Plan, PlanStep, Prefix, Request, drive, read_on, think_on
+from token_trie.decisions.think import Think
 from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import Batch, Sequential
 from token_trie.llama.own_stream import chooser
@@ -152,12 +152,10 @@ def priors_of_means(means: Sequence[Mean]) -> list[Scored | None]:
 
 def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
     """Score texts after a prompt that becomes the stream's sequence; with is_beside, the sequence does not change."""
-    tokens, thought = stream.tokenize(reading.prompt), None
+    prefix = Prefix(stream.tokenize(reading.prompt))
     if reading.think is not None:
-        stream.prefill(tokens)
-        thought = Thought(think_first(stream, reading.think), 0.0)
-        tokens = stream.tokens
-    bound = read_on(stream, lambda reader: reading.bind(reader, Prefix(tokens, thought=thought)))
+        prefix = think_on(stream, reading.think, None, prefix.tokens)
+    bound = read_on(stream, lambda reader: reading.bind(reader, prefix))
     return drive(bound.plan(is_beside=is_beside), stream)
 
 

@@ -131,6 +131,28 @@ def test_a_marker_is_found_across_two_looks_at_the_clock(smollm2: Any) -> None:
         timed = choose(smollm2, prompt, ["yes", "no"], think=Think(marker, 30, seconds=60), leading_space=True)
         plain = choose(smollm2, prompt, ["yes", "no"], think=Think(marker, 30), leading_space=True)
         assert (timed.thought, timed.value) == (plain.thought, plain.value)
+        (beside,) = choose_many(
+            smollm2, [prompt], ["yes", "no"], think=Think(marker, 30, seconds=60), leading_space=True
+        )
+        assert (beside.thought, beside.value) == (plain.thought, plain.value)
+
+
+def test_a_marker_of_tokens_is_found_across_two_looks_at_the_clock(smollm2: Any) -> None:
+    prompt = smollm2.tokenize(b"Once upon a time")
+    with StreamHandle(smollm2, n_ctx=128) as handle:
+        handle.prefill(prompt)
+        thought = [step.token for step in handle.generate(24)]
+        for begin in range(5, 20):
+            handle.prefill(prompt)
+            decision = handle.choose(["yes", "no"], think=Think(thought[begin : begin + 3], 24, seconds=60))
+            n = next(i for i in range(len(thought)) if thought[i : i + 3] == thought[begin : begin + 3])
+            assert handle.tokens[: len(prompt) + n + 3] == prompt + thought[: n + 3]
+            assert len(handle.tokens) == len(prompt) + n + 3 + len(decision.tokens)
+
+
+def test_time_that_is_up_forces_the_marker(smollm2: Any) -> None:
+    decision = choose(smollm2, "Once upon a time", ["yes", "no"], think=Think("\n@@", 30, seconds=0))
+    assert decision.thought == ""
 
 
 def test_a_handle_thinks_as_well(precise: Any) -> None:
@@ -155,5 +177,3 @@ def test_what_thinking_does_not_go_with_is_told(precise: Any) -> None:
         decide(precise, STATE, QUESTIONS, think=ALWAYS, reproducible=True)
     with pytest.raises(ArgumentError, match="think: str where a Think"):
         decide(precise, STATE, QUESTIONS, think="x")  # type: ignore[call-overload]
-    with pytest.raises(ArgumentError, match="seconds goes with one decision"):
-        list(choose_many(precise, ["a"], ["yes", "no"], think=Think(max_tokens=2, seconds=1)))
