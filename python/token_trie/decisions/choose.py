@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
-from token_trie.arrays import Floats, States
+from token_trie.arrays import Floats, Ints, States
 from token_trie.decisions.bound_choices import (
     BoundCalibration,
     BoundChoices,
@@ -23,12 +22,12 @@ from token_trie.decisions.bound_choices import (
     check_size,
     read_set,
 )
+from token_trie.decisions.calibration import Calibrator
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.options import ChooseOptions, Mode
 from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Written, calibrated, run
 from token_trie.decisions.score import prior_scores
 from token_trie.llama.query import Answer, Query
-from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
 from token_trie.sets.choices import Choices, ChoicesLike
@@ -148,30 +147,6 @@ def _candidates(choices: BoundChoices[T], leaves: list[tuple[int, float]]) -> tu
     return tuple(Candidate(choices.value(i), choices.text(i), i, logprob) for i, logprob in found)
 
 
-class Clock:
-    """Evaluates the prompt and measures it separately from the rest."""
-
-    def __init__(self, stream: Stream, prompt: list[int]) -> None:
-        self._n_prompt = len(prompt)
-        self._started = time.perf_counter()
-        stream.prefill(prompt)
-        self._evaluated = time.perf_counter()
-
-    def stats(self, *answers: Answer) -> Stats:
-        """Return the cost of answers, and the time since the prompt was evaluated."""
-        ended = time.perf_counter()
-        costs = [answer.figures for answer in answers]
-        return Stats(
-            n_prompt=self._n_prompt,
-            n_branches=sum(cost.n_branches for cost in costs),
-            n_forced=sum(cost.n_forced for cost in costs),
-            n_passes=sum(cost.n_passes for cost in costs),
-            prompt_ms=(self._evaluated - self._started) * 1e3,
-            decide_ms=(ended - self._evaluated) * 1e3,
-            n_evaluated=sum(len(a.tokens) == 0 and a.figures.n_evaluated for a in answers),
-        )
-
-
 def cost_of(n_prompt: int, answer: Answer) -> Stats:
     """Return the cost of an answer after a prompt of n_prompt tokens."""
     figures = answer.figures
@@ -186,16 +161,9 @@ def cost_of(n_prompt: int, answer: Answer) -> Stats:
     )
 
 
-class Seen(NamedTuple):
-    """An answer and its cost."""
-
-    answer: Answer
-    stats: Stats
-
-
 @dataclass(frozen=True)
-class ChoiceRequest(Written[Decision[Any]]):
-    """A request for one of several choices."""
+class ChoiceRequest(Written[Any]):
+    """A request for one of several choices: for a `Decision`, or an `Undecided`."""
 
     choices: TokenTrie | Choices[Any]
     options: ChooseOptions
@@ -204,6 +172,8 @@ class ChoiceRequest(Written[Decision[Any]]):
     """Whether the hidden state after the prompt is always requested."""
     prior: Floats | None = None
     """The scores after the calibration's prompts, if known."""
+    decides: bool = True
+    """Whether to decide; otherwise all choices are scored, and the result is an `Undecided`."""
 
     @classmethod
     def read(cls, choices: ChoicesLike, options: ChooseOptions) -> ChoiceRequest:
@@ -221,6 +191,11 @@ class ChoiceRequest(Written[Decision[Any]]):
         """Return the request with the scores after its calibration's prompts, if any, evaluated on a Llama."""
         return replace(self, prior=prior_scores(llm, self.choices, self.options))
 
+    def undecided(self, with_state: bool = False) -> ChoiceRequest:
+        """Return the request for the scores of all choices, whose calibration is not known yet."""
+        options = replace(self.options, calibration=None, probabilities=True)
+        return replace(self, options=options, with_state=with_state, decides=False)
+
     def bind(self, reader: Reader, prefix: Prefix) -> BoundChoice:
         """Bind it to its prompt."""
         options = self.options
@@ -237,7 +212,7 @@ class ChoiceRequest(Written[Decision[Any]]):
 
 
 @dataclass(frozen=True)
-class BoundChoice(Bound[Decision[Any]]):
+class BoundChoice(Bound[Any]):
     """Choices after a prompt."""
 
     request: ChoiceRequest
@@ -250,16 +225,15 @@ class BoundChoice(Bound[Decision[Any]]):
         """Return the answer's tokens if whole answers were scored, because the sequence does not have them then."""
         return () if self.request.mode in ("greedy", "sampled") else answer.tokens
 
-    def plan(self) -> Plan[Decision[Any]]:
+    def plan(self) -> Plan[Any]:
         """Score or search, then decide."""
         calibration = yield from calibrated(self.calibration)
         bound = self if calibration is self.calibration else replace(self, calibration=calibration)
-        return bound.decide((yield from bound.seen()), calibration)
-
-    def seen(self) -> Plan[Seen]:
-        """Return the model's answer, before the decision."""
-        answer = yield PlanStep(self.tokens, self.query)
-        return Seen(answer, cost_of(len(self.tokens), answer))
+        answer = yield PlanStep(bound.tokens, bound.query)
+        if self.request.decides:
+            return bound.decide(answer, calibration)
+        check_finite(self.choices.of_left(answer.logprobs, -np.inf))
+        return Undecided(self, answer)
 
     @property
     def query(self) -> Query:
@@ -284,9 +258,9 @@ class BoundChoice(Bound[Decision[Any]]):
             timeout_ms=math.ceil(1000 * options.timeout) if is_exact and options.timeout is not None else 0,
         )
 
-    def decide(self, seen: Seen, calibration: BoundCalibration | None) -> Decision[Any]:
-        """Decide by the answer and the calibration."""
-        (answer, stats), options, mode = seen, self.request.options, self.request.mode
+    def decide(self, answer: Answer, calibration: BoundCalibration | None) -> Decision[Any]:
+        """Decide by the model's answer and the calibration."""
+        options, mode, stats = self.request.options, self.request.mode, cost_of(len(self.tokens), answer)
         if not self._is_scored:
             return by_steps(self.choices, answer, stats, self.thought)
         if not (self.scores_all or self._is_by_state):
@@ -346,6 +320,23 @@ class BoundChoice(Bound[Decision[Any]]):
     def _is_scored(self) -> bool:
         """Whether whole answers are scored."""
         return self.request.mode not in ("greedy", "sampled")
+
+
+class Undecided(NamedTuple):
+    """The scores of all choices, before the decision."""
+
+    bound: BoundChoice
+    answer: Answer
+
+    @property
+    def log_shares(self) -> Floats:
+        """Return the log-probability of each choice, normalized over the choices."""
+        leaves = self.answer.logprobs
+        return self.bound.choices.aligned(leaves - np.logaddexp.reduce(leaves))
+
+    def decide(self, calibrator: Calibrator, left: Ints, mean: Floats | None) -> Decision[Any]:
+        """Decide by a calibrator of the choices that are left, with a mean that is subtracted from their scores."""
+        return self.bound.decide(self.answer, BoundCalibration(calibrator, self.bound.choices, left, mean))
 
 
 _warned: set[str] = set()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, read_set
-from token_trie.decisions.choose import Clock
 from token_trie.decisions.decision import Candidate, Stats
 from token_trie.decisions.options import ListOptions
 from token_trie.decisions.run import Bound, Prefix, Written, run
@@ -154,7 +154,9 @@ class BoundList(Bound[ListDecision[Any]]):
         if options.mode == "sampled" and options.seed is not None:
             stream.set_seed(options.seed)
         stream.set_trie(trie, options.mode, self.rules)
-        clock = Clock(stream, self.tokens)
+        started = time.perf_counter()
+        stream.prefill(self.tokens)
+        evaluated = time.perf_counter()
         before = stream.raw_state  # the raw state, because `state` costs as much as a branch point
         stream.steps.run_span(options.settled(draws=True), self.max_tokens, _is_over)
         after = stream.raw_state
@@ -165,9 +167,14 @@ class BoundList(Bound[ListDecision[Any]]):
         end = items[-1].end if items else n_before
         tokens = stream.tokens[n_before:end]
         stream.splice(end, [])
-        n_branches, n_forced = after.n_branches - before.n_branches, after.n_forced - before.n_forced
-        stats = replace(
-            clock.stats(), n_branches=n_branches, n_forced=n_forced, n_passes=after.n_passes - before.n_passes
+        stats = Stats(
+            n_prompt=n_before,
+            n_branches=after.n_branches - before.n_branches,
+            n_forced=after.n_forced - before.n_forced,
+            n_passes=after.n_passes - before.n_passes,
+            prompt_ms=(evaluated - started) * 1e3,
+            decide_ms=(time.perf_counter() - evaluated) * 1e3,
+            n_evaluated=0,
         )
         text = stream.detokenize(tokens)
         return ListDecision(items, text, tuple(tokens), stop, after.logprob, stats, trie, self.thought)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from token_trie.arrays import Floats, Ints
-from token_trie.decisions.bound_choices import BoundCalibration, Reader, check_finite
+from token_trie.arrays import Floats
 from token_trie.decisions.calibration import Calibrator, Mean, over_rows, refuse_over_rows
-from token_trie.decisions.choose import BoundChoice, ChoiceRequest, Seen
+from token_trie.decisions.choose import ChoiceRequest, Undecided
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
-from token_trie.decisions.run import Admission, Bound, Many, OnError, Plan, Prefix, Prompted, Request, paired
+from token_trie.decisions.run import Admission, Many, OnError, Prompted, paired
 from token_trie.decisions.score import ScoreRequest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
@@ -30,51 +28,6 @@ if TYPE_CHECKING:
     from token_trie.decisions.options import ChooseKeywords, ScoreKeywords
 
 T = TypeVar("T")
-R = TypeVar("R")
-
-
-class Undecided(NamedTuple):
-    """Scores of a row's choices, before the decision."""
-
-    bound: BoundChoice
-    seen: Seen
-
-    @property
-    def log_shares(self) -> Floats:
-        """Return the log-probability of each choice, normalized over the choices."""
-        leaves = self.seen.answer.logprobs
-        return self.bound.choices.aligned(leaves - np.logaddexp.reduce(leaves))
-
-    def decide(self, calibrator: Calibrator, left: Ints, mean: Floats | None) -> Decision[Any]:
-        """Decide by a calibrator of the choices that are left, with a mean that is subtracted from their scores."""
-        return self.bound.decide(self.seen, BoundCalibration(calibrator, self.bound.choices, left, mean))
-
-
-@dataclass(frozen=True)
-class UndecidedRequest(Request[Undecided]):
-    """A request for a choice whose calibration is not known yet."""
-
-    request: ChoiceRequest
-
-    @classmethod
-    def of(cls, request: ChoiceRequest) -> UndecidedRequest:
-        """Return a request that scores all choices of another."""
-        return cls(replace(request, options=replace(request.options, calibration=None, probabilities=True)))
-
-    def bind(self, reader: Reader, prefix: Prefix) -> _BoundUndecided:
-        """Bind it to its prompt."""
-        return _BoundUndecided(self.request.bind(reader, prefix))
-
-
-class _BoundUndecided(Bound[Undecided]):
-    def __init__(self, bound: BoundChoice) -> None:
-        self.tokens = bound.tokens
-        self._bound = bound
-
-    def plan(self) -> Plan[Undecided]:
-        seen = yield from self._bound.seen()
-        check_finite(self._bound.choices.of_left(seen.answer.logprobs, -np.inf))
-        return Undecided(self._bound, seen)
 
 
 def decided(
@@ -172,7 +125,7 @@ def choose_many(
     if together is not None:
         if sets is not None:
             raise ArgumentError("calibration: 'batch' is taken over one set, and sets gives each prompt its own")
-        undecided = UndecidedRequest.of(ChoiceRequest.read(choices, read))
+        undecided = ChoiceRequest.read(choices, read).undecided()
         asked = zip(prompts, itertools.repeat(lambda: undecided))
         return many.results(lambda batch: decided(Admission(llm, batch, asked).results(in_order=True), together))
     requests: Iterable[Prompted[Decision[Any]]]

@@ -14,7 +14,6 @@ import numpy as np
 from token_trie.arrays import Floats, States
 from token_trie.decisions.calibration import Base, Binding, fingerprint, spelled_as
 from token_trie.decisions.choose import ChoiceRequest
-from token_trie.decisions.many import UndecidedRequest
 from token_trie.decisions.options import ChooseOptions
 from token_trie.decisions.run import Admission, Many
 from token_trie.errors import ArgumentError, TokenTrieError
@@ -249,14 +248,14 @@ class _ChoiceReader(RowReader):
             return [tokenize_prompt(self._llm, row)]
 
     def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]:
-        request = UndecidedRequest(replace(self._request, with_state=states))
+        request = self._request.undecided(states)
         requests = zip(rows, itertools.repeat(lambda: request))
         for _, found in Admission(self._llm, batch, requests).results(in_order=True):
             if isinstance(found, TokenTrieError):
                 yield found
             else:
                 choices = found.bound.choices
-                answer = found.seen.answer
+                answer = found.answer
                 scores = choices.aligned(answer.logprobs)[choices.left()]
                 state = answer.state if len(answer.state) else None
                 yield Row(scores, None, min(1.0, float(np.exp(scores).sum())), state)
