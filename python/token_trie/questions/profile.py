@@ -52,34 +52,33 @@ class Profile:
         return tuple(form for form in forms if not lists_options(form)) or PROFILES["plain"].choice
 
 
-BRIEFLY = Form("Text:\n{{ state }}\n\n{{ instructions }}\nAnswer in one or two words.", chat=True)
-FROM_LIST = Form(
-    """\
+_LIST = """\
 {{ instructions }}
 {% for option in options %}
 - {{ option.name }}{% if option.description != option.name %}: {{ option.description }}{% endif %}
 
 {% endfor %}
-
-Text:
-{{ state }}
-
-Answer with one of the names above alone.""",
+"""
+BRIEFLY = Form("Text:\n{{ state }}\n\n{{ instructions }}\nAnswer in one or two words.", chat=True)
+FROM_LIST = Form(
+    f"{_LIST}\nText:\n{{{{ state }}}}\n\nAnswer with one of the names above alone.",
     reads="names",
     chat=True,
     prior=False,
 )
+# It begins as `BRIEFLY` does, so that both together read the state once.
+BY_NAME = Form(
+    f"Text:\n{{{{ state }}}}\n\n{_LIST}\nAnswer with the name of one option.", reads="names", chat=True, prior=False
+)
 
-_PLAIN, _LISTED, _BRIEFLY_RAW = FORMS["unlisted"], replace(FORMS["listed"], prior=False), replace(BRIEFLY, prior=False)
+_PLAIN, _BRIEFLY_RAW = FORMS["unlisted"], replace(BRIEFLY, prior=False)
 
 PROFILES = {
     profile.name: profile
     for profile in (
         Profile("plain", (_PLAIN,), (_PLAIN,), (_PLAIN,)),
         Profile("instruct", (BRIEFLY,), (_PLAIN,), (_PLAIN,)),
-        Profile(
-            "large instruct", (replace(BRIEFLY, weight=2.0), FROM_LIST, _LISTED), (_PLAIN, _BRIEFLY_RAW), (_PLAIN,)
-        ),
+        Profile("large instruct", (BRIEFLY, BY_NAME), (_PLAIN, _BRIEFLY_RAW), (_PLAIN,)),
     )
 }
 """Profiles by name.
@@ -89,8 +88,8 @@ plain
 instruct
     The same for choices, through the model's chat template. From 400 million parameters.
 large instruct
-    The mean of three forms for choices: not listed, with the weight of the others together; listed before the state, so
-    that the list is read once for many states; and listed after it. From a billion parameters.
+    The mean of two forms for choices, not listed and listed, both after the state, which is read once for both. From a
+    billion parameters.
 """
 
 

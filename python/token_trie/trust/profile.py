@@ -13,7 +13,7 @@ from token_trie.native.core import Llama
 from token_trie.questions.decide import decide_many
 from token_trie.questions.form import Form
 from token_trie.questions.options import FORMS
-from token_trie.questions.profile import BRIEFLY, FROM_LIST, MEASURED, Profile, profile_by_file
+from token_trie.questions.profile import BRIEFLY, BY_NAME, FROM_LIST, MEASURED, Profile, profile_by_file
 from token_trie.questions.question import Choice, Predicate, Question, Score
 from token_trie.sets.prompt import has_chat_template
 
@@ -24,6 +24,7 @@ CANDIDATES = {
     "unlisted, chat, no prior": replace(BRIEFLY, prior=False),
     "listed before, chat": replace(FROM_LIST, prior=True),
     "listed before, chat, no prior": FROM_LIST,
+    "listed, chat, no prior": BY_NAME,
     "listed, no prior": replace(FORMS["listed"], prior=False),
     "letters, no prior": replace(FORMS["letters"], prior=False),
 }
