@@ -12,7 +12,6 @@ set(install_cmake token_trie/cmake)
 add_library(token_trie_bindings OBJECT
   csrc/bindings/register_trie.cpp
   csrc/bindings/register_llama.cpp
-  csrc/bindings/register_errors.cpp
   csrc/bindings/register_matcher.cpp)
 set_up(token_trie_bindings)
 target_link_libraries(token_trie_bindings PRIVATE pybind11::module pybind11::lto)

@@ -1,7 +1,7 @@
 #include "abi/constraint.h"
 #include "abi/guard.h"
 #include "abi/structs.h"
-#include "llama/version.h"
+#include "llama/library.h"
 #include "sampler/sampler.h"
 #include "trie/cache.h"
 

@@ -3,7 +3,7 @@
 #include "llama/vocab.h"
 #include "sampler/sampler.h"
 #include "token_trie.h"
-#include "trie/set.h"
+#include "trie/cache.h"
 
 #include <string_view>
 

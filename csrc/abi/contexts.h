@@ -1,7 +1,7 @@
 #pragma once
 
 #include "abi/structs.h"
-#include "context/context_maker.h"
+#include "context/contexts.h"
 
 namespace token_trie {
 

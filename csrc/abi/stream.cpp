@@ -1,8 +1,8 @@
 #include "abi/constraint.h"
 #include "abi/contexts.h"
 #include "abi/guard.h"
+#include "abi/open_handles.h"
 #include "abi/query.h"
-#include "abi/stream_call.h"
 #include "abi/structs.h"
 
 namespace {
@@ -23,6 +23,9 @@ Stream::Options to_options(const token_trie_stream_params & params) {
     options.device = static_cast<Sequence::Device>(params.device_sampling);
     return options;
 }
+
+// A call of a stream that is open.
+SharedStream::Call enter(const token_trie_stream * handle) { return SharedStream::Call(open_streams().find(handle)); }
 
 template <typename Make>
 token_trie_stream * open_on_own(const Make & maker, const token_trie_stream_params & params) {

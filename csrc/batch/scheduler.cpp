@@ -1,6 +1,6 @@
 #include "batch/scheduler.h"
-#include "batch/request.h"
-#include "context/common_prefix.h"
+#include "batch/tasks.h"
+#include "context/cell_table.h"
 #include "context/finite.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "batch/job.h"
-#include "context/context_maker.h"
+#include "context/contexts.h"
 #include "context/output_head.h"
 
 #include <functional>

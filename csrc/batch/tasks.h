@@ -1,13 +1,36 @@
 #pragma once
 
-#include "batch/request.h"
 #include "context/batch_rows.h"
 #include "decode/decoder.h"
 #include "search/tree_paths.h"
+#include "stream/query.h"
 
 #include <memory>
 
 namespace [[gnu::visibility("default")]] token_trie {
+
+// A query after a prompt.
+struct Request : Query {
+    std::vector<Token> prompt;
+};
+
+// The answer of a query that failed.
+inline Answer failure(Status status, const char * message) noexcept {
+    Answer answer;
+    try {
+        answer.message = message;
+        answer.status = status;
+    } catch (const std::exception &) {
+        answer.message = "out of memory";  // which takes none
+        answer.status = Status::memory;
+    }
+    return answer;
+}
+
+// The same, from the exception that is being handled.
+inline Answer failure() noexcept {
+    return with_failure([](Status status, const char * message) { return failure(status, message); });
+}
 
 // What decides an answer behind a prompt, whoever evaluates it: it has rows that come next, observes the logits behind
 // those that want them, and has more, until it is done.
@@ -72,10 +95,6 @@ std::unique_ptr<Task> make_task(const Request & request,
                                 const llama_vocab * vocab,
                                 const Task::Origin & origin,
                                 std::size_t n_paths);
-
-}  // namespace token_trie
-
-namespace token_trie {
 
 // Wants no rows after the prompt: the job itself takes the hidden state there.
 class StateTask final : public Task {

@@ -1,6 +1,5 @@
 #include "bindings/bindings.h"
-#include "llama/devices.h"
-#include "llama/version.h"
+#include "llama/library.h"
 #include "llama/vocab.h"
 #include "sampler/sampler.h"
 

@@ -2,7 +2,6 @@
 #include "llama/vocab.h"
 #include "trie/cache.h"
 #include "trie/prefix_dict.h"
-#include "trie/set.h"
 #include "trie/tensors.h"
 #include "trie/trie_file.h"
 

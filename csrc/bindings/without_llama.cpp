@@ -1,5 +1,4 @@
-#include "llama/devices.h"
-#include "llama/version.h"
+#include "llama/library.h"
 #include "llama/vocab.h"
 #include "sampler/sampler.h"
 

@@ -1,13 +1,39 @@
 #pragma once
 
-#include "context/window.h"
 #include "trie/trie.h"
 
 #include <llama.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
+
+// How many items two sequences begin with alike.
+template <typename Items>
+std::size_t common_prefix(const Items & a, const Items & b) {
+    return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+// Whether all is there that a token behind the first n of a sequence attends to: to be queried wherever cells of a
+// prefix are shared or cut back to, and then it stays so.
+//
+// Of sliding attention llama.cpp keeps what is before the last token of each sequence. What came earlier stays until a
+// row of any sequence takes its cell, in caches of full size too, and a sequence shorter than the one that lost it may
+// have needed it. What a sequence holds has no gaps; -1: it holds nothing.
+//
+//     held        . . . . . . 6 7 8 9       window of 4: 7 8 9 for a tenth token
+//     cut to 8    . . . . . . 6 7           5 is gone
+inline bool has_window(llama_memory_t memory, llama_seq_id id, std::size_t n, std::int32_t n_swa) noexcept {
+    if (n_swa <= 0 || n == 0) {
+        return true;
+    }
+    const llama_pos first = llama_memory_seq_pos_min(memory, id);
+    const auto end = static_cast<llama_pos>(n);
+    return first >= 0 && first <= std::max(0, end - n_swa + 1) && llama_memory_seq_pos_max(memory, id) >= end - 1;
+}
 
 // What each sequence id of a context holds in its cache, from the first position on, and how many cells that takes: one
 // that several ids share is one.

@@ -1,6 +1,6 @@
 #include "context/device_head.h"
 
-#include "context/context_maker.h"
+#include "context/contexts.h"
 #include "llama/runs_in_graph.h"
 
 #include <llama.h>

@@ -1,7 +1,6 @@
 #include "context/sequence.h"
-#include "context/common_prefix.h"
+#include "context/cell_table.h"
 #include "context/finite.h"
-#include "context/saved_state.h"
 #include "cursor/reserve_more.h"
 
 #include <algorithm>

@@ -1,17 +1,98 @@
 #pragma once
 
 #include "context/cell_table.h"
+#include "context/contexts.h"
 #include "context/device_head.h"
-#include "context/last_logits.h"
-#include "context/saved_state.h"
+
+#include <llama.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
+
+// A copy of what a context's memory holds of one sequence.
+class SavedState {
+   public:
+    // Reads the context and changes nothing in it. The sequence may not be empty there: llama.cpp may end the process
+    // when that is put back.
+    SavedState(llama_context * context, llama_seq_id id) : bytes_(llama_state_seq_get_size(context, id)) {
+        if (llama_state_seq_get_data(context, bytes_.data(), bytes_.size(), id) != bytes_.size()) {
+            bytes_.clear();
+        }
+    }
+
+    // Whether it could be copied.
+    explicit operator bool() const noexcept { return !bytes_.empty(); }
+
+    // Puts it in the place of what a sequence holds, which is lost also where that fails: where it does not fit, or
+    // the contexts differ in what their memory is made of.
+    bool restore(llama_context * context, llama_seq_id id) const noexcept {
+        llama_memory_seq_rm(llama_get_memory(context), id, -1, -1);
+        try {
+            return !bytes_.empty() &&
+                   llama_state_seq_set_data(context, bytes_.data(), bytes_.size(), id) == bytes_.size();
+        } catch (...) {  // memory that ran out in llama.cpp
+            return false;
+        }
+    }
+
+   private:
+    std::vector<std::uint8_t> bytes_;
+};
+
+// The logits behind the last token that a context has cached of a sequence: in the context until that computes anything
+// else, or a copy of them.
+class LastLogits {
+   public:
+    bool are_there() const noexcept { return are_there_; }
+    // A pass begins, after which they may be there.
+    void begin_pass() noexcept {
+        are_there_ = false;
+        copy_.clear();
+    }
+    void end_pass() noexcept { are_there_ = true; }
+    void forget() noexcept { are_there_ = false; }
+
+    // Before the context's go.
+    void keep(GrowingContext & context) {
+        if (are_there_ && copy_.empty()) {
+            const float * logits = get(context, {true, {}, {}});
+            copy_.assign(logits, logits + context.n_vocab());
+        }
+    }
+    // Whether they are the context's, as its last pass left them.
+    bool are_of_last_pass() const noexcept { return are_there_ && copy_.empty(); }
+    // Those of the tokens wanted, valid until the next call. Throws Error (context).
+    const float * get(GrowingContext & context, const AllowedSet & wanted) {
+        if (!copy_.empty()) {
+            return copy_.data();
+        }
+        return context.wait_for([&] {
+            float * row = row_of(context, -1);
+            if (context.head().was_cut()) {
+                context.multiply(wanted, row);
+            }
+            return row;
+        });
+    }
+    // Of a pass's row. Throws Error (context).
+    static float * row_of(const GrowingContext & context, std::int32_t i) {
+        float * row = llama_get_logits_ith(context.get(), i);  // waits for the pass to end
+        if (row == nullptr) {
+            throw Error(Status::context, "the context gives no logits (was it made for embeddings?)");
+        }
+        return row;
+    }
+
+   private:
+    bool are_there_ = false;
+    std::vector<float> copy_;
+};
 
 // What evaluating nodes of a trie took.
 struct Cost {

@@ -1,8 +1,7 @@
 #include "sampler/sampler.h"
 
-#include "llama/log.h"
+#include "llama/library.h"
 #include "llama/runs_in_graph.h"
-#include "llama/version.h"
 #include "sampler/candidates.h"
 #include "sampler/graph_part.h"
 

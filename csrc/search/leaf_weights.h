@@ -1,7 +1,7 @@
 #pragma once
 
-#include "trie/joined.h"
 #include "trie/trie.h"
+#include "trie/views.h"
 
 #include <algorithm>
 #include <limits>

@@ -2,7 +2,7 @@
 
 #include "cursor/cursor.h"
 #include "trie/compact_tree.h"
-#include "trie/joined.h"
+#include "trie/views.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,16 +1,115 @@
 #include "search/search.h"
 
-#include "search/found_leaves.h"
 #include "search/tree_evaluator.h"
+#include "trie/trie.h"
 
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
+
+constexpr double kImpossible = -std::numeric_limits<double>::infinity();
+
+struct RankedNode {
+    double logprob;  // of the tokens to node; of the finished, of the leaf
+    NodeId node;
+    double score = logprob;  // with weights: of no leaf at or below it more
+    double rank = score;     // what it is gone on from by
+
+    // Nodes are numbered by depth and then by tokens, whatever the order of the leaves.
+    bool operator<(const RankedNode & other) const {
+        return rank != other.rank ? rank < other.rank : node > other.node;
+    }
+};
+
+// The best on top.
+class RankedNodes {
+   public:
+    bool empty() const noexcept { return entries_.empty(); }
+    const RankedNode & top() const noexcept { return entries_.front(); }
+    void clear() noexcept { entries_.clear(); }
+    const std::vector<RankedNode> & entries() const noexcept { return entries_; }
+    // Of all that are kept, each of which keep(entry) may change.
+    template <typename Keep>
+    void filter(const Keep & keep) {
+        const auto dropped = [&](RankedNode & entry) { return !keep(entry); };
+        entries_.erase(std::remove_if(entries_.begin(), entries_.end(), dropped), entries_.end());
+        std::make_heap(entries_.begin(), entries_.end());
+    }
+    void push(const RankedNode & entry) {
+        entries_.push_back(entry);
+        std::push_heap(entries_.begin(), entries_.end());
+    }
+    RankedNode pop() {
+        std::pop_heap(entries_.begin(), entries_.end());
+        const RankedNode entry = entries_.back();
+        entries_.pop_back();
+        return entry;
+    }
+
+   private:
+    std::vector<RankedNode> entries_;
+};
+
+// What a search has found, and what it knows of the rest.
+class FoundLeaves {
+   public:
+    explicit FoundLeaves(std::size_t n_best) : n_best_(n_best) {}
+
+    bool empty() const noexcept { return best_.empty(); }
+    const RankedNode & best() const noexcept { return best_.front(); }
+
+    // A leaf that ends at a node.
+    void add(const RankedNode & leaf);
+    // A node that is not gone on from.
+    void miss(const RankedNode & node);
+    // What is ranked lower is not among them; an equal one may still come first by its tokens.
+    double worst() const noexcept;
+    Ranking ranking(const Trie & trie) const;
+
+   private:
+    const std::size_t n_best_;
+    std::vector<RankedNode> best_;    // best first, n_best at most
+    double rival_min_ = kImpossible;  // of leaves that had to give way
+    double rival_max_ = kImpossible;  // of these, and of what was missed
+    double mass_max_ = 0;             // of the latter, and of leaves
+};
+
+void FoundLeaves::add(const RankedNode & leaf) {
+    mass_max_ += std::exp(leaf.logprob);
+    const auto at = std::lower_bound(best_.begin(), best_.end(), leaf,
+                                     [](const RankedNode & a, const RankedNode & b) { return b < a; });
+    best_.insert(at, leaf);
+    if (best_.size() > n_best_) {
+        rival_min_ = std::max(rival_min_, best_.back().score);
+        rival_max_ = std::max(rival_max_, best_.back().score);
+        best_.pop_back();
+    }
+}
+
+void FoundLeaves::miss(const RankedNode & node) {
+    rival_max_ = std::max(rival_max_, node.score);
+    mass_max_ += std::exp(node.logprob);
+}
+
+double FoundLeaves::worst() const noexcept { return best_.size() < n_best_ ? kImpossible : best_.back().score; }
+
+Ranking FoundLeaves::ranking(const Trie & trie) const {
+    Ranking result;
+    for (const RankedNode & leaf : best_) {
+        result.found.push_back({trie.leaf(leaf.node), leaf.logprob});
+    }
+    result.gap = rival_max_ > worst() ? rival_max_ - worst() : 0;
+    result.rival_min = rival_min_;
+    result.rival_max = rival_max_;
+    result.mass_max = mass_max_;
+    return result;
+}
 
 using Clock = std::chrono::steady_clock;
 using Entry = RankedNode;

@@ -1,6 +1,6 @@
 #include "search/tree_evaluator.h"
 
-#include "context/window.h"
+#include "context/cell_table.h"
 
 #include <algorithm>
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "context/saved_state.h"
 #include "context/sequence.h"
 #include "search/tree_paths.h"
 #include "search/tree_query.h"

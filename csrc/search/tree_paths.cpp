@@ -1,6 +1,6 @@
 #include "search/tree_paths.h"
 
-#include "context/common_prefix.h"
+#include "context/cell_table.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "decode/sampling.h"
+#include "decode/picker.h"
 #include "search/scorer.h"
 #include "search/search.h"
 

@@ -1,4 +1,4 @@
-#include "trie/compact_builder.h"
+#include "trie/compact_tree.h"
 #include "trie/lexicon.h"
 
 #include <algorithm>

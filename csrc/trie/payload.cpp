@@ -1,14 +1,160 @@
 #include "trie/payload.h"
 
+#include "trie/error.h"
 #include "trie/json.h"
-#include "trie/payload_place.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
 #include <limits>
+#include <string>
+#include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
+
+// Where the reader of a payload stands: what is open around it, how far each array is, and which keys it has met.
+//
+//     {"modelId": "m", "descriptors": [{"path": "p", "leaves": [{"name": "a", "tokens": [7, 8]}]}]}
+//      root                            descriptor              leaf                      |
+//                                                                 descriptors[0].leaves[0].tokens[0]
+class PayloadPlace {
+   public:
+    enum class At { document, root, descriptors, descriptor, leaves, leaf, tokens, skipped };
+    enum class Key { unknown, model_id, vocab, descriptors, path, tokenization, leaves, name, tokens, text };
+
+    At at() const noexcept { return stack_.back(); }
+    // The key whose value is read; unknown in arrays, and where none of ours may stand.
+    Key key() const noexcept { return key_; }
+    // Whether the object around has had this key.
+    bool has(Key key) const noexcept { return (seen_.back() & bit_of(key)) != 0; }
+    // Of the array around what is open, the element that this is.
+    std::uint64_t index() const noexcept { return index_[index_.size() - 2]; }
+
+    // What a value here has to be; nullptr if anything may stand here.
+    const char * expected() const noexcept;
+    // Such as descriptors[0].leaves[3].tokens[1] or descriptors[0].path.
+    std::string name() const;
+    // The same without the key.
+    std::string name_of_open() const;
+
+    // Throws Error (limit) where nesting is too deep.
+    void open(At inner) {
+        check_depth();
+        stack_.push_back(inner);
+        seen_.push_back(0);
+        index_.push_back(0);
+        forget_key();
+    }
+    void close() noexcept {
+        stack_.pop_back();
+        seen_.pop_back();
+        index_.pop_back();
+        forget_key();
+        next();
+    }
+    // Behind a value: the array around, if it is one, moves on to its next element.
+    void next() noexcept { ++index_.back(); }
+    // At a key. Throws Error (payload) on one of ours that stands twice.
+    void take_key(const std::string & name);
+
+   private:
+    static unsigned bit_of(Key key) noexcept { return 1U << static_cast<unsigned>(key); }
+    Key known(const std::string & name) const;
+    void check_depth() const {
+        if (stack_.size() > kMaxPayloadDepth) {
+            fail_too_deep();
+        }
+    }
+    [[noreturn]] void fail_too_deep() const;
+    void forget_key() noexcept {
+        key_ = Key::unknown;
+        key_text_.clear();
+    }
+
+    std::vector<At> stack_{At::document};
+    std::vector<unsigned> seen_{0};        // one bit a known key, for each open object
+    std::vector<std::uint64_t> index_{0};  // values seen, for each open array
+    Key key_ = Key::unknown;
+    std::string key_text_;
+};
+
+PayloadPlace::Key PayloadPlace::known(const std::string & name) const {
+    switch (at()) {
+        case At::root:
+            return name == "modelId"       ? Key::model_id
+                   : name == "vocab"       ? Key::vocab
+                   : name == "descriptors" ? Key::descriptors
+                                           : Key::unknown;
+        case At::descriptor:
+            return name == "path"           ? Key::path
+                   : name == "tokenization" ? Key::tokenization
+                   : name == "leaves"       ? Key::leaves
+                                            : Key::unknown;
+        case At::leaf:
+            return name == "name"     ? Key::name
+                   : name == "tokens" ? Key::tokens
+                   : name == "text"   ? Key::text
+                                      : Key::unknown;
+        default: return Key::unknown;
+    }
+}
+
+const char * PayloadPlace::expected() const noexcept {
+    switch (at()) {
+        case At::document:
+        case At::descriptors:
+        case At::leaves: return "an object";
+        case At::tokens: return "a token id";
+        case At::skipped: return nullptr;
+        default: break;
+    }
+    switch (key_) {
+        case Key::unknown: return nullptr;
+        case Key::descriptors:
+        case Key::leaves:
+        case Key::tokens: return "an array";
+        default: return "a string";
+    }
+}
+
+std::string PayloadPlace::name() const {
+    std::string out = name_of_open();
+    const bool in_object = at() == At::root || at() == At::descriptor || at() == At::leaf;
+    if (in_object && !key_text_.empty()) {
+        const std::string quoted = quote(key_text_);
+        const std::string key = quoted.substr(1, quoted.size() - 2);
+        out = out == "payload" ? key : out + "." + key;
+    }
+    return out;
+}
+
+std::string PayloadPlace::name_of_open() const {
+    std::string out;
+    for (std::size_t i = 1; i < stack_.size(); ++i) {
+        const std::string index = "[" + std::to_string(index_[i]) + "]";
+        switch (stack_[i]) {
+            case At::descriptors: out = "descriptors" + index; break;
+            case At::leaves: out += ".leaves" + index; break;
+            case At::tokens: out += ".tokens" + index; break;
+            default: break;
+        }
+    }
+    return out.empty() ? "payload" : out;
+}
+
+void PayloadPlace::fail_too_deep() const { throw Error(Status::limit, name() + ": more than 64 levels of nesting"); }
+
+void PayloadPlace::take_key(const std::string & name) {
+    key_text_.assign(name, 0, 81);  // one byte more than quote() keeps, so that it marks the cut
+    key_ = at() == At::skipped ? Key::unknown : known(name);
+    if (key_ != Key::unknown) {
+        if (has(key_)) {
+            throw Error(Status::payload, this->name() + ": the key stands twice");
+        }
+        seen_.back() |= bit_of(key_);
+    }
+}
 
 using At = PayloadPlace::At;
 using Key = PayloadPlace::Key;

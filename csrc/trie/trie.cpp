@@ -1,5 +1,4 @@
-#include "trie/filter.h"
-#include "trie/joined.h"
+#include "trie/views.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,6 +1,6 @@
 #include "support.h"
 
-#include "llama/devices.h"
+#include "llama/library.h"
 
 #include <algorithm>
 #include <cstdlib>

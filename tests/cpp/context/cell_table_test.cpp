@@ -1,8 +1,7 @@
 #include "context/cell_table.h"
 
 #include "context/batch_rows.h"
-#include "context/common_prefix.h"
-#include "context/saved_state.h"
+#include "context/sequence.h"
 
 #include "tiny_model.h"
 

@@ -1,4 +1,4 @@
-#include "llama/log.h"
+#include "llama/library.h"
 
 #include "stream_fixture.h"
 

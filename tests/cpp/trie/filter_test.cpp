@@ -1,5 +1,5 @@
-#include "trie/filter.h"
 #include "support.h"
+#include "trie/views.h"
 
 #include <algorithm>
 #include <thread>

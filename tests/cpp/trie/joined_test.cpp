@@ -1,6 +1,6 @@
-#include "trie/joined.h"
 #include "cursor/remainder.h"
 #include "support.h"
+#include "trie/views.h"
 
 #include <algorithm>
 #include <map>
