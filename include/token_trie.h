@@ -544,7 +544,6 @@ struct token_trie_query {
                                                     are normalized over the allowed set. These are the probabilities
                                                     with which SAMPLED draws; leaf_end is not used. Costs less: a node
                                                     after which nothing is to choose is not evaluated */
-    int32_t with_nodes;                          /* SCORES: if not 0, the answer includes the score of each node */
     int32_t beam_width;                          /* BEST: nodes of one depth that the search continues from; 0:
                                                     best-first search, which is exact */
     size_t n_best;                               /* BEST: 0: 1 */
@@ -621,12 +620,6 @@ TOKEN_TRIE_API const int64_t * token_trie_answer_get_leaves(const struct token_t
 
 /* The scores of these members; for SCORES, the scores of all members, by index. *n and NULL as above. */
 TOKEN_TRIE_API const double * token_trie_answer_get_logprobs(const struct token_trie_answer * answer, size_t * n);
-
-/*
- * with_nodes: the logarithm of the probability of each node's token after its parent. Node 0 is the root (value 0). Its
- * children follow, in ascending order of their tokens, then theirs, level by level. *n and NULL as above.
- */
-TOKEN_TRIE_API const double * token_trie_answer_get_nodes(const struct token_trie_answer * answer, size_t * n);
 
 /* GREEDY, SAMPLED, TEXT: the generated tokens, without an end-of-generation token. *n and NULL as above. */
 TOKEN_TRIE_API const llama_token * token_trie_answer_get_tokens(const struct token_trie_answer * answer, size_t * n);

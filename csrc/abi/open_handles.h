@@ -112,7 +112,7 @@ class OpenHandles {
     std::uintptr_t next_ = 1;
 };
 
-// Never destroyed: what is open at the end of the process goes with it, and not after what it stands on.
+// Never destroyed: what is open at the end of the process goes with it, and not after what it depends on.
 inline OpenHandles<token_trie_stream, SharedStream> & open_streams() {
     static auto & streams = *std::make_unique<OpenHandles<token_trie_stream, SharedStream>>("stream").release();
     return streams;

@@ -91,20 +91,19 @@ auto array_of(const token_trie_answer * handle, std::size_t * n, const Get & get
 
 }  // namespace
 
-Sampling read_sampling(const token_trie_sampling * from, const char * what, bool * keeps_draws) {
+Sampling read_sampling(const token_trie_sampling * from, const char * what, bool may_keep) {
     Sampling out;
     if (from == nullptr) {
         return out;
     }
     const token_trie_sampling given = read_struct(from, what);
-    if (given.seed < TOKEN_TRIE_SEED_KEEP || given.seed > kMaxSeed ||
-        (given.seed == TOKEN_TRIE_SEED_KEEP && keeps_draws == nullptr)) {
+    const bool keeps_draws = given.seed == TOKEN_TRIE_SEED_KEEP;
+    if (given.seed < TOKEN_TRIE_SEED_KEEP || given.seed > kMaxSeed || (keeps_draws && !may_keep)) {
         throw Error(Status::argument, std::string(what) + ".seed: " + std::to_string(given.seed) + " is none here");
     }
-    if (keeps_draws != nullptr) {
-        *keeps_draws = given.seed == TOKEN_TRIE_SEED_KEEP;
-    }
-    out.seed = given.seed < 0 ? kRandomSeed : static_cast<std::uint32_t>(given.seed);
+    out.seed = keeps_draws      ? std::nullopt
+               : given.seed < 0 ? std::optional(kRandomSeed)
+                                : std::optional(static_cast<std::uint32_t>(given.seed));
     out.temperature = given.temperature;
     out.top_p = given.top_p == 0 ? 1 : given.top_p;
     out.top_k = given.top_k;
@@ -131,7 +130,7 @@ Query read_query(const Vocab & vocab, const token_trie_query * query, const Shar
         out.cursor =
             std::make_shared<const Cursor>(make_cursor(vocab, to_set(given.set), given.set_params, "query.set_params"));
     }
-    out.sampling = read_sampling(given.sampling, "query.sampling", &out.keeps_draws);
+    out.sampling = read_sampling(given.sampling, "query.sampling", /* may_keep = */ true);
     out.search = read_search(given);
     if (out.mode == Query::Mode::best) {
         std::vector<double> weights = read_leaf_weights(given, out.cursor->trie());
@@ -141,7 +140,6 @@ Query read_query(const Vocab & vocab, const token_trie_query * query, const Shar
         out.text = read_text(given);
     }
     out.with_state = given.with_state != 0;
-    out.with_nodes = given.with_nodes != 0;
     return out;
 }
 
@@ -213,10 +211,6 @@ const double * token_trie_answer_get_logprobs(const token_trie_answer * answer, 
     return array_of(answer, n, [](const OwnedAnswer & of) -> auto & {
         return of.answer.scores.empty() ? of.logprobs : of.answer.scores;
     });
-}
-
-const double * token_trie_answer_get_nodes(const token_trie_answer * answer, size_t * n) {
-    return array_of(answer, n, [](const OwnedAnswer & of) -> auto & { return of.answer.nodes; });
 }
 
 const llama_token * token_trie_answer_get_tokens(const token_trie_answer * answer, size_t * n) {

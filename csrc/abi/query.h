@@ -8,8 +8,8 @@
 
 namespace token_trie {
 
-// Of the struct that is called what; the defaults where it is null. keeps_draws: null, or set.
-Sampling read_sampling(const token_trie_sampling * from, const char * what, bool * keeps_draws = nullptr);
+// Of the struct that is called what; the defaults where it is null. may_keep: TOKEN_TRIE_SEED_KEEP is allowed.
+Sampling read_sampling(const token_trie_sampling * from, const char * what, bool may_keep);
 
 // Makes bounds of leaf weights, which may be shared; null of none.
 using ShareWeights =

@@ -15,7 +15,7 @@ static_assert(static_cast<int>(Sequence::Device::off) == TOKEN_TRIE_DEVICE_OFF, 
 
 Stream::Options to_options(const token_trie_stream_params & params) {
     Stream::Options options;
-    options.sampling = read_sampling(params.sampling, "params.sampling");
+    options.sampling = read_sampling(params.sampling, "params.sampling", /* may_keep = */ false);
     options.jump_forward = params.step_by_step == 0;
     if (params.device_sampling < TOKEN_TRIE_DEVICE_AUTO || params.device_sampling > TOKEN_TRIE_DEVICE_OFF) {
         throw Error(Status::argument, "params.device_sampling: " + std::to_string(params.device_sampling) + " is none");
@@ -190,9 +190,8 @@ int32_t token_trie_stream_clear_token_trie(token_trie_stream * stream) {
 
 int32_t token_trie_stream_set_sampling(token_trie_stream * stream, const token_trie_sampling * sampling) {
     return guard([&] {
-        bool keeps_draws = false;
-        const Sampling given = read_sampling(sampling, "sampling", &keeps_draws);
-        enter(stream)->set_sampling(given, keeps_draws);
+        const Sampling given = read_sampling(sampling, "sampling", /* may_keep = */ true);
+        enter(stream)->set_sampling(given);
     });
 }
 

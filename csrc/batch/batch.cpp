@@ -28,7 +28,7 @@ void Batch::check(const Request & request) const {
     }
     check_tokens(request.prompt, facts_.size(), "tokens");
     request.check();
-    if (request.keeps_draws) {
+    if (!request.sampling.seed) {
         throw Error(Status::argument, "query.sampling.seed: a batch has no draws to go on with");
     }
     if (request.is_thinking() && !request.is_text() && request.cursor->follow().max_before() < 0) {
@@ -253,7 +253,7 @@ Batch::Turn::Turn(Batch & batch, std::unique_lock<std::mutex> & lock) noexcept :
     batch.worker_ = std::this_thread::get_id();
 }
 
-// Nobody is in a pass from here on. Freeing a context may log, and who listens may call this batch.
+// Nobody is in a pass from here on. Freeing a context may log, and a listener may call this batch.
 Batch::Turn::~Turn() {
     if (!lock_.owns_lock()) {
         lock_.lock();

@@ -104,7 +104,7 @@ class Batch {
 
     mutable std::mutex mutex_;  // of all that follows, but not of the scheduler; never held in a pass
     std::condition_variable changed_;
-    std::unique_ptr<Scheduler> scheduler_;  // the worker's, or with none whoever has the lock
+    std::unique_ptr<Scheduler> scheduler_;  // the worker's or, with none, the lock holder's
     std::thread::id worker_;                // none: nobody is in a pass
     bool closed_ = false;
     std::size_t n_calls_ = 0;

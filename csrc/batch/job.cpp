@@ -121,9 +121,6 @@ void Job::advance() {
 Answer Job::answer() const {
     Answer out;
     task_->answer(out);
-    if (!request_.with_nodes) {
-        out.nodes = {};
-    }
     out.state = state_;
     out.n_shared = n_shared_;
     out.n_passes = n_passes_;

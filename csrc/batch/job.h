@@ -11,7 +11,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 
 using Ticket = std::int64_t;
 
-// A row of a pass that has logits, the so-and-so-many-th of these.
+// A row of a pass that has logits; output: its index among these.
 struct WantedRow {
     NodeId node;
     std::int32_t row;
@@ -19,7 +19,7 @@ struct WantedRow {
 };
 
 // A request under way in a context that it shares with others: its prompt, as many tokens a pass as fit,
-// and the rows of its task behind it.
+// and the rows of its task after it.
 //
 //     prompt   Classify : Great ! ->  READ _
 //              |- shared -|-- rows -----------|
@@ -42,7 +42,7 @@ class Job {
     std::size_t n_prompt_left() const noexcept { return prompt().size() - n_prompt_; }
     // Of the prompt, those that nobody else has evaluated.
     std::size_t n_own() const noexcept { return prompt().size() - static_cast<std::size_t>(n_shared_); }
-    // Cells behind the prompt: that it has a right to, and what it uses of these or others.
+    // Cells after the prompt: that it has a right to, and what it uses of these or others.
     std::size_t n_cells() const noexcept { return std::max(request_.max_tokens(), task_->n_cells()); }
 
     // Whether it needs cells and ids for the rows that come next, and how many ids it could use.
@@ -81,11 +81,11 @@ class Job {
     // To be decided anew; of the job nothing is called any more.
     Request take_request() noexcept { return std::move(request_); }
     TokenSpan text() const noexcept { return task_->text(); }
-    // Says that what the task has written stays on the id, for who goes on behind it.
+    // Says that what the task has written stays on the id, for prompts that go on after it.
     void keep_text(CellTable & cells);
     bool has_kept_text() const noexcept { return n_kept_ > 0; }
     struct Kept {
-        std::size_t begin = 0;  // behind the prompt
+        std::size_t begin = 0;  // after the prompt
         std::size_t end = 0;    // of what is part of the answer
     };
     Kept kept_text() const noexcept {
@@ -109,13 +109,13 @@ class Job {
     std::size_t n_planned_ = 0;
     std::unique_ptr<Task> task_;
     const bool wants_root_;
-    std::vector<Row> rows_;        // behind the prompt
+    std::vector<Row> rows_;        // after the prompt
     std::size_t n_rows_done_ = 0;  // of these, in a pass
     std::size_t n_kept_ = 0;       // tokens that the task has written
     std::vector<WantedRow> wanted_;
     std::optional<std::size_t> state_row_;  // of the pass, the prompt's last
     std::vector<float> state_;
-    bool is_in_pass_ = false;  // with what is behind the prompt
+    bool is_in_pass_ = false;  // with what is after the prompt
     std::uint64_t n_shared_;
     std::uint64_t n_passes_ = 0;
     std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

@@ -20,7 +20,7 @@ constexpr std::size_t kOvertakers = 64;
 constexpr std::size_t kOvertakersOfChunks = 4096;
 // Of the cells, the part that is reserved for short prompts.
 constexpr std::size_t kReserve = 8;
-// Tokens at a text's end that who goes on behind it may spell anew.
+// Tokens at a text's end that a later prompt may spell anew.
 constexpr std::size_t kSeam = 8;
 
 std::size_t checked_ids(const ContextMaker & maker, std::size_t wanted) {
@@ -112,7 +112,7 @@ void Scheduler::admit(BatchRows & rows, std::size_t part, const OnAnswer & on_an
     }
     const std::size_t max_overtaken = n_chunk_ == 0 ? kOvertakers : kOvertakersOfChunks;
     bool has_long_waiting = false;
-    // Whether those behind it may go on.
+    // Whether those after it may go on.
     const auto admit_one = [&](Requests & from, Requests::iterator at) {
         const Ticket ticket = at->first;
         const bool is_oldest = ticket == oldest().begin()->first;
@@ -175,7 +175,7 @@ void Scheduler::admit_apart(BatchRows & rows, const OnAnswer & on_answer) {
     }
 }
 
-// Of the two, the one that has who waits longest; empty: nobody waits.
+// Of the two, the one with the request that waits longest; empty: none waits.
 Scheduler::Requests & Scheduler::oldest() noexcept {
     const bool is_behind =
         waiting_.empty() || (!behind_texts_.empty() && behind_texts_.begin()->first < waiting_.begin()->first);
@@ -247,7 +247,7 @@ llama_seq_id Scheduler::free_id(llama_seq_id but) {
     return id;
 }
 
-// One that nobody has shared, if there is one, and rather no text, behind which somebody may be about to go on.
+// One that nobody has shared, if there is one, and rather no text, which a later prompt may be about to go on from.
 bool Scheduler::evict_one(llama_seq_id but, bool texts_too) noexcept {
     constexpr int kStays = 4;
     const auto rank = [&](llama_seq_id each) {
@@ -271,7 +271,7 @@ void Scheduler::release(llama_seq_id id) noexcept {
     empty_.push_back(id);
 }
 
-// Those that nobody has.
+// Those that no job and no retained prompt has.
 void Scheduler::reclaim_ids() noexcept {
     empty_.clear();
     for (auto id = static_cast<llama_seq_id>(n_ids_); id-- > 0;) {
@@ -506,7 +506,7 @@ constexpr std::size_t kQuiet = 32;
 
 }  // namespace
 
-// A row behind so many cells takes twice as long as one behind none: attention is then as much work as the weights, of
+// A row after so many cells takes twice as long as one after none: attention is then as much work as the weights, of
 // which it makes half as good use.
 double Scheduler::depth_of(const llama_model * model) {
     const double n_multiplied = 4.0 * llama_model_n_embd(model) * llama_model_n_layer(model);
@@ -527,7 +527,7 @@ void Scheduler::plan_by_chunks(BatchRows & rows, const OnAnswer & on_answer) {
     plan_long(rows, rows.size() == 0 ? chunk : chunk * kBesideOthers);
 }
 
-// As many rows as take the time of so many behind nothing: half for the one that came first, so that none is overtaken
+// As many rows as take the time of so many after nothing: half for the one that came first, so that none is overtaken
 // without end; the rest for what is soon done.
 void Scheduler::plan_long(BatchRows & rows, double chunk) {
     std::vector<Job *> jobs;
@@ -572,7 +572,7 @@ bool Scheduler::has_reserve(std::size_t n_needed, bool for_long, bool has_long_w
     return !has_long_waiting || n_short + n_needed <= n_reserved_;
 }
 
-// Whether paths behind its prompt would take the window before them out of the prompt's own id.
+// Whether paths after its prompt would take the window before them out of the prompt's own id.
 bool Scheduler::outgrows_window(const Request & request) const noexcept {
     return n_swa_ > 0 && !request.is_decoded() &&
            request.prompt.size() + request.max_tokens() >= static_cast<std::size_t>(n_swa_);
@@ -590,7 +590,7 @@ void Scheduler::count_shared(llama_seq_id source, llama_seq_id id, std::size_t n
     if (source == id) {
         n_shared = std::min(n_shared, n);
     }
-    // Behind a text comes one request.
+    // After a text comes one request.
     if (n >= kMinShared && !holds_text_[static_cast<std::size_t>(source)]) {
         n_shared = std::max(n_shared, n);
     }
@@ -599,7 +599,7 @@ void Scheduler::count_shared(llama_seq_id source, llama_seq_id id, std::size_t n
     }
 }
 
-// Of one that is retained, or about to be: with more behind it, the window before what was shared would not stay.
+// Of one that is retained, or about to be: with more after it, the window before what was shared would not stay.
 void Scheduler::cut_to_shared(llama_seq_id id) noexcept {
     const std::size_t n = n_shared_[static_cast<std::size_t>(id)];
     if (n_swa_ > 0 && n > 0 && cells_.n_held(id) >= static_cast<std::size_t>(n_swa_) && cells_.has_window(id, n)) {
@@ -619,7 +619,7 @@ bool Scheduler::is_worth_waiting(const std::vector<Token> & prompt) const {
     return n_soon >= kMinShared && n_soon >= find_source(prompt).second + kMinShared;
 }
 
-// The id that holds most of a prompt, save its last token, behind which the logits are needed; -1: none holds any.
+// The id that holds most of a prompt, save its last token, after which the logits are needed; -1: none holds any.
 std::pair<llama_seq_id, std::size_t> Scheduler::find_source(const std::vector<Token> & prompt) const {
     std::pair<llama_seq_id, std::size_t> best{-1, 0};
     const auto look_at = [&](llama_seq_id id) {

@@ -20,9 +20,9 @@ namespace token_trie {
 // A prompt begins with the cells of the sequence that shares most of it, under way or retained, and one that is about
 // to be evaluated is waited for where much is shared. An id that is retained keeps its prompt as long as that may be of
 // use: the first ones of many that begin alike, and the last few of others. With a window of sliding attention, what is
-// retained behind a beginning that was shared goes: llama.cpp keeps the window before a sequence's end.
+// retained after a beginning that was shared goes: llama.cpp keeps the window before a sequence's end.
 //
-// A request behind a text that has ended comes first, as long as it is there; but nobody is overtaken without end.
+// A request after a text that has ended comes first, as long as it is there; but nobody is overtaken without end.
 //
 // A request is admitted when the cells for its prompt and one answer are there, so that it always comes to its end; a
 // tree takes what more there is. One thread at a time.
@@ -139,7 +139,7 @@ class [[gnu::visibility("default")]] Scheduler {
     std::vector<llama_seq_id> retained_;  // that no job has, the oldest first
     std::vector<std::size_t> n_shared_;   // tokens of an id that other prompts began with
     std::vector<bool> holds_text_;        // ids retained with a text that has ended,
-    std::vector<Job::Kept> texts_;        // and where it stands
+    std::vector<Job::Kept> texts_;        // and where it is
     Jobs jobs_;                           // in the order in which they came in
     Requests waiting_;
     Requests behind_texts_;        // who waits likewise, and comes first

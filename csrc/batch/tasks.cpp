@@ -60,36 +60,20 @@ void TreeTask::advance() {
 
 void write(Ranking result, Answer & answer) { static_cast<Ranking &>(answer) = std::move(result); }
 
-void write(LeafScores result, Answer & answer) {
-    answer.scores = std::move(result.leaves);
-    answer.nodes = std::move(result.nodes);
-}
-
-namespace {
-
-Decoder::Options options_of(const Request & request) { return {request.sampling, request.is_text()}; }
-
-}  // namespace
+void write(std::vector<double> result, Answer & answer) { answer.scores = std::move(result); }
 
 DecodeTask::DecodeTask(const Request & request, const llama_vocab * vocab, const Origin & origin)
     : vocab_(vocab),
       origin_(origin),
       is_text_(request.is_text()),
       max_tokens_(request.max_tokens()),
-      decoder_(vocab, options_of(request)),
+      decoder_(request.decoder(vocab)),
       written_(request.text.stop_strings) {
-    if (request.cursor != nullptr) {
-        decoder_.set_trie(*request.cursor, request.mode == Query::Mode::greedy ? Mode::greedy : Mode::sampled);
-    }
-    decoder_.begin();
-    if (request.text.grammar) {
-        decoder_.set_grammar(request.text.grammar->c_str(), request.text.grammar_root.c_str());
-    }
     stop_ = max_tokens_ == 0 ? Stop::max_tokens : Stop::none;
     DecodeTask::advance();
 }
 
-// The tokens since the last logits, behind which the next are wanted.
+// The tokens since the last logits, after which the next are wanted.
 std::vector<Row> DecodeTask::next_rows(std::size_t /*max_nodes*/, std::size_t /*max_cells*/) {
     std::vector<Row> rows;
     rows.reserve(tokens_.size() - n_rows_);
@@ -148,7 +132,7 @@ TokenSpan DecodeTask::text() const noexcept {
     return is_text_ ? TokenSpan{tokens_.data(), static_cast<std::uint32_t>(tokens_.size())} : TokenSpan{};
 }
 
-// Of a choice nothing: nobody goes on behind it.
+// Of a choice nothing: no prompt goes on after it.
 Task::Written DecodeTask::written() const noexcept {
     if (!is_text_) {
         return {};

@@ -32,7 +32,7 @@ inline Answer failure() noexcept {
     return with_failure([](Status status, const char * message) { return failure(status, message); });
 }
 
-// What decides an answer behind a prompt, whoever evaluates it: it has rows that come next, observes the logits behind
+// What decides an answer after a prompt, whoever evaluates it: it has rows that come next, observes the logits after
 // those that want them, and has more, until it is done.
 //
 //     prompt   Classify : Great ! ->         on the job's id
@@ -41,7 +41,7 @@ inline Answer failure() noexcept {
 //                                  SEND
 class Task {
    public:
-    // Where its rows go: behind so many tokens on an id.
+    // Where its rows go: after so many tokens on an id.
     struct Origin {
         llama_memory_t memory;
         llama_seq_id id;
@@ -53,7 +53,7 @@ class Task {
     Task(const Task &) = delete;
     Task & operator=(const Task &) = delete;
 
-    // Whether the logits behind the prompt are the first that it observes, as those of the root.
+    // Whether the logits after the prompt are the first that it observes, as those of the root.
     virtual bool wants_root() const noexcept = 0;
     // The tokens whose logits the next rows want.
     virtual AllowedSet wanted() const { return {true, {}, {}}; }
@@ -70,7 +70,7 @@ class Task {
     virtual std::vector<Row> next_rows(std::size_t max_nodes, std::size_t max_cells) = 0;
     // That these take, in all.
     virtual std::size_t n_cells() const noexcept = 0;
-    // The logits behind one of them. Throws Error.
+    // The logits after one of them. Throws Error.
     virtual void observe(NodeId node, const float * logits) = 0;
     // All of them are observed. Throws Error.
     virtual void advance() = 0;
@@ -144,7 +144,7 @@ class TreeTask : public Task {
 };
 
 void write(Ranking result, Answer & answer);
-void write(LeafScores result, Answer & answer);
+void write(std::vector<double> result, Answer & answer);
 
 template <typename Query>
 class TreeTaskOf final : public TreeTask {
@@ -194,7 +194,7 @@ class DecodeTask final : public Task, private Decoder::Host {
     const std::size_t max_tokens_;
     Decoder decoder_;
     WrittenText written_;
-    std::optional<WrittenText::End> end_;  // where a stop string stands in it
+    std::optional<WrittenText::End> end_;  // where a stop string is in it
     std::vector<Token> tokens_;
     std::size_t n_rows_ = 0;  // of these
     const float * logits_ = nullptr;

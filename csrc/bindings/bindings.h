@@ -7,7 +7,7 @@
 #include <pybind11/stl.h>
 
 // What the Python face needs and the C ABI does not give it: tries, cursors and vocabularies over numpy arrays. Each
-// register_*.cpp binds one folder of csrc; types and docstrings stand in python/token_trie/_core.pyi.
+// register_*.cpp binds one folder of csrc; types and docstrings are in python/token_trie/_core.pyi.
 
 namespace token_trie {
 

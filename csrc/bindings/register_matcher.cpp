@@ -17,7 +17,7 @@ struct SharedMatcher {
 };
 using MatcherPtr = std::shared_ptr<SharedMatcher>;
 
-// Calls work(matcher) alone. Who waits here holds the interpreter's lock, which who works never waits for.
+// Calls work(matcher) alone. A waiting thread holds the interpreter's lock, which the working one never waits for.
 template <typename Work>
 auto alone(SharedMatcher & shared, Work && work) {
     const std::lock_guard<std::mutex> lock(shared.mutex);

@@ -22,7 +22,7 @@ struct Row {
     NodeId node;
     Token token;
     llama_pos position;
-    bool wanted;  // whether the logits behind it are
+    bool wanted;  // whether the logits after it are
     std::vector<llama_seq_id> ids;
 };
 
@@ -76,7 +76,7 @@ class BatchRows {
         return true;
     }
 
-    // The so-and-so-many-th that has logits, a row is.
+    // Index of a row among those that have logits.
     std::size_t output_of(std::size_t row) const noexcept {
         return static_cast<std::size_t>(
             std::count(wanted_.begin(), wanted_.begin() + static_cast<std::ptrdiff_t>(row), std::int8_t{1}));

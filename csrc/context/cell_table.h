@@ -17,7 +17,7 @@ std::size_t common_prefix(const Items & a, const Items & b) {
     return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
-// Whether all is there that a token behind the first n of a sequence attends to: to be queried wherever cells of a
+// Whether all is there that a token after the first n of a sequence attends to: to be queried wherever cells of a
 // prefix are shared or cut back to, and then it stays so.
 //
 // Of sliding attention llama.cpp keeps what is before the last token of each sequence. What came earlier stays until a
@@ -56,7 +56,7 @@ class CellTable {
     std::size_t n_common(llama_seq_id a, llama_seq_id b) const noexcept;
     // Cells that both begin with.
     std::size_t n_shared(llama_seq_id a, llama_seq_id b) const noexcept;
-    // Whether the token behind the id's first n can be evaluated: then these may be shared, or cut back to.
+    // Whether the token after the id's first n can be evaluated: then these may be shared, or cut back to.
     bool has_window(llama_seq_id id, std::size_t n) const noexcept {
         return token_trie::has_window(memory_, id, n, n_swa_);
     }
@@ -65,10 +65,10 @@ class CellTable {
     void share(llama_seq_id from, llama_seq_id to, std::size_t n);
     // Lets an id that holds nothing hold what another one did. Throws std::bad_alloc.
     void move(llama_seq_id from, llama_seq_id to);
-    // Says that these are in the cache now, behind what the id holds. Throws std::bad_alloc, and has then changed
+    // Says that these are in the cache now, after what the id holds. Throws std::bad_alloc, and has then changed
     // nothing.
     void append(llama_seq_id id, const Token * tokens, std::size_t n);
-    // Drops all behind the first n, of what is not in the table too. False where the model cannot drop these alone, and
+    // Drops all after the first n, of what is not in the table too. False where the model cannot drop these alone, and
     // nothing is dropped.
     bool cut(llama_seq_id id, std::size_t n) noexcept;
     // Says that an id's cells are others from position n on, and nobody's but its own.

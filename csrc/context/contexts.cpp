@@ -259,7 +259,7 @@ void GrowingContext::replace(OwnedContext next) {
     owned_ = std::move(next);
 }
 
-// llama.cpp does not tell whether a context gives embeddings or looks ahead, and on some of these llama.cpp gives no
+// llama.cpp does not report whether a context gives embeddings or looks ahead, and on some of these llama.cpp gives no
 // logits, or ends the process.
 void GrowingContext::take() {
     if (is_taken_) {

@@ -147,7 +147,7 @@ class GrowingContext {
     }
 
     const OutputHead & head() const noexcept { return head_; }
-    // Puts the logits of the tokens wanted behind a pass that was cut at their indices. Throws Error (context).
+    // Puts the logits of the tokens wanted after a pass that was cut at their indices. Throws Error (context).
     void multiply(const AllowedSet & wanted, float * logits) {
         head_.multiply(wanted, llama_n_threads(context_), logits);
     }

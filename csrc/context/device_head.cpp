@@ -31,7 +31,7 @@ struct DeviceHead::Part {
     std::int32_t n_vocab;
     bool is_in_graph = false;
     const AllowedSet * wanted = nullptr;  // of the pass under way
-    // NOLINTNEXTLINE(readability-redundant-member-init): for who names only the first members
+    // NOLINTNEXTLINE(readability-redundant-member-init): for callers that name only the first members
     std::vector<float> numbers{};   // ids, from the last one down, then biases
     ggml_tensor * input = nullptr;  // these, of the graph it was last applied in
 

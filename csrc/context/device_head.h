@@ -42,7 +42,7 @@ class DeviceHead {
     // Whether a pass of this context can end here: its sequences share one cache of attention alone, the last of them
     // is none of the first n_taken, and its backend has the operations.
     bool prepare(llama_context * context, std::size_t n_taken, const AllowedSet & wanted, Want want);
-    // Evaluates tokens of sequence 0 behind the first n_cached; the tokens wanted are those behind the last of them.
+    // Evaluates tokens of sequence 0 after the first n_cached; the tokens wanted are those after the last of them.
     // Returns what llama_decode returns, and where that is not 0, sequence 0 is as it was. After prepare.
     std::int32_t decode(const Token * tokens, std::size_t n, std::size_t n_cached, const AllowedSet & wanted);
 

@@ -16,7 +16,7 @@ class NotFinite : public Error {
     NotFinite()
         : Error(
               Status::context,
-              "the model gives no finite logits behind this text (NaN or infinite): its file is damaged, or its values "
+              "the model gives no finite logits after this text (NaN or infinite): its file is damaged, or its values "
               "overflow; try another quantization, or a KV cache in F32") {}
 };
 

@@ -68,7 +68,7 @@ std::int32_t OutputHead::decode(llama_context * context, const llama_batch & bat
         Listen & operator=(const Listen &) = delete;
 
         OutputHead * self;
-        OutputHead * before;  // whose pass logs, and who listens to that has another stream make one
+        OutputHead * before;  // whose pass logs, and a listener has another stream make one
     };
     // A batch that is taken apart has a graph a part, of which only the last would still be there.
     cut_ = cut && static_cast<std::uint32_t>(batch.n_tokens) <= llama_n_ubatch(context);
@@ -135,7 +135,7 @@ void OutputHead::observe_cache(const ggml_tensor * tensor) {
     }
 }
 
-// Those that llama.cpp copies to a device for a large batch (op_offload) stand in a buffer of the graph's there, and
+// Those that llama.cpp copies to a device for a large batch (op_offload) are in a buffer of the graph's there, and
 // lie on the host.
 void OutputHead::observe_weights(const ggml_tensor & node) {
     if ((node.op != GGML_OP_MUL_MAT && node.op != GGML_OP_MUL_MAT_ID) || node.src[0]->op != GGML_OP_NONE ||
@@ -149,7 +149,7 @@ void OutputHead::observe_weights(const ggml_tensor & node) {
     has_weights_on_device_ = has_weights_on_device_ || (!is_here && usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
 }
 
-// Of few outputs, which no other backend takes from the CPU's: all that is behind it is queried before any of it is
+// Of few outputs, which no other backend takes from the CPU's: all that is after it is queried before any of it is
 // computed.
 bool OutputHead::can_skip(const ggml_tensor & node) {
     return node.op == GGML_OP_MUL_MAT && node.src[1] == norm_ && node.type == GGML_TYPE_F32 &&
@@ -241,7 +241,7 @@ std::vector<float> OutputHead::hidden_state(std::optional<std::size_t> output) c
     }
     const auto n_rows = static_cast<std::size_t>(ggml_nrows(norm_));
     if (n_rows == 0 || output.value_or(0) >= n_rows) {
-        throw Error(Status::internal, "a hidden state is asked for that the pass has not");
+        throw Error(Status::internal, "the pass has no hidden state");
     }
     const auto width = static_cast<std::size_t>(norm_->ne[0]);
     std::vector<float> state(width);

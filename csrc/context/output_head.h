@@ -28,7 +28,7 @@ namespace token_trie {
 // nothing more, of a matrix that lies in this process's memory as it is; llama.cpp's own kernel multiplies the rows.
 //
 // llama.cpp queries the nodes of a graph, in their order, before it computes them. The product is made a node
-// without an operation, which computes nothing, when it is queried; one more node behind it, and it is itself
+// without an operation, which computes nothing, when it is queried; one more node after it, and it is itself
 // again.
 class OutputHead {
    public:
@@ -52,9 +52,9 @@ class OutputHead {
 
     // Bytes of the buffers in which a context has its cache, of whatever kind that is, from its first pass on.
     std::size_t cache_bytes() const noexcept { return cache_bytes_; }
-    // Whether a context's logits come to be on a device, told by its first pass.
+    // Whether a context's logits come to be on a device, reported by its first pass.
     bool is_on_device() const noexcept { return is_on_device_; }
-    // Whether all weights that tokens are multiplied with lie on devices, told likewise.
+    // Whether all weights that tokens are multiplied with lie on devices, reported likewise.
     bool has_layers_on_device() const noexcept { return has_weights_on_device_ && !has_weights_on_host_; }
     // Says that the next pass is one of another context, and that the last one's may go.
     void expect_another() noexcept {
@@ -65,7 +65,7 @@ class OutputHead {
     // Whether a pass for these tokens, of a vocabulary, is worth cutting.
     static bool are_few(const AllowedSet & wanted, std::size_t n_vocab) noexcept;
 
-    // Behind a pass that was cut: the logits of the tokens wanted, in the pass's so-and-so-many-th output, each at its
+    // After a pass that was cut: the logits of the tokens wanted, in the pass's so-and-so-many-th output, each at its
     // own index; the others are left as they are. Throws Error (context).
     void multiply(const AllowedSet & wanted, std::int32_t n_threads, float * logits, std::size_t output = 0);
 

@@ -175,7 +175,7 @@ void Sequence::begin_pass() noexcept {
 // Before the context's go.
 void Sequence::keep_logits() {
     if (!has_logits()) {
-        logits_.forget();  // those of a token with others behind it are not kept
+        logits_.forget();  // those of a token with others after it are not kept
     }
     logits_.keep(context_);
 }
@@ -199,7 +199,7 @@ void Sequence::grow(std::size_t n_tokens, std::size_t n_ids) {
     context_.replace(std::move(next));
 }
 
-// After the tokens behind the first n have changed.
+// After the tokens after the first n have changed.
 void Sequence::count_cached(std::size_t n) {
     if (!import_.held.empty()) {
         count_imported();
@@ -243,7 +243,7 @@ void Sequence::check_window() noexcept {
     }
 }
 
-// Drops the cache entries behind n_cached_. Where these cannot be dropped alone, as in recurrent models, or the window
+// Drops the cache entries after n_cached_. Where these cannot be dropped alone, as in recurrent models, or the window
 // of sliding attention before them is gone, the cache begins anew.
 void Sequence::trim_cache() {
     context_.take();
@@ -425,7 +425,7 @@ std::size_t n_held_by(llama_context * context, std::int32_t id) {
 }
 
 // Throws Error (context) where a sequence of this kind of model, of which a context holds positions, does not hold n
-// tokens, or not so that it can be cut off behind them.
+// tokens, or not so that it can be cut off after them.
 void check_holds(llama_context * from, std::int32_t id, std::size_t n) {
     const llama_model * model = llama_get_model(from);
     llama_memory_t memory = llama_get_memory(from);

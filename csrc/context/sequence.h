@@ -45,7 +45,7 @@ class SavedState {
     std::vector<std::uint8_t> bytes_;
 };
 
-// The logits behind the last token that a context has cached of a sequence: in the context until that computes anything
+// The logits after the last token that a context has cached of a sequence: in the context until that computes anything
 // else, or a copy of them.
 class LastLogits {
    public:
@@ -177,7 +177,7 @@ class Sequence {
     void check_not_full() const;
     // So that so many appends find memory.
     void reserve(std::size_t n);
-    // Drops the tokens behind the first n.
+    // Drops the tokens after the first n.
     void cut(std::size_t n);
 
     // Logits after the last token, over the vocabulary, valid until the next call; only those of the tokens wanted mean
@@ -218,7 +218,7 @@ class Sequence {
     void evaluate_beside(const llama_batch & batch);
     // Logits after token i of that batch, valid until the next call.
     const float * row(std::int32_t i);
-    // Drops what the cache holds behind the tokens that are cached: of a sequence given up, or of a batch that failed.
+    // Drops what the cache holds after the tokens that are cached: of a sequence given up, or of a batch that failed.
     void trim_cache();
     // Says that the cache was lost; it begins anew when it is needed.
     void forget_cache() noexcept;

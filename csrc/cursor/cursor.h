@@ -13,7 +13,7 @@
 namespace [[gnu::visibility("default")]] token_trie {
 
 // A sequence of tokens to be found in a longer one, read token by token, by the algorithm of Knuth, Morris and Pratt.
-// Remembered of what was read is one number, the tokens of the marker that stand at its end:
+// Remembered of what was read is one number, the tokens of the marker that are at its end:
 //
 //     marker    A A B        read      A A A B
 //     fallback  0 1 0        place   0 1 2 2 3 = found
@@ -29,14 +29,14 @@ class Marker {
 
    private:
     std::vector<Token> tokens_;
-    // Of each place but the first: the place of the longest shorter beginning that stands there too.
+    // Of each place but the first: the place of the longest shorter beginning that is there too.
     std::vector<std::uint32_t> fallback_;
 };
 
 // The values of enum token_trie_on_complete and enum token_trie_state, which csrc/abi checks against these.
 enum class OnComplete { release = 0, end = 1, restart = 2 };
 enum class State { walking = 0, complete = 1, escaped = 2, thinking = 3 };
-// Why a span is over behind the member finished last. The values of enum token_trie_ending.
+// Why a span is over after the member finished last. The values of enum token_trie_ending.
 enum class Ending { none = 0, token = 1, max_items = 2, none_left = 3, max_span = 4 };
 
 // What may follow a finished leaf, and which members there are to begin with; immutable and shared like the trie it was
@@ -50,7 +50,7 @@ class FollowSet {
         std::int32_t max_items = 0;
         std::int32_t min_items = 0;
         bool unique = false;
-        // NOLINTBEGIN(readability-redundant-member-init): for those who name only the first members
+        // NOLINTBEGIN(readability-redundant-member-init): for callers that name only the first members
         std::vector<std::string> exclude{};
         std::vector<Token> start_after{};
         std::int64_t max_before = -1;     // negative: no limit
@@ -84,7 +84,7 @@ class FollowSet {
     bool is_long(std::int64_t n) const noexcept { return options_.max_span > 0 && n >= options_.max_span; }
     // Negative: no limit.
     std::int64_t max_before() const noexcept { return options_.max_before; }
-    // Whether the marker must come, behind n tokens without it.
+    // Whether the marker must come, after n tokens without it.
     bool must_start_after(std::int64_t n) const noexcept {
         return options_.max_before >= 0 && n >= options_.max_before;
     }
@@ -231,7 +231,7 @@ class Cursor {
     // While thinking: the token that brings the marker nearest.
     AllowedSet next_of_marker() const noexcept;
 
-    // Whether token, next, would end the span behind a finished leaf: no part of a member, nor of a separator.
+    // Whether token, next, would end the span after a finished leaf: no part of a member, nor of a separator.
     bool ends_with(Token token) const { return state_ == State::walking && meaning(token).kind == Meaning::Kind::end; }
 
     // Whether token, next, completes the marker.
@@ -246,7 +246,7 @@ class Cursor {
     // Ends the span as a token outside the allowed set does.
     void escape() noexcept { state_ = State::escaped; }
     // Whether the span, which is as long as max_span, begins no further item once there are as many as there must be. A
-    // list without end tokens ends behind max_items or where none is left, and in no other way.
+    // list without end tokens ends after max_items or where none is left, and in no other way.
     bool is_closed() const noexcept {
         return follow_->is_long(n_span_) && !follow_->end_tokens().empty() &&
                follow_->more_items_after(n_before_ + 1) && is_active();
@@ -331,7 +331,7 @@ class Cursor {
     LeafId leaf_ = kNoLeaf;
     std::int32_t n_before_ = 0;       // leaves finished before the one that node_ is in
     std::uint32_t in_separator_ = 0;  // separator tokens accepted, while more of them are due
-    std::uint32_t in_marker_ = 0;     // tokens of the marker that stand at the end of what was thought
+    std::uint32_t in_marker_ = 0;     // tokens of the marker that are at the end of what was thought
     std::int64_t n_thought_ = 0;
     std::int64_t n_span_ = 0;  // tokens since the span began
     bool at_leaf_ = false;     // whether the item that node_ is in is a finished one

@@ -7,23 +7,23 @@
 namespace [[gnu::visibility("default")]] token_trie {
 
 // A cursor as engines of constrained decoding drive one: it refuses what is not allowed where a cursor is led astray,
-// it takes tokens back, and it tells what is legal next as a mask, of a bit a token.
+// it takes tokens back, and it says what is legal next as a mask, of a bit a token.
 //
 // Taking back is walking again, from a copy of the cursor that is kept every so many tokens:
 //
 //     tokens     0 ........ 255 | 256 ....... 511 | 512 ... 600
 //     snapshots                 0                 1               rollback to 530: snapshot 1, and 18 tokens again
 //
-// so that lists, markers and graphs need nothing of their own. Tokens behind the end of the span are counted alone.
+// so that lists, markers and graphs need nothing of their own. Tokens after the end of the span are counted alone.
 class Matcher {
    public:
     // Throws Error (vocab) if a token of the set or its rules is none of n_vocab, which is positive.
     Matcher(Cursor cursor, std::int32_t n_vocab);
 
     // False, and nothing changes, for a token that is not allowed. Throws Error: vocab for one outside the vocabulary;
-    // argument for one that ends nothing, behind the end.
+    // argument for one that ends nothing, after the end.
     bool accept(Token token);
-    // How many of these are accepted, one after the other, up to the first that is not; behind the end, end tokens
+    // How many of these are accepted, one after the other, up to the first that is not; after the end, end tokens
     // are. Throws Error (vocab), and then nothing has changed.
     std::size_t accept_all(const Token * tokens, std::size_t n);
     // Throws Error (argument) if there are not so many.
@@ -58,7 +58,7 @@ class Matcher {
             }
         }
     }
-    // The only tokens that there are, one behind the other, n at most: up to a branch point, or where the span ends,
+    // The only tokens that there are, one after the other, n at most: up to a branch point, or where the span ends,
     // the end token not included.
     std::vector<Token> forced(std::size_t n) const;
 

@@ -149,7 +149,7 @@ void Remainder::take(const Trie & trie, LeafId leaf) {
         if (has_member_at(trie, node) || run.size() < trie.children(node).size) {
             continue;
         }
-        // Nothing behind it is to be had any more.
+        // Nothing after it is to be had any more.
         const auto at = static_cast<std::ptrdiff_t>(run.begin);
         const auto n = static_cast<std::ptrdiff_t>(run.size());
         nodes_.erase(nodes_.begin() + at, nodes_.begin() + at + n);

@@ -9,7 +9,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 
 // What is left of a trie when members of it are out. Immutable; every call takes the trie that it was made for.
 //
-// An edge is out when no member that is left lies behind it. Of these only the ones are kept that begin at a node which
+// An edge is out when no member that is left lies after it. Of these only the ones are kept that begin at a node which
 // is still to be had, by node and token, so that those of one node are neighbours, and in a tree never more than
 // members are out:
 //

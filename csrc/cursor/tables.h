@@ -7,7 +7,7 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// Sets that lie joined in arrays of somebody else's, walked by rows of a batch at a time. As in trie/tensors.h, but
+// Sets that lie joined in arrays of the caller's, walked by rows of a batch at a time. As in trie/tensors.h, but
 // that targets and tails name what they lead to: a node is a row, or, below 0, the complement of a place in tails.
 //
 //     row 0   free: any token        kind      free
@@ -58,7 +58,7 @@ struct Tables {
     void step(const std::int64_t * nodes, const std::int64_t * given, std::int64_t n, std::int64_t * out) const;
     // The most children of a node; 1 at least.
     std::int64_t width(const std::int64_t * nodes, std::int64_t n) const;
-    // Of each row width children: their logprobs, tokens and nodes; behind them -inf, 0 and 0. Free row 0 has none.
+    // Of each row width children: their logprobs, tokens and nodes; after them -inf, 0 and 0. Free row 0 has none.
     void candidates(const Matrix & logprobs,
                     const std::int64_t * nodes,
                     std::int64_t n,

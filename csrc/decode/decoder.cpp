@@ -1,6 +1,7 @@
 #include "decode/decoder.h"
 
 #include "cursor/reserve_more.h"
+#include "llama/library.h"
 #include "llama/vocab.h"
 
 #include <llama.h>
@@ -50,8 +51,8 @@ bool finish_span(Cursor & cursor, const llama_vocab * vocab) {
 
 }  // namespace
 
-Decoder::Decoder(const llama_vocab * vocab, const Options & options)
-    : vocab_(vocab), has_text_(options.has_text), picker_(vocab, options.sampling) {}
+Decoder::Decoder(const llama_vocab * vocab, const Sampling & sampling, bool has_text)
+    : vocab_(vocab), has_text_(has_text), picker_(vocab, sampling) {}
 
 void Decoder::set_trie(Cursor cursor, Mode mode) {
     cursor_ = std::move(cursor);
@@ -63,10 +64,6 @@ void Decoder::clear_trie() noexcept {
     cursor_.reset();
     items_.clear();
 }
-
-void Decoder::set_grammar(const char * gbnf, const char * root) { picker_.set_grammar(gbnf, root); }
-
-void Decoder::set_sampling(const Sampling & sampling, bool keeps_draws) { picker_.set_sampling(sampling, keeps_draws); }
 
 void Decoder::begin() noexcept {
     if (cursor_ && !cursor_->is_active() && cursor_->follow().on_complete() != OnComplete::release) {

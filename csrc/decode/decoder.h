@@ -11,13 +11,13 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// The members that a span has produced, and where they stand in the sequence.
+// The members that a span has produced, and where they are in the sequence.
 class ItemLog {
    public:
     struct Item {
         LeafId leaf = kNoLeaf;
         std::size_t begin = 0;  // position of its first token
-        std::size_t end = 0;    // and behind its last
+        std::size_t end = 0;    // and after its last
         double logprob = 0;     // over its branch points
     };
 
@@ -46,9 +46,9 @@ class ItemLog {
 
 // Generates text token by token, under a trie, a grammar, or nothing, on tokens that a host holds and evaluates:
 //
-//     GET        branch point: chosen by the logits behind what stands before it
+//     GET        branch point: chosen by the logits after what is before it
 //     _          forced: needs none
-//     WEATHER    branch point: by those behind GET _
+//     WEATHER    branch point: by those after GET _
 //
 // A stream and a batch are hosts.
 class Decoder {
@@ -62,7 +62,7 @@ class Decoder {
 
         // So that an append finds memory.
         virtual void reserve() = 0;
-        // Logits behind the last token, of which those of the tokens wanted mean something. Throws Error.
+        // Logits after the last token, of which those of the tokens wanted mean something. Throws Error.
         virtual const float * logits(const AllowedSet & wanted) = 0;
         // Of the tokens wanted the best by its logit, where that is to be had without these. Throws Error.
         virtual std::optional<Picker::Pick> best(const AllowedSet & /*wanted*/) { return std::nullopt; }
@@ -71,13 +71,8 @@ class Decoder {
         // Throws Error (context) where one more token does not fit.
         virtual void check_not_full() const {}
         virtual std::size_t n_tokens() const noexcept = 0;
-        // Behind reserve and check_not_full.
+        // After reserve and check_not_full.
         virtual void append(Token token) noexcept = 0;
-    };
-
-    struct Options {
-        Sampling sampling;
-        bool has_text = true;  // steps come with their text
     };
 
     struct Step {
@@ -95,19 +90,19 @@ class Decoder {
         std::uint64_t n_closed = 0;  // spans that were to begin no further item, as they had become too long
     };
 
-    // Throws Error (argument) on values that llama.cpp does not take.
-    Decoder(const llama_vocab * vocab, const Options & options);
+    // has_text: steps come with their text. Throws Error (argument) on values that llama.cpp does not take.
+    explicit Decoder(const llama_vocab * vocab, const Sampling & sampling = {}, bool has_text = true);
 
     void set_trie(Cursor cursor, Mode mode);
     void clear_trie() noexcept;
     // As Picker has them.
-    void set_grammar(const char * gbnf, const char * root);
-    void set_sampling(const Sampling & sampling, bool keeps_draws = false);
+    void set_grammar(const char * gbnf, const char * root) { picker_.set_grammar(gbnf, root); }
+    void set_sampling(const Sampling & sampling) { picker_.set_sampling(sampling); }
     void swap_draws(Decoder & other) noexcept { picker_.swap_draws(other.picker_); }
 
     // Begins to generate: in a new span where the last one has ended, but text that was released stays free.
     void begin() noexcept;
-    // What stands before the next token is new.
+    // What is before the next token is new.
     void restart() noexcept;
 
     // What the next token may be.
@@ -118,7 +113,7 @@ class Decoder {
         Stop stop;       // none: more may follow
     };
     // One token, or none where the text ends. With stop strings, the text so far is looked through for these, and what
-    // stands before a span is text up to there. What throws leaves things as they were: first comes what may fail, and
+    // is before a span is text up to there. What throws leaves things as they were: first comes what may fail, and
     // of that first what costs no draw.
     Outcome step(Host & host, WrittenText * written = nullptr);
     const Step & last() const noexcept { return last_; }

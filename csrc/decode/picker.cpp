@@ -36,7 +36,7 @@ float log_share(const AllowedSet & allowed, const float * logits, Token token) {
     return static_cast<float>(static_cast<double>(logits[token]) - max - std::log(sum));
 }
 
-// Whether "name ::=" stands somewhere; of a grammar that llama.cpp does not take.
+// Whether "name ::=" is somewhere; of a grammar that llama.cpp does not take.
 bool has_rule(std::string_view gbnf, std::string_view name) {
     constexpr std::string_view assign = "::=";
     for (std::size_t at = gbnf.find(name); at != std::string_view::npos; at = gbnf.find(name, at + 1)) {
@@ -112,15 +112,15 @@ Picker::Sampler Picker::make_penalties(const Sampling & sampling) const {
 }
 
 // First what may fail.
-void Picker::set_sampling(const Sampling & sampling, bool keeps_draws) {
+void Picker::set_sampling(const Sampling & sampling) {
     sampling.check();
     Sampler penalties = make_penalties(sampling);
     Sampler top_k(sampling.top_k > 0 ? llama_sampler_init_top_k(sampling.top_k) : nullptr);
     Sampler top_p(sampling.top_p < 1 ? llama_sampler_init_top_p(sampling.top_p, 1) : nullptr);
     Sampler min_p(sampling.min_p > 0 ? llama_sampler_init_min_p(sampling.min_p, 1) : nullptr);
     Sampler temperature(sampling.temperature > 0 ? llama_sampler_init_temp(sampling.temperature) : nullptr);
-    if (!keeps_draws || draw_ == nullptr) {
-        draw_.reset(llama_sampler_init_dist(sampling.seed));
+    if (sampling.seed || draw_ == nullptr) {
+        draw_.reset(llama_sampler_init_dist(sampling.seed.value_or(0)));
     }
     penalties_ = std::move(penalties);
     top_k_ = std::move(top_k);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace token_trie {
@@ -15,12 +16,12 @@ enum class Stop { none = 0, max_tokens = 1, complete = 2, end = 3, callback = 4,
 
 // How tokens are drawn, by llama.cpp's own samplers.
 struct Sampling {
-    std::uint32_t seed = 0;
-    float temperature = 0;            // 0: the best token
-    float top_p = 1;                  // 1: off
-    std::int32_t top_k = 0;           // 0: off
-    float min_p = 0;                  // 0: off
-    std::int32_t penalty_last_n = 0;  // 0: off
+    std::optional<std::uint32_t> seed = 0;  // none: the random draws go on
+    float temperature = 0;                  // 0: the best token
+    float top_p = 1;                        // 1: off
+    std::int32_t top_k = 0;                 // 0: off
+    float min_p = 0;                        // 0: off
+    std::int32_t penalty_last_n = 0;        // 0: off
     float penalty_repeat = 1;
     float penalty_freq = 0;
     float penalty_present = 0;
@@ -48,8 +49,8 @@ class Picker {
     Picker(Picker &&) = delete;
     Picker & operator=(Picker &&) = delete;
 
-    // Begins the draws anew from its seed, unless they are kept. Throws Error (argument), and then changes nothing.
-    void set_sampling(const Sampling & sampling, bool keeps_draws = false);
+    // Begins the draws anew from its seed, if it has one. Throws Error (argument), and then changes nothing.
+    void set_sampling(const Sampling & sampling);
     // Exchanges the random draws of two pickers.
     void swap_draws(Picker & other) noexcept { draw_.swap(other.draw_); }
 
@@ -95,7 +96,7 @@ class Picker {
     std::size_t n_vocab_;
     Sampling sampling_;
     Sampler penalties_, top_k_, top_p_, min_p_, temperature_, draw_;  // null: off
-    // At its beginning, and behind what is parsed; null: none, and nothing yet.
+    // At its beginning, and after what is parsed; null: none, and nothing yet.
     Sampler grammar_, parsed_;
     std::vector<Token> text_;      // as accepted
     std::size_t n_penalized_ = 0;  // tokens of it that the penalties have accepted

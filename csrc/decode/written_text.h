@@ -9,7 +9,7 @@ struct llama_vocab;
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// Text as it is written token by token, until one of some stop strings stands in it, wherever in a token it begins:
+// Text as it is written token by token, until one of some stop strings is in it, wherever in a token it begins:
 //
 //     tokens    He  llo␣  th  ere       stop string "o t"
 //     kept      He                      rest "ll", to be tokenized anew
@@ -18,13 +18,13 @@ class WrittenText {
     // Throws Error (argument) if one of them is empty.
     explicit WrittenText(std::vector<std::string> stop_strings);
 
-    // Adds the text of a token, and whether no character goes on behind it. Returns whether a stop string stands there
+    // Adds the text of a token, and whether no character goes on after it. Returns whether a stop string is there
     // now.
     bool add(const std::string & more, bool is_whole);
 
     // Where one does: which.
     std::size_t stop_string() const noexcept { return which_; }
-    // And what stands before it, in no more tokens than max_tokens: those of the text that lie whole there, and those
+    // And what is before it, in no more tokens than max_tokens: those of the text that lie whole there, and those
     // of its rest, as many as may be and end with a character.
     struct End {
         std::size_t n_kept = 0;

@@ -19,13 +19,13 @@ void require_same_llama();
 struct Device {
     std::string backend;      // "CPU", "Vulkan", "CUDA", ...
     std::string name;         // "CPU", "Vulkan0", ...
-    std::string description;  // the processor's or the card's, with its driver where the backend tells
+    std::string description;  // the processor's or the card's, with its driver where the backend reports it
     std::string kind;         // "cpu", "gpu", "integrated gpu" or "accelerator"
     std::size_t free_bytes = 0;
     std::size_t total_bytes = 0;
 };
 
-// Loads the backends that stand beside ggml as libraries of their own, where there are such.
+// Loads the backends that lie beside ggml as libraries of their own, where there are such.
 std::vector<Device> devices();
 
 // Whether the llama.cpp compiled against can run samplers inside the compute graph.

@@ -232,7 +232,7 @@ LeafList tokenize(const llama_vocab * vocab,
         }
         work(check);
     }
-    // In order, so that of several wrong texts the first is told: all pieces before one that failed were done.
+    // In order, so that of several wrong texts the first is reported: all pieces before one that failed were done.
     LeafList out;
     for (std::promise<LeafList> & made : pieces) {
         out.append(made.get_future().get());

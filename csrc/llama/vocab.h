@@ -12,8 +12,8 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// A value that is computed when it is first needed; who needs it meanwhile waits. What throws leaves it to the next, as
-// std::call_once does not everywhere: where that is pthread_once, it may never return again (GCC's bug 66146).
+// A value that is computed when it is first needed; callers that need it meanwhile wait. What throws leaves it to the
+// next, as std::call_once does not everywhere: where that is pthread_once, it may never return again (GCC's bug 66146).
 template <typename Value>
 class Lazy {
    public:
@@ -43,11 +43,12 @@ namespace [[gnu::visibility("default")]] token_trie {
 
 // A model's vocabulary and what this library derives from it, each fact computed when it is first needed. Valid as
 // long as the model lives, which is the owner's to see to: nothing is remembered by a vocabulary's address, where
-// another may stand after a reload. Safe across threads.
+// another may be after a reload. Safe across threads.
 //
-// What a vocabulary is, is told in two ways. The fingerprint is of the texts of the tokens, the meaning of sequences,
-// and is the same for a base model and those tuned from it whose tokens differ in what they are for. The lexicon's
-// identity takes in what each token spells as well, and so which are control tokens and which end a generation.
+// What a vocabulary is, is described in two ways. The fingerprint is of the texts of the tokens, the meaning of
+// sequences, and is the same for a base model and those tuned from it whose tokens differ in what they are for. The
+// lexicon's identity takes in what each token spells as well, and so which are control tokens and which end a
+// generation.
 class Vocab {
    public:
     // null: of unknown size, without texts and end-of-generation tokens.

@@ -11,7 +11,7 @@
 namespace token_trie {
 
 // A trie's part in llama.cpp's compute graph, where a model's logits are sampled before they leave the device: one
-// piece behind the logits, and one behind what the rest of the chain selects.
+// piece after the logits, and one after what the rest of the chain selects.
 //
 //     logits [V] -> + free         -> set rows ids to their logits -> logits [V], -inf outside of what is allowed ->
 //     ... 0 .. V - 1 -> * own + other  -> set rows ids to ids          -> table [V]

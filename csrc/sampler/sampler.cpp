@@ -21,7 +21,7 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 struct Context {
     Cursor cursor;
     Mode mode;
-    // NOLINTNEXTLINE(readability-redundant-member-init): for who names only the first members
+    // NOLINTNEXTLINE(readability-redundant-member-init): for callers that name only the first members
     std::shared_ptr<GraphPart> in_graph{};  // null without a tail
     std::uint64_t n_escaped = 0;
     std::uint64_t n_restored = 0;
@@ -33,7 +33,7 @@ struct Context {
 
 Context & context(const llama_sampler * smpl) { return *static_cast<Context *>(smpl->ctx); }
 
-// Candidates 0 .. n survive, whatever stood selected.
+// Candidates 0 .. n survive, whatever was selected.
 void shrink(llama_token_data_array & candidates, std::size_t n) {
     candidates.size = n;
     if (candidates.selected >= static_cast<std::int64_t>(n)) {
@@ -58,7 +58,7 @@ void swap(llama_token_data_array & candidates, std::size_t a, std::size_t b) {
 }
 
 // Brings the survivors to the front and returns their number, or SIZE_MAX and no change unless each allowed token
-// stands at its own index. Greedy: the best alone.
+// is at its own index. Greedy: the best alone.
 std::size_t gather(const AllowedSet & allowed, Mode mode, llama_token_data_array & candidates) {
     Token best = -1;
     float logit = kMinusInfinity;
@@ -79,7 +79,7 @@ std::size_t gather(const AllowedSet & allowed, Mode mode, llama_token_data_array
         swap(candidates, 0, static_cast<std::size_t>(best));
         return 1;
     }
-    // Ascending order: the token for place n stands at n or further on, where no earlier swap has been.
+    // Ascending order: the token for place n is at n or further on, where no earlier swap has been.
     std::size_t n = 0;
     allowed.for_each([&](Token token) {
         swap(candidates, n++, static_cast<std::size_t>(token));
@@ -88,7 +88,7 @@ std::size_t gather(const AllowedSet & allowed, Mode mode, llama_token_data_array
     return n;
 }
 
-// Puts all but some to the front, for candidates of which each of these stands at its own index; else SIZE_MAX and no
+// Puts all but some to the front, for candidates of which each of these is at its own index; else SIZE_MAX and no
 // change.
 std::size_t drop(const TokenSpan & some, llama_token_data_array & candidates) {
     if (candidates.sorted ||

@@ -10,7 +10,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 enum class Mode { greedy = 0, sampled = 1 };
 
 // A llama_sampler that lets the cursor's allowed set through; the caller owns it. Cost of apply: O(allowed) where each
-// candidate stands at its own index, as llama_sampler_sample lays them out, else one pass over the candidates. No
+// candidate is at its own index, as llama_sampler_sample lays them out, else one pass over the candidates. No
 // allocation.
 llama_sampler * make_sampler(Cursor cursor, Mode mode);
 

@@ -48,7 +48,7 @@ class Distribution {
     double normalizer_;
 };
 
-// The tokens that are allowed behind the leaf that ends at node; everything, under release.
+// The tokens that are allowed after the leaf that ends at node; everything, under release.
 AllowedSet after_leaf(const Trie & trie, const FollowSet & follow, NodeId node) {
     AllowedSet allowed{false, trie.children(node), follow.after(1)};
     allowed.everything = allowed.follow.empty();
@@ -84,7 +84,7 @@ TokensToEnds::Part::Part(const Trie & trie) : compact_(trie.compact().get()) {
     }
     constexpr std::uint16_t most = std::numeric_limits<std::uint16_t>::max() - 1;
     of_nodes_.resize(trie.n_nodes());
-    for (NodeId node = trie.n_nodes(); node-- > 0;) {  // children come behind their parents
+    for (NodeId node = trie.n_nodes(); node-- > 0;) {  // children come after their parents
         if (trie.leaf(node) == kNoLeaf) {
             std::uint16_t least = most;
             for (std::uint32_t i = 0; i < trie.children(node).size; ++i) {

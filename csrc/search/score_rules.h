@@ -13,7 +13,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 // What a leaf's score has beside the probability of its tokens. The values of enum token_trie_leaf_end, which csrc/abi
 // checks against these.
 enum class LeafEnd {
-    any = 0,      // nothing: what comes behind does not matter
+    any = 0,      // nothing: what comes after does not matter
     longest = 1,  // that no token comes next by which a longer leaf goes on
     follow = 2    // that a token of the follow set comes next
 };
@@ -23,7 +23,7 @@ struct ScoreOptions {
     // draws. Ends are then those of the decoder, whatever leaf_end says.
     bool branches = false;
     LeafEnd leaf_end = LeafEnd::longest;
-    // Score behind these tokens instead of the sequence, if any.
+    // Score after these tokens instead of the sequence, if any.
     std::vector<Token> prefix;
 };
 

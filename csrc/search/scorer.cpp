@@ -50,25 +50,19 @@ class AllLeaves final : public Scoring {
         }
     }
 
-    LeafScores result() const override {
+    std::vector<double> result() const override {
         const Trie & trie = rules_.trie();
-        LeafScores scores;
-        scores.leaves.assign(trie.n_leaves(), kImpossible);
-        // Level by level, whatever the nodes' numbers are.
-        scores.nodes.assign(trie.n_nodes(), 0);
-        std::vector<std::pair<NodeId, double>> level{{kRoot, 0}};
-        std::vector<std::pair<NodeId, double>> next;
-        for (std::size_t n = 1; !level.empty(); level.swap(next)) {
-            next.clear();
-            for (const auto & [node, sum] : level) {
-                if (const LeafId leaf = trie.leaf(node); leaf != kNoLeaf) {
-                    scores.leaves[leaf] = sum + ends_[leaf];
-                }
-                for (std::uint32_t i = 0; i < trie.children(node).size; ++i) {
-                    const NodeId child = trie.child_at(node, i);
-                    scores.nodes[n++] = nodes_[child];
-                    next.emplace_back(child, sum + nodes_[child]);
-                }
+        std::vector<double> scores(trie.n_leaves(), kImpossible);
+        std::vector<std::pair<NodeId, double>> stack{{kRoot, 0}};
+        while (!stack.empty()) {
+            const auto [node, sum] = stack.back();
+            stack.pop_back();
+            if (const LeafId leaf = trie.leaf(node); leaf != kNoLeaf) {
+                scores[leaf] = sum + ends_[leaf];
+            }
+            for (std::uint32_t i = 0; i < trie.children(node).size; ++i) {
+                const NodeId child = trie.child_at(node, i);
+                stack.emplace_back(child, sum + nodes_[child]);
             }
         }
         return scores;
@@ -78,8 +72,8 @@ class AllLeaves final : public Scoring {
     const ScoreRules rules_;
     const std::size_t n_vocab_;
     bool has_queried_ = false;
-    std::vector<double> nodes_;  // as in Scores
-    std::vector<double> ends_;
+    std::vector<double> nodes_;  // of a node's token after its parent
+    std::vector<double> ends_;   // of a leaf's end
     ScoreRules::Split split_;
 };
 

@@ -6,18 +6,16 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// All are natural logarithms, and -inf where a logit is not finite.
-struct LeafScores {
-    std::vector<double> leaves;  // of a whole leaf, by LeafId
-    std::vector<double> nodes;   // of a node's token after its parent, by NodeId; 0 for the root
+// Natural logarithms, by LeafId; -inf where a logit is not finite.
+struct Scores : Cost {
+    std::vector<double> leaves;
 };
-struct Scores : Cost, LeafScores {};
-using Scoring = Decision<LeafScores>;
+using Scoring = Decision<std::vector<double>>;
 
 // Scores every leaf of the cursor's trie, which must outlive this, from its root.
 std::unique_ptr<Scoring> begin_scoring(const Cursor & cursor, const ScoreOptions & options, std::size_t n_vocab);
 
-// All of it, behind a sequence. The sequence is left as it was. Throws Error (context,
+// All of it, after a sequence. The sequence is left as it was. Throws Error (context,
 // cancelled).
 Scores score_all(Sequence & sequence,
                  const Cursor & cursor,

@@ -139,7 +139,7 @@ class BestLeaves final : public Search {
         } else {
             batch_ = options_.beam_width > 0 ? next_of_beam() : next_of_best_first();
         }
-        // A node whose logprob is not known stands with one above it.
+        // A node whose logprob is not known is listed with one above it.
         std::sort(batch_.begin(), batch_.end(), [](const Entry & a, const Entry & b) { return a.node < b.node; });
         std::vector<NodeId> nodes;
         nodes.reserve(batch_.size());
@@ -175,7 +175,7 @@ class BestLeaves final : public Search {
     std::vector<Entry> next_of_best_first() {
         if (n_batches_ > 0) {
             spread_ *= 2;
-            // Answers that are so much alike that this many batches did not tell them apart need most of the set.
+            // Answers that are so much alike that this many batches did not separate them need most of the set.
             width_ *= n_batches_ < kManyBatches ? 1 : 2;
         }
         ++n_batches_;
@@ -433,7 +433,7 @@ class BestLeaves final : public Search {
     const double more_ = weights_ != nullptr && weights_->spread() > 0 ? 2 : 1;
     double spread_ = rows_are_cheap_ ? std::numeric_limits<double>::infinity() : more_ * std::log1p(kOverhead / 2);
     double width_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : more_ * kWidth * kOverhead;
-    // Nodes evaluated without a proof behind which a good leaf is looked for first.
+    // Nodes evaluated without a proof after which a good leaf is looked for first.
     const std::uint64_t patience_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : part_of_max_nodes(2, 48);
     // Rows of a batch then: more cost less each, and know less of one another.
     const std::uint64_t dive_rows_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : part_of_max_nodes(4, 32);

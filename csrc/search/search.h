@@ -56,7 +56,7 @@ struct SearchResult : Cost, Ranking {};
 // all of it, so that no set takes much longer than to score it whole. None of this changes what is found.
 //
 // Of a large set whose members are all improbable, most nodes near the root are above the best leaf, and a proof takes
-// thousands. Behind some rows (half of max_nodes at most) a search therefore goes on from what looks best when each
+// thousands. After some rows (half of max_nodes at most) a search therefore goes on from what looks best when each
 // token still to come to a leaf costs what one of the best leaf so far has cost (A* with a heuristic that is not
 // admissible; Pohl, 1970). So good leaves come early, what remains is their proof, and max_nodes and timeout may end it
 // in between.
@@ -72,7 +72,7 @@ std::unique_ptr<Search> begin_search(const Cursor & cursor,
                                      std::size_t n_paths,
                                      bool rows_are_cheap);
 
-// All of it, behind a sequence, which is left as it was. Throws Error (context, cancelled).
+// All of it, after a sequence, which is left as it was. Throws Error (context, cancelled).
 SearchResult search(Sequence & sequence,
                     const Cursor & cursor,
                     const SearchOptions & options,

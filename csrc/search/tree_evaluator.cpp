@@ -21,7 +21,7 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
                                          std::to_string(sequence.n_ctx_max()));
     }
     if (prefix_.empty() && sequence.n_passes() == 0) {
-        static_cast<void>(sequence_.logits({true, {}, {}}, false, cancelled_));  // which tells where the layers are
+        static_cast<void>(sequence_.logits({true, {}, {}}, false, cancelled_));  // which reports where the layers are
     }
     base_ = static_cast<llama_pos>(n_base);
     const llama_model * model = llama_get_model(sequence.context());
@@ -32,7 +32,7 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     // The sequence has an id, the prefix has one, and a path needs at least one.
     const std::size_t n_reserved = prefix_.empty() ? 1 : 2;
     const bool shares = rewinds_ && is_unified && sequence.n_ids() > n_reserved;
-    // Behind a prefix the first call would know less of where the layers are than the second.
+    // After a prefix the first call would know less of where the layers are than the second.
     const bool rows_are_cheap = prefix_.empty() && sequence.has_layers_on_device();
     all = all || rows_are_cheap;
     const std::size_t n_ids = all ? sequence.n_ids() : std::min(sequence.n_ids(), n_frugal_ids(sequence.vocab()));
@@ -133,7 +133,7 @@ void TreeEvaluator::answer(TreeQuery & query) {
     }
 }
 
-// Where two or three rows of a group remain, rows that nobody observes, behind the last path, fill it up. The next
+// Where two or three rows of a group remain, rows that nobody observes, after the last path, fill it up. The next
 // wave drops their cells.
 void TreeEvaluator::fill_up(TreePaths::Wave & wave) const {
     const std::size_t n_more = n_to_fill_up(wave.rows.size());
@@ -164,7 +164,7 @@ void TreeEvaluator::evaluate_singly(NodeId node, const Visit & visit) {
     }
 }
 
-// Takes the nodes of the path behind depth out of the cache.
+// Takes the nodes of the path after depth out of the cache.
 void TreeEvaluator::go_back_to(std::size_t depth) {
     if (depth == here_.size()) {
         return;

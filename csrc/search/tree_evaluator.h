@@ -11,17 +11,17 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// Evaluates nodes of a trie behind a sequence, as many in one batch as the context holds, each node once. The
+// Evaluates nodes of a trie after a sequence, as many in one batch as the context holds, each node once. The
 // sequence and its cache are as before when this goes away.
 //
 // Where cells cannot be shared (recurrent and hybrid models, a cache that is not unified, one sequence id, a
-// llama.cpp that does not tell), nodes are evaluated one after the other, and the state is taken back or, behind what
+// llama.cpp that does not tell), nodes are evaluated one after the other, and the state is taken back or, after what
 // is longer than a window of sliding attention too, restored from a copy in between: a copy of the whole for each node
 // of the path under way.
 class TreeEvaluator {
    public:
-    // Behind the whole sequence; or, where prefix is not empty, behind these tokens instead. All must outlive this.
-    // Nodes are at most so deep. Each path takes memory for logits: where all will be queried about, or behind a
+    // After the whole sequence; or, where prefix is not empty, after these tokens instead. All must outlive this.
+    // Nodes are at most so deep. Each path takes memory for logits: where all will be queried about, or after a
     // sequence whose layers are on devices, as many are evaluated at once as the context may have ids for, and
     // otherwise fewer, where the vocabulary is large. Throws Error (context) if these do not fit the context.
     TreeEvaluator(Sequence & sequence,
@@ -91,7 +91,7 @@ class TreeEvaluator {
     std::size_t n_ids_ = 0;             // for paths; 0: one node after the other, on the sequence's own id
     std::unique_ptr<TreePaths> paths_;  // where there are ids for them,
     TreePath here_;                     // and otherwise the only one
-    std::vector<float> root_logits_;    // behind the prefix
+    std::vector<float> root_logits_;    // after the prefix
     std::optional<SavedState> before_;  // of the sequence, where it has to be copied back
     std::vector<SavedState> states_;    // after each node of the path, where they are kept
     std::uint64_t n_evaluated_ = 0;

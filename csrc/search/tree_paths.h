@@ -11,7 +11,7 @@ TreePath path_to(const Trie & trie, NodeId node);
 // Nodes in depth-first order.
 void sort_depth_first(const Trie & trie, std::vector<NodeId> & nodes);
 
-// The paths of a trie that lie in the cache, behind what stands before its root.
+// The paths of a trie that lie in the cache, after what is before its root.
 //
 // A cache cell belongs to a set of llama.cpp's sequences, and a token attends to the cells of its own. Each path to a
 // deepest node gets a sequence id, and a node that several paths share is one cell with all of their ids:
@@ -23,12 +23,12 @@ void sort_depth_first(const Trie & trie, std::vector<NodeId> & nodes);
 // Paths stay in the cache until the next wave of nodes, of which those that go on from them take over their ids.
 class TreePaths {
    public:
-    // What stands before the root are the first cells, base of them, of base_id. The memory is one whose cells are
+    // What is before the root are the first cells, base of them, of base_id. The memory is one whose cells are
     // shared; it and the trie must outlive this.
     TreePaths(llama_memory_t memory, const Trie & trie, llama_seq_id base_id, llama_pos base)
         : memory_(memory), trie_(trie), base_id_(base_id), base_(base) {}
 
-    // Lends another id, for a path; it may be base_id, where no path ends a window of sliding attention or more behind
+    // Lends another id, for a path; it may be base_id, where no path ends a window of sliding attention or more after
     // the first cell: when it is cut back to its base, the window before that is no longer there.
     void add_id(llama_seq_id id) { ids_.push_back({id, id == base_id_, {}}); }
     std::size_t n_ids() const noexcept { return ids_.size(); }
@@ -38,13 +38,13 @@ class TreePaths {
     struct Wave {
         std::vector<Row> rows;      // those before them that are not in the cache, too; parents come first
         std::size_t n_queried = 0;  // nodes that are in it
-        std::size_t n_cells = 0;    // that paths have behind it
+        std::size_t n_cells = 0;    // that paths have after it
     };
     // Takes as many of the first nodes as there are ids and cells for. They come in depth-first order, the
     // root is none of them, over all calls each comes once, and before those below it. At least one fits.
     Wave next_wave(const NodeId * nodes, std::size_t n, std::size_t max_cells);
 
-    // Drops what lies behind the root, and all of the ids but base_id's.
+    // Drops what lies after the root, and all of the ids but base_id's.
     void clear() noexcept;
 
    private:

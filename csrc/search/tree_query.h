@@ -7,7 +7,7 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// What decides over a tree, whoever evaluates its nodes: it queries some, observes the logits behind each, and
+// What decides over a tree, whoever evaluates its nodes: it queries some, observes the logits after each, and
 // queries more.
 //
 //     next -> READ, _, SEND     observe(READ) observe(_) observe(SEND)     next -> FILE, MAIL     ...     next -> none
@@ -21,7 +21,7 @@ class TreeQuery {
     // The nodes to query, in depth-first order, of which none comes again: the root before all others. None: it has
     // decided. n_evaluated: nodes evaluated so far.
     virtual std::vector<NodeId> next(std::uint64_t n_evaluated) = 0;
-    // Logits over the vocabulary behind one of these, in their order.
+    // Logits over the vocabulary after one of these, in their order.
     virtual void observe(NodeId node, const float * logits) = 0;
 };
 

@@ -46,4 +46,16 @@ void Query::check() const {
     }
 }
 
+Decoder Query::decoder(const llama_vocab * vocab) const {
+    Decoder out(vocab, sampling, is_text());
+    if (cursor != nullptr) {
+        out.set_trie(*cursor, mode == Mode::greedy ? token_trie::Mode::greedy : token_trie::Mode::sampled);
+    }
+    if (text.grammar) {
+        out.set_grammar(text.grammar->c_str(), text.grammar_root.c_str());
+    }
+    out.begin();
+    return out;
+}
+
 }  // namespace token_trie

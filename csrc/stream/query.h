@@ -1,6 +1,6 @@
 #pragma once
 
-#include "decode/picker.h"
+#include "decode/decoder.h"
 #include "search/scorer.h"
 #include "search/search.h"
 
@@ -33,12 +33,10 @@ struct Query {
     // At its root or, of a decoding, thinking. Of text: null, or the thought is the answer. Of state: null.
     std::shared_ptr<const Cursor> cursor;
     Mode mode = Mode::greedy;
-    Sampling sampling;         // sampled, and free text
-    bool keeps_draws = false;  // of a stream: they go on
-    SearchOptions search;      // best; of scores those of ScoreOptions
+    Sampling sampling;     // sampled, and free text
+    SearchOptions search;  // best; of scores those of ScoreOptions
     Text text;
     bool with_state = false;  // whether the hidden state after the prompt is part of the answer
-    bool with_nodes = false;  // scores: those of the nodes too
 
     bool wants_state() const noexcept { return with_state || mode == Mode::state; }
     bool is_text() const noexcept { return mode == Mode::text; }
@@ -48,6 +46,8 @@ struct Query {
     std::size_t max_tokens() const noexcept;
     // Throws Error (argument) where its parts do not fit each other.
     void check() const;
+    // What generates the answer of a decoding. Throws Error: argument, grammar.
+    Decoder decoder(const llama_vocab * vocab) const;
 };
 
 // found: also of a decoding.
@@ -58,7 +58,6 @@ struct Answer : Ranking {
     Stop stop = Stop::none;     // of a decoding
     std::int32_t stop_string = -1;
     std::vector<double> scores;  // of all leaves
-    std::vector<double> nodes;   // with_nodes: LeafScores::nodes
     std::vector<float> state;    // where it was wanted
     std::uint64_t n_shared = 0;  // tokens of the prompt that were evaluated for another one
     std::uint64_t n_branches = 0;

@@ -89,7 +89,7 @@ bool SharedStream::is_gone() const noexcept {
     return turn_->inside == std::thread::id() && stream_ == nullptr;
 }
 
-// Freeing a context may log, and who listens may call this stream.
+// Freeing a context may log, and a listener may call this stream.
 void SharedStream::free_and_leave(std::unique_lock<std::mutex> & lock) noexcept {
     while (!turn_->leaving.empty()) {
         std::unique_ptr<Stream> other = std::move(turn_->leaving.back());

@@ -46,7 +46,7 @@ class SharedStream {
     // Makes a stream that goes on as this one would. Throws Error as a call does, and what Stream::fork throws.
     static std::shared_ptr<SharedStream> fork(const std::shared_ptr<SharedStream> & shared);
 
-    // Where the stream stands. Refused as a call is, but none itself: whoever calls meanwhile waits the moment it
+    // Where the stream is. Refused as a call is, but none itself: other callers wait the moment it
     // takes.
     Stream::Snapshot snapshot() const;
 

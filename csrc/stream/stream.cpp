@@ -38,7 +38,7 @@ Stream::Stream(std::unique_ptr<Sequence> sequence, const Options & options)
     : sequence_(std::move(sequence)),
       branch_(sequence_->branch()),
       facts_(std::make_shared<const Vocab>(sequence_->vocab())),
-      decoder_(sequence_->vocab(), {options.sampling}),
+      decoder_(sequence_->vocab(), options.sampling),
       jump_forward_(options.jump_forward) {
     sequence_->set_device(options.device);
 }
@@ -105,10 +105,15 @@ Stop Stream::generate_until(std::int32_t max_tokens,
     if (stop != Stop::string) {
         return stop;
     }
-    const WrittenText::End end = written.end(vocab(), std::min(static_cast<std::size_t>(max_tokens), n_left));
-    put(n_start + end.n_kept, end.rest);  // also where another branch has taken the place of what stood before
     stop_string = written.stop_string();
-    return stats_.stop = end.is_cut ? Stop::max_tokens : Stop::string;
+    return stats_.stop = take_back(written, n_start, std::min(static_cast<std::size_t>(max_tokens), n_left));
+}
+
+// Puts the text before its stop string in the place of the tokens since n_start.
+Stop Stream::take_back(const WrittenText & written, std::size_t n_start, std::size_t max_tokens) {
+    const WrittenText::End end = written.end(vocab(), max_tokens);
+    put(n_start + end.n_kept, end.rest);
+    return end.is_cut ? Stop::max_tokens : Stop::string;
 }
 
 Stop Stream::generate(std::int32_t max_tokens, const OnStep & on_step, WrittenText * written) {
@@ -170,7 +175,8 @@ Answer Stream::answer(const Query & query) {
     if (!query.search.prefix.empty() && (query.is_decoded() || query.wants_state())) {
         throw Error(Status::argument, "tokens: only whole answers are found after other tokens than the sequence");
     }
-    if (query.is_decoded() && sequence_->tokens().empty()) {
+    check_tokens(query.search.prefix, facts_->size(), "prefix");
+    if (query.search.prefix.empty() && sequence_->tokens().empty()) {
         throw Error(Status::argument, "nothing to go on from: prefill first");
     }
     check_cancelled();
@@ -179,18 +185,17 @@ Answer Stream::answer(const Query & query) {
     const std::uint64_t decode_ns = sequence_->decode_ns();
     Answer out;
     if (query.wants_state()) {
-        out.state = hidden_state();
+        out.state = sequence_->hidden_state(cancelled_);
     }
     if (query.is_decoded()) {
         decode(query, out);
     } else if (query.mode == Query::Mode::best) {
-        SearchResult result = search(*query.cursor, query.search);
+        SearchResult result = search(*sequence_, *query.cursor, query.search, cancelled_);
         static_cast<Ranking &>(out) = std::move(result);
         out.n_evaluated = result.n_evaluated;
     } else if (query.mode == Query::Mode::scores) {
-        Scores result = score(*query.cursor, query.search);
+        Scores result = score_all(*sequence_, *query.cursor, query.search, cancelled_);
         out.scores = std::move(result.leaves);
-        out.nodes = query.with_nodes ? std::move(result.nodes) : std::vector<double>();
         out.n_evaluated = result.n_evaluated;
     }
     out.n_passes = sequence_->n_passes() - passes;
@@ -210,18 +215,11 @@ void Stream::decode(const Query & query, Answer & answer) {
     const std::size_t n_start = sequence_->tokens().size();
     const std::size_t n_left = n_ctx_max() - std::min(n_ctx_max(), n_start);
     const std::size_t max_tokens = query.is_text() ? std::min(query.text.max_tokens, n_left) : n_left + 1;
-    Decoder decoder(vocab(), {query.sampling, query.is_text()});
-    if (query.cursor != nullptr) {
-        decoder.set_trie(*query.cursor, query.mode == Query::Mode::greedy ? Mode::greedy : Mode::sampled);
-    }
-    if (query.text.grammar) {
-        decoder.set_grammar(query.text.grammar->c_str(), query.text.grammar_root.c_str());
-    }
-    decoder.begin();
+    Decoder decoder = query.decoder(vocab());
     WrittenText written(query.text.stop_strings);
     Host host(*this);
     const auto exchange_draws = [&] {
-        if (query.keeps_draws) {
+        if (!query.sampling.seed) {
             decoder.swap_draws(decoder_);
         }
     };
@@ -236,10 +234,8 @@ void Stream::decode(const Query & query, Answer & answer) {
             }
         }
         if (answer.stop == Stop::string) {
-            const WrittenText::End end = written.end(vocab(), max_tokens);
-            put(n_start + end.n_kept, end.rest);
-            answer.stop = end.is_cut ? Stop::max_tokens : Stop::string;
-            answer.stop_string = end.is_cut ? -1 : static_cast<std::int32_t>(written.stop_string());
+            answer.stop = take_back(written, n_start, max_tokens);
+            answer.stop_string = answer.stop == Stop::string ? static_cast<std::int32_t>(written.stop_string()) : -1;
         }
         answer.tokens.assign(tokens().begin() + static_cast<std::ptrdiff_t>(n_start), tokens().end());
         if (!query.is_text() && decoder.cursor()) {
@@ -260,42 +256,9 @@ void Stream::decode(const Query & query, Answer & answer) {
     answer.n_evaluated = answer.tokens.size();
 }
 
-Scores Stream::score(const Cursor & cursor, const ScoreOptions & options) {
-    check_scoring(cursor, options);
-    check_cancelled();
-    return score_all(*sequence_, cursor, options, cancelled_);
-}
-
-SearchResult Stream::search(const Cursor & cursor, const SearchOptions & options) {
-    check_scoring(cursor, options);
-    if (options.n_best == 0) {
-        throw Error(Status::argument, "n_best: 0");
-    }
-    check_cancelled();
-    return token_trie::search(*sequence_, cursor, options, cancelled_);
-}
-
-std::vector<float> Stream::hidden_state() {
-    check_cancelled();
-    return sequence_->hidden_state(cancelled_);
-}
-
 void Stream::check_cancelled() const {
     if (cancelled_) {
         throw Error(Status::cancelled, "cancelled");
-    }
-}
-
-void Stream::check_scoring(const Cursor & cursor, const ScoreOptions & options) const {
-    if (!cursor.trie().is_tree()) {
-        throw Error(Status::argument, "a set of texts in any tokenization cannot be scored; give the members' tokens");
-    }
-    if (cursor.follow().left() != nullptr || !cursor.follow().may_end_after(1)) {
-        throw Error(Status::argument, "a list with unique, exclude or min_items cannot be scored member by member");
-    }
-    check_tokens(options.prefix, facts_->size(), "prefix");
-    if (options.prefix.empty() && sequence_->tokens().empty()) {
-        throw Error(Status::argument, "nothing to score behind: prefill first");
     }
 }
 

@@ -57,7 +57,7 @@ class Stream {
 
     // What throws Error leaves things as they were.
     void prefill(std::vector<Token> tokens);
-    // Puts these tokens in the place of all behind the first n_kept, unevaluated until what follows is.
+    // Puts these tokens in the place of all after the first n_kept, unevaluated until what follows is.
     void splice(std::size_t n_kept, const std::vector<Token> & tokens);
     const std::vector<Token> & tokens() const noexcept { return sequence_->tokens(); }
     // Of this span.
@@ -68,13 +68,11 @@ class Stream {
     void set_grammar(const char * gbnf, const char * root) { decoder_.set_grammar(gbnf, root); }
     void set_trie(Cursor cursor, Mode mode) { decoder_.set_trie(std::move(cursor), mode); }
     void clear_trie() noexcept { decoder_.clear_trie(); }
-    void set_sampling(const Sampling & sampling, bool keeps_draws = false) {
-        decoder_.set_sampling(sampling, keeps_draws);
-    }
+    void set_sampling(const Sampling & sampling) { decoder_.set_sampling(sampling); }
     Stop generate(std::int32_t max_tokens, const OnStep & on_step);
 
     // generate, until one of some texts has been written, and that without it: the tokens in which it lies are taken
-    // back, and what stands before it in the first of them is put in their place, in no more tokens than max_tokens and
+    // back, and what is before it in the first of them is put in their place, in no more tokens than max_tokens and
     // the context leave: where that is less than all of it, the stop is max_tokens. stop_string: which; only where it
     // was one. The step that completes it is neither passed on nor part of the sequence.
     Stop generate_until(std::int32_t max_tokens,
@@ -94,13 +92,7 @@ class Stream {
     // and so does what throws.
     Answer answer(const Query & query);
 
-    // Of the cursor's trie, from its root, behind the sequence; see scorer.h.
-    Scores score(const Cursor & cursor, const ScoreOptions & options);
-    SearchResult search(const Cursor & cursor, const SearchOptions & options);
-    // Of the sequence's last token; see Sequence.
-    std::vector<float> hidden_state();
-
-    // Ends a prefill, score, search or generate under way within one pass, and all that follow until resume.
+    // Ends a prefill, answer or generate under way within one pass, and all that follow until resume.
     void cancel() noexcept { cancelled_ = true; }
     void resume() noexcept { cancelled_ = false; }
 
@@ -124,8 +116,8 @@ class Stream {
     Stop generate(std::int32_t max_tokens, const OnStep & on_step, WrittenText * written);
     Stop step(const OnStep & on_step, WrittenText * written);
     void put(std::size_t n_kept, const std::vector<Token> & tokens);
+    Stop take_back(const WrittenText & written, std::size_t n_start, std::size_t max_tokens);
     void check_cancelled() const;
-    void check_scoring(const Cursor & cursor, const ScoreOptions & options) const;
     void decode(const Query & query, Answer & answer);
 
     std::atomic<bool> cancelled_{false};

@@ -154,7 +154,7 @@ std::vector<std::uint64_t> BitsBuilder::hints() const {
         out[i / 2] |= block << (i % 2 * 32);
     }
     if (n_ones_ % Bits::kHint == 0) {
-        // One more is looked at behind the last.
+        // One more is looked at after the last.
         out[n_ones_ / Bits::kHint / 2] |= (words_.size() / 8 - 1) << (n_ones_ / Bits::kHint % 2 * 32);
     }
     return out;

@@ -6,7 +6,7 @@
 
 namespace token_trie {
 
-// Words that somebody else holds: a builder's, or a mapped file's.
+// Words that another object holds: a builder's, or a mapped file's.
 struct Words {
     const std::uint64_t * data = nullptr;
     std::size_t size = 0;
@@ -18,8 +18,8 @@ struct Words {
 //
 // and for select, where it has them, the block of every 512th one. Of n bits there is a block for bit n too, so that
 // everything before it can be counted. A view: the words outlive it. What a damaged file holds in them makes an answer
-// wrong, never an access to other memory: positions come back at most n, and counts are to be checked by who needs them
-// small.
+// wrong, never an access to other memory: positions come back at most n, and counts are to be checked by callers that
+// need them small.
 class Bits {
    public:
     static constexpr std::uint64_t kBlock = 448;
@@ -44,7 +44,7 @@ class Bits {
     }
     // Bit i is asked for soon.
     void prefetch(std::uint64_t i) const noexcept { __builtin_prefetch(words_ + i / kBlock * 8); }
-    // Bits 64 * i and behind, with zeros behind the last.
+    // Bits 64 * i and after, with zeros after the last.
     std::uint64_t word(std::uint64_t i) const noexcept { return words_[i / 7 * 8 + 1 + i % 7]; }
     // The ones before bit i, i <= size().
     std::uint64_t rank(std::uint64_t i) const noexcept;
@@ -54,7 +54,7 @@ class Bits {
     std::uint64_t select_zero(std::uint64_t k) const noexcept { return select_of<false>(k); }
     // The first one from bit i on; size() if there is none.
     std::uint64_t next(std::uint64_t i) const noexcept;
-    // Whether the counts are those of the bits, no bit behind the last is set, and the ones are n_ones. One pass.
+    // Whether the counts are those of the bits, no bit after the last is set, and the ones are n_ones. One pass.
     bool is_consistent() const noexcept;
 
    private:
@@ -101,7 +101,7 @@ class BitsBuilder {
     std::uint64_t n_ones_ = 0;
 };
 
-// Numbers of 1 to 32 bits, one behind the other. A view.
+// Numbers of 1 to 32 bits, one after the other. A view.
 class PackedNumbers {
    public:
     static constexpr std::uint64_t n_words(std::uint64_t n, std::uint32_t width) { return n * width / 64 + 2; }
@@ -159,7 +159,7 @@ std::uint32_t width_of(std::uint64_t most) noexcept;
 
 // Numbers that never decrease, in 2 bits each and those of their mean distance (P. Elias, Efficient storage and
 // retrieval by content and address of static files, J. ACM 21, 1974; R. M. Fano, 1971): the low bits packed, and for
-// each number a one behind as many zeros as its high bits have grown by. A view.
+// each number a one after as many zeros as its high bits have grown by. A view.
 //
 //     2 3 5 9   low 2 bits  2 3 1 1   high  0 0 1 2   1 1 0 1 0 1
 class Ascending {

@@ -618,7 +618,7 @@ class Merger {
     const std::vector<std::uint64_t> & first_rows_;
     CompactBuilder builder_;
     std::vector<Run> runs_;
-    std::vector<std::uint32_t> leaves_;  // of each member, of the lists one behind the other
+    std::vector<std::uint32_t> leaves_;  // of each member, of the lists one after the other
     std::vector<bool> is_kept_;
     std::unordered_map<std::uint32_t, std::uint32_t> gone_;  // to those that are kept in their place
     std::unordered_map<std::uint32_t, std::string> renamed_;

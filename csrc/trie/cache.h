@@ -69,7 +69,7 @@ class Cache {
 };
 
 // A trie with what it was read from, held by handles on either side of the C ABI: what struct token_trie_set is there.
-// Immutable, so any number of threads may use one, and whoever took its trie needs the set no more.
+// Immutable, so any number of threads may use one, and a caller with its trie needs the set no more.
 //
 //     payload  "action": READ, WRITE    whole     READ, WRITE, Oslo
 //              "city":   Oslo           by path   "action": READ, WRITE   "city": Oslo

@@ -373,20 +373,20 @@ std::array<std::uint64_t, CompactTree::n_sections> CompactTree::Shape::words() c
     return out;
 }
 
-// That the inner nodes are a tree, numbered as they should be: behind it, every edge leads forward and no two to the
+// That the inner nodes are a tree, numbered as they should be: after it, every edge leads forward and no two to the
 // same inner node, whatever the other sections hold.
 void CompactTree::check_shape() const {
     if (!inner_.is_consistent() || !last_.is_consistent() || !last_[shape_.n_edges - 1]) {
         fail("the edges are not those of its nodes");
     }
-    // The kth inner node has its edges behind the kth last one, and is led to before: of each beginning of the edges as
+    // The kth inner node has its edges after the kth last one, and is led to before: of each beginning of the edges as
     // many lead to inner nodes as nodes are closed.
     std::uint64_t open = 0;
     for (std::uint64_t begin = 0; begin < shape_.n_edges; begin += 64) {
         std::uint64_t leads_on = inner_.word(begin / 64);
         std::uint64_t closes = last_.word(begin / 64);
         if (shape_.n_edges - begin <= 64) {
-            closes &= ~(std::uint64_t{1} << (shape_.n_edges - 1 - begin));  // nothing is behind the last node
+            closes &= ~(std::uint64_t{1} << (shape_.n_edges - 1 - begin));  // nothing is after the last node
         }
         const auto n_closed = static_cast<std::uint64_t>(__builtin_popcountll(closes));
         if (open >= n_closed) {

@@ -25,7 +25,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 //      *-4-*  *               tail ends    1 | 0 1 | 0 1 | 1     a bit a node of a tail
 //                             tail tokens      1     4           as many bits as the largest takes
 //
-// The edges of an inner node are neighbours: it has those behind the last of the node before. The kth edge that is not
+// The edges of an inner node are neighbours: it has those after the last of the node before. The kth edge that is not
 // inner leads to tail k, whose first token it is. Node ids: inner nodes, then those of tails. About 17 bytes a member
 // where 10 million of 8 uniform tokens out of 2,048 are in no order, of which 3 are for the order they came in.
 class CompactTree {
@@ -42,7 +42,7 @@ class CompactTree {
         order,  // of each member, which leaf it is; none where it is the same
         name_low,
         name_high,
-        names,  // bytes, each name with a NUL behind
+        names,  // bytes, each name followed by a NUL
         row_low,
         row_high,
         inner_hints,
@@ -142,7 +142,7 @@ class CompactTree {
     bool check(std::uint64_t block) const noexcept;
     std::uint64_t tail_begin(std::uint64_t tail) const noexcept;
     std::uint64_t edge_of_tail_at(std::uint64_t at) const noexcept;
-    // Of a node in a tail the token behind it, -1 at its end.
+    // Of a node in a tail the token after it, -1 at its end.
     Token next_in_tail(std::uint64_t at) const noexcept;
     std::uint64_t edge_of_member(Edges edges, std::uint64_t member) const noexcept;
     void check_shape() const;
@@ -179,7 +179,7 @@ class CompactBuilder {
     // No token of a member is above max_token.
     explicit CompactBuilder(Token max_token);
 
-    // tokens are behind those of the member before; n is 1 at least.
+    // tokens are after those of the member before; n is 1 at least.
     void add(const Token * tokens, std::size_t n);
     std::uint64_t n_members() const noexcept { return shape_.n_members; }
 

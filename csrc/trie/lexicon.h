@@ -8,7 +8,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 // built once a vocabulary.
 class Lexicon {
    public:
-    // pieces[t] are the bytes that token t spells, "" if it may not stand in a text; vocab is the fingerprint. Throws
+    // pieces[t] are the bytes that token t spells, "" if it may not be in a text; vocab is the fingerprint. Throws
     // Error (vocab) if no token spells anything.
     Lexicon(const std::vector<std::string> & pieces, std::string vocab);
 

@@ -13,7 +13,7 @@
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
 
-// Where the reader of a payload stands: what is open around it, how far each array is, and which keys it has met.
+// Where the reader of a payload is: what is open around it, how far each array is, and which keys it has met.
 //
 //     {"modelId": "m", "descriptors": [{"path": "p", "leaves": [{"name": "a", "tokens": [7, 8]}]}]}
 //      root                            descriptor              leaf                      |
@@ -24,14 +24,14 @@ class PayloadPlace {
     enum class Key { unknown, model_id, vocab, descriptors, path, tokenization, leaves, name, tokens, text };
 
     At at() const noexcept { return stack_.back(); }
-    // The key whose value is read; unknown in arrays, and where none of ours may stand.
+    // The key whose value is read; unknown in arrays, and where none of ours may be.
     Key key() const noexcept { return key_; }
     // Whether the object around has had this key.
     bool has(Key key) const noexcept { return (seen_.back() & bit_of(key)) != 0; }
     // Of the array around what is open, the element that this is.
     std::uint64_t index() const noexcept { return index_[index_.size() - 2]; }
 
-    // What a value here has to be; nullptr if anything may stand here.
+    // What a value here has to be; nullptr if anything may be here.
     const char * expected() const noexcept;
     // Such as descriptors[0].leaves[3].tokens[1] or descriptors[0].path.
     std::string name() const;
@@ -53,9 +53,9 @@ class PayloadPlace {
         forget_key();
         next();
     }
-    // Behind a value: the array around, if it is one, moves on to its next element.
+    // After a value: the array around, if it is one, moves on to its next element.
     void next() noexcept { ++index_.back(); }
-    // At a key. Throws Error (payload) on one of ours that stands twice.
+    // At a key. Throws Error (payload) on one of ours that comes twice.
     void take_key(const std::string & name);
 
    private:
@@ -150,7 +150,7 @@ void PayloadPlace::take_key(const std::string & name) {
     key_ = at() == At::skipped ? Key::unknown : known(name);
     if (key_ != Key::unknown) {
         if (has(key_)) {
-            throw Error(Status::payload, this->name() + ": the key stands twice");
+            throw Error(Status::payload, this->name() + ": the key comes twice");
         }
         seen_.back() |= bit_of(key_);
     }
@@ -295,7 +295,7 @@ class Reader : public nlohmann::json_sax<Json> {
     }
 
     bool parse_error(std::size_t byte, const std::string &, const Json::exception & error) override {
-        // The parser's own clause alone: the place is ours to tell, and what it read last may be no UTF-8.
+        // The parser's own clause alone: the place is ours to report, and what it read last may be no UTF-8.
         std::string_view what = error.what();
         for (const char * mark : {"] ", ": "}) {
             const std::size_t at = what.find(mark);
@@ -374,7 +374,7 @@ class Reader : public nlohmann::json_sax<Json> {
         fail(Status::payload, where + ": the key \"" + name + "\" is missing");
     }
 
-    // What a leaf has to have is known at the end of its descriptor, where "tokenization" may stand too.
+    // What a leaf has to have is known at the end of its descriptor, where "tokenization" may come too.
     void note_if_missing(Key key, std::uint64_t & leaf) const {
         if (!place_.has(key) && leaf == kNone) {
             leaf = place_.index();

@@ -54,7 +54,7 @@ std::string key_of(const Token * tokens, std::size_t n, const std::string & sep)
 // One instance reads one document; the parser calls it value by value.
 class Reader : public nlohmann::json_sax<Json> {
    public:
-    // sep: which keys are taken apart with, if no other stands before them.
+    // sep: which keys are taken apart with, if no other comes before them.
     explicit Reader(std::string sep) : sep_(std::move(sep)) { out_.sep = "_"; }
 
     // Of the keys, one leaf each; list i has next()[list_ends()[i - 1] .. list_ends()[i]).
@@ -164,7 +164,7 @@ class Reader : public nlohmann::json_sax<Json> {
     void expect_once(const std::string & key) {
         for (std::size_t i = 0; i < kSettings.size(); ++i) {
             if (key == kSettings[i] && std::exchange(has_[i], true)) {
-                fail(key + ": the key stands twice");
+                fail(key + ": the key comes twice");
             }
         }
     }
@@ -367,7 +367,7 @@ PrefixDict read_prefix_dict(std::istream & json) {
     if (const std::string sep = reader.out().sep; sep != reader.sep()) {
         json.clear();
         if (!json.seekg(0)) {
-            fail("sep: stands behind the keys, in what can be read only once");
+            fail("sep: comes after the keys, in what can be read only once");
         }
         reader = read(sep);
         if (reader.out().sep != sep) {

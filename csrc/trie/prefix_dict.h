@@ -24,7 +24,7 @@ struct PrefixDict {
     std::vector<std::string> keys_unreached;  // the first few
 };
 
-// Reads one as a stream, in two passes if the separator stands behind the keys and is not "_"; what is held meanwhile
+// Reads one as a stream, in two passes if the separator comes after the keys and is not "_"; what is held meanwhile
 // is four bytes a token of the keys and lists, and a trie of the keys. Throws Error (payload, limit) with a message
 // that begins with the place, such as `prefix_dict["225_7"][1]`.
 PrefixDict read_prefix_dict(std::istream & json);

@@ -54,11 +54,11 @@ struct LeafList {
 
     std::size_t size() const noexcept { return offsets.size() - 1; }
     void end_leaf() { offsets.push_back(tokens.size()); }
-    // Behind its own, those of another list that is named as this one is.
+    // After its own, those of another list that is named as this one is.
     void append(LeafList more);
 };
 
-// The tokens of a list that somebody else holds, offsets as above.
+// The tokens of a list that the caller holds, offsets as above.
 struct LeafView {
     const Token * tokens = nullptr;
     const std::uint64_t * offsets = nullptr;
@@ -106,7 +106,7 @@ class Lexicon;
 // 8 bytes an edge, 12 a node.                                                                   comes to the node
 //
 // A tree of many leaves is laid out as in compact_tree.h, with inner nodes numbered level by level and the nodes of
-// each tail behind them: children of one node are no neighbours there, its edges are.
+// each tail after them: children of one node are no neighbours there, its edges are.
 class Trie {
    public:
     // Builds the set in one sort and then time linear in the tokens. Empty leaves are skipped; equal ones become one
@@ -128,7 +128,7 @@ class Trie {
                                              const Lexicon & lexicon,
                                              std::size_t max_edges = kMaxGraphEdges);
 
-    // Sorted sets as one, in memory for that one alone: as if the lists that they were built of stood one behind the
+    // Sorted sets as one, in memory for that one alone: as if the lists that they were built of came one after the
     // other, each with its first row there, by which leaves without names are called. tries are one at least, laid out
     // compactly, all with names or none. Throws Error: argument, vocab, limit, payload if one's file is damaged.
     static std::shared_ptr<const Trie> merged(const std::vector<std::shared_ptr<const Trie>> & tries,
@@ -141,7 +141,7 @@ class Trie {
     // that are left of both. Costs a pass over the bytes, and another where leaves are not in the order of their
     // tokens. Throws Error: argument if none is left, or of a graph.
     static std::shared_ptr<const Trie> filtered(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep);
-    // Both, as one: base's leaves, those whose byte in keep is not 0, if given, and behind them those of more. Costs a
+    // Both, as one: base's leaves, those whose byte in keep is not 0, if given, and after them those of more. Costs a
     // pass over more, and one over keep. Throws Error: argument if a sequence is in both, or none is left, or of a
     // graph, or of two that are joined already; limit.
     static std::shared_ptr<const Trie> joined(const std::shared_ptr<const Trie> & base,

@@ -19,7 +19,7 @@ constexpr std::array<char, 8> kMagic = {'t', 'o', 'k', 'e', 'n', 't', 'r', 'i'};
 constexpr std::uint32_t kVersion = 1;
 constexpr std::uint32_t kByteOrder = 0x04030201;
 constexpr std::uint64_t kAlignment = 64;
-constexpr std::uint32_t kFacts = CompactTree::n_sections;  // the part behind the sections
+constexpr std::uint32_t kFacts = CompactTree::n_sections;  // the part after the sections
 constexpr std::uint32_t kParts = CompactTree::n_sections + 1;
 constexpr std::array<const char *, kParts> kPartNames = {
     "edge tokens", "inner",      "last",         "member low", "member high", "ends",    "tail ends",

@@ -42,7 +42,7 @@ class TrieImage {
 // damage makes answers wrong, and is found by verify_trie_file.
 std::shared_ptr<const Trie> open_trie_file(const std::string & path);
 
-// The same of bytes in memory, at an address that 8 divides, held by owner; name stands in messages.
+// The same of bytes in memory, at an address that 8 divides, held by owner; name is used in messages.
 std::shared_ptr<const Trie> open_trie_image(std::string_view bytes,
                                             const std::shared_ptr<const void> & owner,
                                             const std::string & name);

@@ -4,12 +4,19 @@
 
 #include "tiny_model.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace token_trie::test {
 
 inline const std::atomic<bool> kNotCancelled{false};
 constexpr double kNear = 1e-4;
+
+inline std::vector<double> probabilities(const float * logits) {
+    std::vector<double> p = log_probabilities(logits);
+    std::transform(p.begin(), p.end(), p.begin(), [](double value) { return std::exp(value); });
+    return p;
+}
 
 // Probabilities of the next token, each asked for on its own: a sequence at a time, in double.
 class PlainModel {
@@ -20,16 +27,7 @@ class PlainModel {
     std::vector<double> next(const Tokens & tokens) {
         sequence_.replace(tokens, kNotCancelled);
         const float * logits = sequence_.logits({true, {}, {}}, false, kNotCancelled);
-        std::vector<double> p(logits, logits + kTinyVocab);
-        const double max = *std::max_element(p.begin(), p.end());
-        double sum = 0;
-        for (double & value : p) {
-            sum += value = std::exp(value - max);
-        }
-        for (double & value : p) {
-            value /= sum;
-        }
-        return p;
+        return probabilities(logits);
     }
 
     double logprob(Tokens prefix, const Tokens & leaf) {

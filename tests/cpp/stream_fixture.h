@@ -8,6 +8,14 @@
 
 namespace token_trie::test {
 
+// Whole answers after the stream's sequence.
+inline Answer answer_of(Stream & stream, const Cursor & cursor, Query::Mode mode) {
+    Query query;
+    query.cursor = std::make_shared<const Cursor>(cursor);
+    query.mode = mode;
+    return stream.answer(query);
+}
+
 // What one generate passed on.
 struct StreamOutput {
     std::vector<Stream::Step> steps;
@@ -68,7 +76,7 @@ class StreamTest : public WithTinyModel {
     static StreamOutput run(Stream & stream, std::int32_t max_tokens = 32, std::optional<float> temperature = {}) {
         StreamOutput out;
         if (temperature) {
-            stream.set_sampling({0, *temperature}, /* keeps_draws = */ true);
+            stream.set_sampling({std::nullopt, *temperature});
         }
         stream.generate(max_tokens, [&](const Stream::Step & step) {
             out.steps.push_back(step);

@@ -4,6 +4,7 @@
 #include <gguf.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -331,6 +332,19 @@ llama_context_params tiny_context_params(std::uint32_t n_ctx) {
     params.type_k = GGML_TYPE_F32;
     params.type_v = GGML_TYPE_F32;
     return params;
+}
+
+std::vector<double> log_probabilities(const float * logits) {
+    std::vector<double> out(logits, logits + kTinyVocab);
+    const double max = *std::max_element(out.begin(), out.end());
+    double sum = 0;
+    for (const double logit : out) {
+        sum += std::exp(logit - max);
+    }
+    for (double & logit : out) {
+        logit -= max + std::log(sum);
+    }
+    return out;
 }
 
 Adapter tiny_adapter(TinyKind kind, const std::string & matrix) {

@@ -66,6 +66,9 @@ Context tiny_stream_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind:
 llama_context_params tiny_context_params(std::uint32_t n_ctx = 256);
 Context tiny_context_of(const llama_context_params & params, TinyKind kind = TinyKind::attention);
 
+// In double, by definition.
+std::vector<double> log_probabilities(const float * logits);
+
 // A LoRA adapter with random weights for output.weight, or for a square matrix of the model's.
 struct FreeAdapter {
     void operator()(llama_adapter_lora * adapter) const { llama_adapter_lora_free(adapter); }

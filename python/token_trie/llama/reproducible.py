@@ -165,7 +165,7 @@ class Reproducible(Closeable):
         if not np.isfinite(x.max()):
             self._drop(0)
             llama_cpp.llama_memory_clear(self._memory, True)  # because NaN in cells may spoil later results
-            raise ContextError("the model gives no finite logits behind this text (NaN or infinite)")
+            raise ContextError("the model gives no finite logits after this text (NaN or infinite)")
         x -= x.max()
         log_sum: float = np.log(np.exp(x).sum())
         return x - log_sum

@@ -21,13 +21,12 @@ static_assert(sizeof(token_trie_query) == 128 && offsetof(token_trie_query, size
               offsetof(token_trie_query, mode) == 8 && offsetof(token_trie_query, with_state) == 12 &&
               offsetof(token_trie_query, set) == 16 && offsetof(token_trie_query, set_params) == 24 &&
               offsetof(token_trie_query, sampling) == 32 && offsetof(token_trie_query, leaf_end) == 40 &&
-              offsetof(token_trie_query, branches) == 44 && offsetof(token_trie_query, with_nodes) == 48 &&
-              offsetof(token_trie_query, beam_width) == 52 && offsetof(token_trie_query, n_best) == 56 &&
-              offsetof(token_trie_query, max_nodes) == 64 && offsetof(token_trie_query, timeout_ms) == 72 &&
-              offsetof(token_trie_query, max_tokens) == 76 && offsetof(token_trie_query, leaf_weights) == 80 &&
-              offsetof(token_trie_query, n_leaf_weights) == 88 && offsetof(token_trie_query, stop_strings) == 96 &&
-              offsetof(token_trie_query, n_stop_strings) == 104 && offsetof(token_trie_query, gbnf) == 112 &&
-              offsetof(token_trie_query, root) == 120);
+              offsetof(token_trie_query, branches) == 44 && offsetof(token_trie_query, beam_width) == 48 &&
+              offsetof(token_trie_query, n_best) == 56 && offsetof(token_trie_query, max_nodes) == 64 &&
+              offsetof(token_trie_query, timeout_ms) == 72 && offsetof(token_trie_query, max_tokens) == 76 &&
+              offsetof(token_trie_query, leaf_weights) == 80 && offsetof(token_trie_query, n_leaf_weights) == 88 &&
+              offsetof(token_trie_query, stop_strings) == 96 && offsetof(token_trie_query, n_stop_strings) == 104 &&
+              offsetof(token_trie_query, gbnf) == 112 && offsetof(token_trie_query, root) == 120);
 static_assert(sizeof(token_trie_answer_figures) == 152 && offsetof(token_trie_answer_figures, ticket) == 8 &&
               offsetof(token_trie_answer_figures, status) == 16 && offsetof(token_trie_answer_figures, stop) == 20 &&
               offsetof(token_trie_answer_figures, stop_string) == 24 &&
@@ -42,7 +41,6 @@ static_assert(sizeof(token_trie_answer_figures) == 152 && offsetof(token_trie_an
 const Tokens kPrompt = bytes("Do: ");
 const std::string kSet = payload_of({{"READ", {kRead}}, {"READ_FILE", {kRead, kFile}}, {"SEND", bytes("SEND")}});
 constexpr std::size_t kLeaves = 3;
-constexpr std::size_t kNodes = 7;
 
 class AbiScore : public WithTinyModel {
    protected:
@@ -57,11 +55,9 @@ class AbiScore : public WithTinyModel {
 
     std::int32_t score() {
         query_.mode = TOKEN_TRIE_QUERY_SCORES;
-        query_.with_nodes = 1;
         const std::int32_t status = answer(stream_.get(), query_, answer_);
         if (status == TOKEN_TRIE_OK) {
             leaves_ = array_of(token_trie_answer_get_logprobs, answer_);
-            nodes_ = array_of(token_trie_answer_get_nodes, answer_);
         }
         return status;
     }
@@ -99,25 +95,15 @@ class AbiScore : public WithTinyModel {
     token_trie_query query_ = query_of(set_, TOKEN_TRIE_QUERY_SCORES);
     AnswerHandle answer_;
     std::vector<double> leaves_;
-    std::vector<double> nodes_;
     std::vector<std::int64_t> found_;
     std::vector<double> logprobs_;
 };
 
-TEST_F(AbiScore, ALeafIsTheSumOfItsNodes) {
+TEST_F(AbiScore, AllLeavesAreScoredInOnePass) {
     ASSERT_EQ(score(), TOKEN_TRIE_OK) << token_trie_last_error();
     ASSERT_EQ(leaves_.size(), kLeaves);
-    ASSERT_EQ(nodes_.size(), kNodes);
-    // Level by level: READ and S, then _FILE and E, N, D.
-    EXPECT_EQ(nodes_[0], 0);
-    EXPECT_NEAR(leaves_[0], nodes_[2], 1e-9);
-    EXPECT_NEAR(leaves_[1], nodes_[2] + nodes_[4], 1e-9);
-    EXPECT_NEAR(leaves_[2], nodes_[1] + nodes_[3] + nodes_[5] + nodes_[6], 1e-9);
     EXPECT_EQ(figures_of(answer_).n_evaluated, 4U) << "READ, S, E and N";
     EXPECT_EQ(figures_of(answer_).n_passes, 1U);
-    query_.with_nodes = 0;
-    ASSERT_EQ(answer(stream_.get(), query_, answer_), TOKEN_TRIE_OK);
-    EXPECT_TRUE(array_of(token_trie_answer_get_nodes, answer_).empty());
 }
 
 TEST_F(AbiScore, SearchRanksAsScoresDo) {
@@ -334,7 +320,7 @@ TEST_F(AbiScore, AnswersWithoutASequenceAreRefused) {
     const auto params = sized<token_trie_stream_params>();
     const Handle empty(token_trie_stream_open(other.get(), &params));
     EXPECT_EQ(answer(empty.get(), query_, answer_), TOKEN_TRIE_ERROR_ARGUMENT);
-    EXPECT_STREQ(token_trie_last_error(), "nothing to score behind: prefill first");
+    EXPECT_STREQ(token_trie_last_error(), "nothing to go on from: prefill first");
     EXPECT_EQ(answer(empty.get(), query_, answer_, bytes("x")), TOKEN_TRIE_OK);
     query_.mode = TOKEN_TRIE_QUERY_GREEDY;
     EXPECT_EQ(answer(empty.get(), query_, answer_), TOKEN_TRIE_ERROR_ARGUMENT);

@@ -86,17 +86,7 @@ class OnePass {
     static constexpr std::uint32_t kPaths = 32;
 
     std::vector<double> logprobs(std::int32_t row) {
-        const float * logits = llama_get_logits_ith(context_.get(), row);
-        std::vector<double> out(logits, logits + kTinyVocab);
-        const double max = *std::max_element(out.begin(), out.end());
-        double sum = 0;
-        for (const double logit : out) {
-            sum += std::exp(logit - max);
-        }
-        for (double & logit : out) {
-            logit -= max + std::log(sum);
-        }
-        return out;
+        return log_probabilities(llama_get_logits_ith(context_.get(), row));
     }
 
     const Context context_;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <sstream>
@@ -157,16 +156,7 @@ class PlainLoop {
             here_.insert(here_.end(), batch.begin(), batch.end());
         }
         const float * logits = llama_get_logits_ith(context_.get(), -1);
-        out.assign(logits, logits + kTinyVocab);
-        const double max = *std::max_element(out.begin(), out.end());
-        double sum = 0;
-        for (const double logit : out) {
-            sum += std::exp(logit - max);
-        }
-        for (double & logit : out) {
-            logit -= max + std::log(sum);
-        }
-        return out;
+        return out = log_probabilities(logits);
     }
     double logprob(Tokens tokens, const Tokens & leaf) {
         double sum = 0;

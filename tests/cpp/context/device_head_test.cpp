@@ -106,7 +106,7 @@ TEST_F(DeviceHeadTest, SpansAndFreeTextMayAlternate) {
             out[i][1] = run(stream, 3, 1);
             if (turn % 4 == 3) {
                 auto follow = std::make_shared<const FollowSet>(*kActions, kUntilTheEnd);
-                scores[i] = stream.score(Cursor(kActions, std::move(follow)), {}).leaves;
+                scores[i] = answer_of(stream, Cursor(kActions, std::move(follow)), Query::Mode::scores).scores;
             }
             stream.splice(stream.tokens().size() - 1, bytes(turn == 5 ? std::string(300, 'x') : "\nDo: "));
         }
@@ -213,15 +213,15 @@ TEST_F(DeviceHeadTest, WhereTheLayersAreOnADeviceASmallSetIsDecidedInOneBatch) {
         const auto trie = unnamed_trie_of(random_byte_members(rng));
         const Cursor cursor(trie, std::make_shared<const FollowSet>(*trie, kUntilTheEnd));
         stream->prefill(kPrompt);
-        const SearchResult result = stream->search(cursor, {});
-        const std::vector<double> leaves = stream->score(cursor, {}).leaves;
+        const Answer result = answer_of(*stream, cursor, Query::Mode::best);
+        const std::vector<double> leaves = answer_of(*stream, cursor, Query::Mode::scores).scores;
         ASSERT_EQ(result.found.size(), 1U);
         EXPECT_EQ(result.gap, 0);
         EXPECT_NEAR(result.found[0].logprob, *std::max_element(leaves.begin(), leaves.end()), has_device ? 0.05 : 1e-4);
         if (has_device && trie->n_nodes() <= TreeEvaluator::kMaxRows) {
             EXPECT_LE(result.n_passes, 1U);
         }
-        const SearchResult again = stream->search(cursor, {});
+        const Answer again = answer_of(*stream, cursor, Query::Mode::best);
         EXPECT_EQ(again.n_evaluated, result.n_evaluated);
         EXPECT_EQ(again.found[0].logprob, result.found[0].logprob);
     }

@@ -34,7 +34,7 @@ class ScriptedHost final : public Decoder::Host {
 class DecoderTest : public WithTinyModel {
    protected:
     static Decoder decoder_of(const std::set<Tokens> & members, Mode mode = Mode::greedy) {
-        Decoder decoder(tiny_vocab(), {});
+        Decoder decoder(tiny_vocab());
         decoder.set_trie(cursor_of(unnamed_trie_of(members)), mode);
         decoder.begin();
         return decoder;
@@ -86,7 +86,7 @@ TEST_F(DecoderTest, WhatAHostHasNoPlaceForHasNotBeen) {
 TEST_F(DecoderTest, ACopyGoesOnAsTheOtherDoes) {
     std::mt19937 rng(6);
     for (int round = 0; round < 50; ++round) {
-        Decoder decoder(tiny_vocab(), {{0, 1}});
+        Decoder decoder(tiny_vocab(), {0, 1});
         decoder.set_trie(cursor_of(unnamed_trie_of(random_texts(rng, 30, 6, 8))), Mode::sampled);
         decoder.begin();
         ScriptedHost host;
@@ -106,7 +106,7 @@ TEST_F(DecoderTest, AMarkerEndsTextThatIsLookedThrough) {
     options.start_after = bytes("->");
     options.max_before = 7;
     options.not_before = {kTinyEnd};
-    Decoder decoder(tiny_vocab(), {});
+    Decoder decoder(tiny_vocab());
     decoder.set_trie(cursor_of(unnamed_trie_of({{kRead}, {kSend}}), options), Mode::sampled);
     decoder.begin();
     ScriptedHost host;
@@ -124,7 +124,7 @@ TEST_F(DecoderTest, AMarkerEndsTextThatIsLookedThrough) {
 
 TEST_F(DecoderTest, WhatCompletesAStopStringIsNoPartOfTheText) {
     ScriptedHost plain;
-    Decoder decoder(tiny_vocab(), {});
+    Decoder decoder(tiny_vocab());
     decoder.begin();
     std::string text;
     for (int i = 0; i < 6; ++i) {

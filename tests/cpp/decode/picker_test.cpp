@@ -137,7 +137,7 @@ TEST_F(PickerTest, DrawsAreReproducibleBySeed) {
     b.set_sampling({5, 1});
     draw(a);
     draw(b);
-    b.set_sampling({9, 1}, /* keeps_draws = */ true);
+    b.set_sampling({std::nullopt, 1});
     EXPECT_EQ(draw(a), draw(b)) << "the draws go on";
 }
 

@@ -283,21 +283,6 @@ TEST_F(ScorerTest, BranchesAloneNeedNothingThatLeavesNoChoiceBehindIt) {
     EXPECT_EQ(score_all(sequence_, cursor_of(trie), {}, kNotCancelled).n_evaluated, 1U + 4U + 2U);
 }
 
-TEST_F(ScorerTest, NodesHaveTheirTokensOwnLogprob) {
-    const std::shared_ptr<const Trie> trie = unnamed_trie_of({{kRead, kFile}, {kRead, kMail}, {kSend}});
-    ScoreOptions options;
-    options.leaf_end = LeafEnd::any;
-    const Scores scores = score_all(sequence_, cursor_of(trie), options, kNotCancelled);
-    PlainModel model;
-    for (NodeId node = kRoot + 1; node < trie->n_nodes(); ++node) {
-        Tokens text = kPrompt;
-        if (trie->parent(node) != kRoot) {
-            text.push_back(trie->token(trie->parent(node)));
-        }
-        EXPECT_NEAR(scores.nodes[node], model.logprob(text, {trie->token(node)}), kNear);
-    }
-}
-
 TEST_F(ScorerTest, UnderReleaseTheFollowSetIsEveryTokenThatGoesOnWithNoLongerLeaf) {
     const std::shared_ptr<const Trie> trie = unnamed_trie_of({{kRead}, {kRead, kFile}, {kSend}});
     const Cursor released = cursor_of(trie, {OnComplete::release, {}, {}, 0});

@@ -5,18 +5,6 @@
 namespace token_trie::test {
 namespace {
 
-std::vector<double> probabilities(const float * logits) {
-    std::vector<double> p(logits, logits + kTinyVocab);
-    double sum = 0;
-    for (double & value : p) {
-        sum += value = std::exp(value);
-    }
-    for (double & value : p) {
-        value /= sum;
-    }
-    return p;
-}
-
 void expect_near(const std::vector<double> & a, const std::vector<double> & b) {
     for (std::size_t i = 0; i < a.size(); ++i) {
         ASSERT_NEAR(a[i], b[i], kNear);

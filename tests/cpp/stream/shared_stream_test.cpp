@@ -91,8 +91,12 @@ TEST_F(SharedStreamTest, CancelStandsFromTheMomentThatACallBegins) {
     EXPECT_EQ(status_of([&] { call->prefill(bytes("another")); }), Status::cancelled);
     const auto snapshot = call->snapshot();
     EXPECT_EQ(snapshot.n_tokens, kPrompt.size());
-    EXPECT_EQ(status_of([&] { static_cast<void>(call->score(*snapshot.cursor, {})); }), Status::cancelled);
-    EXPECT_EQ(status_of([&] { static_cast<void>(call->search(*snapshot.cursor, {})); }), Status::cancelled);
+    Query query;
+    query.cursor = std::make_shared<const Cursor>(*snapshot.cursor);
+    for (const Query::Mode mode : {Query::Mode::best, Query::Mode::scores}) {
+        query.mode = mode;
+        EXPECT_EQ(status_of([&] { static_cast<void>(call->answer(query)); }), Status::cancelled);
+    }
 }
 
 TEST_F(SharedStreamTest, CancelFromAnotherThreadStopsWhateverRuns) {

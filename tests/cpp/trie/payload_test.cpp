@@ -151,13 +151,13 @@ TEST(Payload, AMissingKeyIsRefusedWithItsPlace) {
 
 TEST(Payload, AKeyThatStandsTwiceIsRefusedUnlessUnknown) {
     expect_refused({
-        {R"({"modelId": "a", "modelId": "a"})", "modelId: the key stands twice"},
-        {R"({"descriptors": [], "descriptors": []})", "descriptors: the key stands twice"},
-        {with_descriptors(R"([{"path": "p", "path": "p"}])"), "descriptors[0].path: the key stands twice"},
-        {with_descriptors(R"([{"leaves": [], "leaves": []}])"), "descriptors[0].leaves: the key stands twice"},
+        {R"({"modelId": "a", "modelId": "a"})", "modelId: the key comes twice"},
+        {R"({"descriptors": [], "descriptors": []})", "descriptors: the key comes twice"},
+        {with_descriptors(R"([{"path": "p", "path": "p"}])"), "descriptors[0].path: the key comes twice"},
+        {with_descriptors(R"([{"leaves": [], "leaves": []}])"), "descriptors[0].leaves: the key comes twice"},
         {with_leaves(R"([{"name": "a", "tokens": [1], "tokens": [2]}])"),
-         "descriptors[0].leaves[0].tokens: the key stands twice"},
-        {with_leaves(R"([{"name": "a", "name": "b"}])"), "descriptors[0].leaves[0].name: the key stands twice"},
+         "descriptors[0].leaves[0].tokens: the key comes twice"},
+        {with_leaves(R"([{"name": "a", "name": "b"}])"), "descriptors[0].leaves[0].name: the key comes twice"},
         {R"({"x": 1, "x": {"x": [], "x": []}, "descriptors": [{"leaves": [{"name": "a", "tokens": [1]}]}]})", ""},
     });
 }

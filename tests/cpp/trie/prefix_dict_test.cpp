@@ -60,7 +60,7 @@ TEST(PrefixDict, WhatCanBeReadOnceIsReadWhereTheSeparatorStandsFirst) {
     const std::string sep = R"("sep": ", ")";
     EXPECT_EQ(members(read_once("{" + sep + "," + keys + "}")), (std::vector<Tokens>{{7, 8}}));
     EXPECT_EQ(message_of([&] { read_once("{" + keys + "," + sep + "}"); }),
-              "sep: stands behind the keys, in what can be read only once");
+              "sep: comes after the keys, in what can be read only once");
 }
 
 TEST(PrefixDict, WhatIsNoTokenIsSkippedAndCounted) {
@@ -101,12 +101,12 @@ TEST(PrefixDict, WhatIsWrongIsRefusedWithItsPlace) {
         {R"({"prefix_dict": {"225": [2, 7]}})",
          R"(prefix_dict["225"]: may end at once; an empty answer is no member of a set)"},
         {R"({"prefix_dict": {"225": [7], "225": [8]}})", "prefix_dict: 1 of its keys come twice"},
-        {R"({"sep": "|", "prefix_dict": {"225": [7]}, "sep": "_"})", "sep: the key stands twice"},
+        {R"({"sep": "|", "prefix_dict": {"225": [7]}, "sep": "_"})", "sep: the key comes twice"},
         {R"({"start_token_id": 1, "start_token_id": 1, "prefix_dict": {"1": [7]}})",
-         "start_token_id: the key stands twice"},
+         "start_token_id: the key comes twice"},
         {R"({"end_token_id": 1, "prefix_dict": {"225": [7]}, "end_token_id": 2})",
-         "end_token_id: the key stands twice"},
-        {R"({"prefix_dict": {"225": [7]}, "prefix_dict": {"225": [8]}})", "prefix_dict: the key stands twice"},
+         "end_token_id: the key comes twice"},
+        {R"({"prefix_dict": {"225": [7]}, "prefix_dict": {"225": [8]}})", "prefix_dict: the key comes twice"},
         {R"({"start_token_id": "1", "prefix_dict": {"1": [7]}})", "start_token_id: a string where a token id belongs"},
         {R"({"end_token_id": -1, "prefix_dict": {"225": [7]}})", "end_token_id: -1 is not a token id"},
         {R"({"end_token_id": 225, "prefix_dict": {"225": [7]}})", "end_token_id: 225 is the start token too"},

@@ -198,7 +198,7 @@ def test_descriptors_are_one_set_unless_a_path_selects() -> None:
         ('{"descriptors": [{"leaves": [{"name": "a"}]}]}', r'leaves\[0\]: the key "tokens" is missing'),
         ('{"descriptors": [{"path": "p"}]}', r'descriptors\[0\]: the key "leaves" is missing'),
         ('{"descriptors": [{"leaves": [{"name": "a\\u0000", "tokens": [1]}]}]}', r"leaves\[0\].name: holds a NUL"),
-        ('{"descriptors": [{"leaves": [{"name": "a", "name": "b", "tokens": [1]}]}]}', "the key stands twice"),
+        ('{"descriptors": [{"leaves": [{"name": "a", "name": "b", "tokens": [1]}]}]}', "the key comes twice"),
         ("[" * 100, "where an object belongs"),
         ('{"x": ' + "[" * 100, "more than 64 levels"),
         (b'{"descriptors": [{"leaves": [{"name": "\xff", "tokens": [1]}]}]}', "broken JSON"),
