@@ -300,7 +300,7 @@ TOKEN_TRIE_API const char * token_trie_set_get_path(const struct token_trie_set 
 
 /*
  * Member i's name into *name, which may be NULL: NULL if it has none of its own, else valid as long as the set; and up
- * to `capacity` of its tokens, of which *n tells how many there are; in any tokenization, those of a shortest spelling.
+ * to `capacity` of its tokens, of which there are *n; in any tokenization, those of a shortest spelling.
  * Fails for an index from the set's n_members on, and for a member that is filtered out.
  */
 TOKEN_TRIE_API int32_t token_trie_set_get_member(
@@ -351,11 +351,11 @@ TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie_ext(const st
  * The trie stays on the host, with the same answers, in these cases: it has no tail; the device lacks an operation; the
  * loaded llama.cpp is not the one compiled against, or has no callbacks for samplers in the graph; a sampler before the
  * trie in the chain stays on the host; n_outputs_max_per_seq of the context is not 1 (in a batch, a sequence can have
- * only one output); the span has start_after. token_trie_sampler_get_state tells where the trie ran. A trie can be part
+ * only one output); the span has start_after. token_trie_sampler_get_state says where the trie ran. A trie can be part
  * of only one graph in its life. In a second chain it stays on the host, and so does a clone.
  *
  * llama.cpp ends the process if a chain is set a second time, also if for another sequence; if a sampler follows the
- * tail; and if a sampler that truncates stands before a trie that was made with the vocab of another model. It uses
+ * tail; and if a sampler that truncates comes before a trie that was made with the vocab of another model. It uses
  * freed memory if a chain that is set, or one of its samplers, is freed before the context is freed or the chain
  * replaced.
  *
@@ -371,7 +371,7 @@ TOKEN_TRIE_API int32_t token_trie_sampler_get_state(const struct llama_sampler *
                                                     struct token_trie_sampler_state * state);
 
 /*
- * A matcher is for a host that has its own logits, from any engine. It tells which tokens of a set are allowed next, as
+ * A matcher is for a host that has its own logits, from any engine. It says which tokens of a set are allowed next, as
  * a bit mask or as a list. The host passes each token that it takes to token_trie_matcher_accept, and can undo this
  * with token_trie_matcher_rollback.
  *
@@ -921,7 +921,7 @@ TOKEN_TRIE_API int32_t token_trie_stream_set_sampling(struct token_trie_stream *
 /*
  * Generates at most max_tokens tokens. Each is passed to on_token together with user. on_token may be NULL.
  *
- * Returns TOKEN_TRIE_OK for every way to stop; token_trie_stream_get_state tells which. After a failure, the tokens
+ * Returns TOKEN_TRIE_OK for every way to stop; token_trie_stream_get_state reports which. After a failure, the tokens
  * passed on so far are in the sequence, and the next call continues after them. Costs one forward pass for each branch
  * point and each token of free text, except for the first one after a prefill.
  */

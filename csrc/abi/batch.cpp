@@ -4,11 +4,7 @@
 #include "abi/query.h"
 #include "abi/structs.h"
 
-namespace {
-
 using namespace token_trie;
-
-}  // namespace
 
 extern "C" {
 

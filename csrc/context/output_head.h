@@ -45,7 +45,7 @@ class OutputHead {
     std::int32_t decode(llama_context * context, const llama_batch & batch, bool cut);
     bool was_cut() const noexcept { return was_cut_; }
 
-    // What the output matrix is multiplied with, of the last pass's so-and-so-many-th output, or of its last: a token's
+    // What the output matrix is multiplied with, of an output of the last pass, by index, or of its last one: a token's
     // hidden state. Of a pass that llama.cpp takes apart, the last part's outputs count. Throws Error (context) where
     // the model's graph has none that can be read.
     std::vector<float> hidden_state(std::optional<std::size_t> output = std::nullopt) const;
@@ -65,7 +65,7 @@ class OutputHead {
     // Whether a pass for these tokens, of a vocabulary, is worth cutting.
     static bool are_few(const AllowedSet & wanted, std::size_t n_vocab) noexcept;
 
-    // After a pass that was cut: the logits of the tokens wanted, in the pass's so-and-so-many-th output, each at its
+    // After a pass that was cut: the logits of the tokens wanted, in an output of the pass, by index, each at its
     // own index; the others are left as they are. Throws Error (context).
     void multiply(const AllowedSet & wanted, std::int32_t n_threads, float * logits, std::size_t output = 0);
 

@@ -75,7 +75,7 @@ struct WeightedCase {
         options.max_nodes = std::array<std::uint64_t, 4>{0, 1, 3, 9}[below(4)];
         const auto scoring = begin_scoring(cursor, options, kTinyVocab);
         answer(*scoring, *trie);
-        scores = scoring->result().leaves;
+        scores = scoring->result();
         of_leaves = random_weights(rng, trie->n_leaves(), std::array<double, 4>{0.5, 5, 50, 1e6}[below(4)]);
         if (below(4) == 0) {  // what a contextual calibration adds: most where the model says least
             std::transform(scores.begin(), scores.end(), of_leaves.begin(), of_leaves.begin(),
@@ -183,7 +183,7 @@ TEST(LeafWeights, OfEqualSumsTheFirstByTokensComesFirst) {
     options.n_best = 3;
     const auto scoring = begin_scoring(cursor, options, kTinyVocab);
     answer(*scoring, *trie);
-    std::vector<double> of_leaves = scoring->result().leaves;
+    std::vector<double> of_leaves = scoring->result();
     std::transform(of_leaves.begin(), of_leaves.end(), of_leaves.begin(), [](double score) { return -score; });
     options.weights = std::make_shared<const LeafWeights>(trie, of_leaves);
     const auto search = begin_search(cursor, options, kTinyVocab, 64, false);
