@@ -287,7 +287,7 @@ llm = llama_cpp.Llama({str(model_paths["smollm2"])!r}, **options)
 trie = token_trie.TokenTrie.from_choices(llm, [f"{{i}} of them" for i in range(20000)], prompt="Pick")
 token_trie.score(llm, "Pick", ["one", "two"])
 print("scoring", flush=True)
-token_trie.score(llm, "Pick", trie)
+token_trie.score(llm, "Pick", trie, max_scored=None)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as host:
         assert host.stdout is not None
