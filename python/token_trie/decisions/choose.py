@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -143,8 +143,11 @@ def _decision(
 
 
 def _candidates(choices: BoundChoices[T], leaves: list[tuple[int, float]]) -> tuple[Candidate[T], ...]:
-    found = [(choices.index(leaf), logprob) for leaf, logprob in leaves]
-    return tuple(Candidate(choices.value(i), choices.text(i), i, logprob) for i, logprob in found)
+    found = []
+    for leaf, logprob in leaves:
+        index = choices.index(leaf)
+        found.append(Candidate(choices.value(index), choices.text(index), index, logprob))
+    return tuple(found)
 
 
 def cost_of(n_prompt: int, answer: Answer) -> Stats:
@@ -206,7 +209,7 @@ class ChoiceRequest(Written[Any]):
         )
         bound = BoundChoice(self, tokens, choices, calibration, prefix.thought_text)
         is_large = options.max_scored is not None and choices.trie.core.n_nodes > options.max_scored
-        if is_large and ((calibration is not None and calibration.priors) or bound.scores_all):
+        if is_large and ((calibration is not None and calibration.priors) or bound.way == "scores"):
             check_size(choices.trie, options.max_scored)
         return bound
 
@@ -238,13 +241,13 @@ class BoundChoice(Bound[Any]):
     @property
     def query(self) -> Query:
         """Query for the model."""
-        options, mode, trie = self.request.options, self.request.mode, self.choices.trie
-        if self._is_by_state:
+        options, mode, trie, way = self.request.options, self.request.mode, self.choices.trie, self.way
+        if way == "state":
             return Query("state")
         if mode == "greedy" or mode == "sampled":
             return Query(mode, trie, sampling=options, with_state=self._wants_state)
         common: dict[str, Any] = {"leaf_end": options.leaf_end, "with_state": self._wants_state}
-        if self.scores_all:
+        if way == "scores":
             return Query("scores", trie, **common)
         is_exact = mode == "exact"
         return Query(
@@ -252,7 +255,7 @@ class BoundChoice(Bound[Any]):
             trie,
             **common,
             n_best=min(options.n_best, len(trie)),
-            leaf_weights=self._weights,
+            leaf_weights=None if self.calibration is None else self.calibration.weights,
             beam_width=options.beam_width if mode == "beam" else 0,
             max_nodes=(options.max_nodes or 0) if is_exact else 0,
             timeout_ms=math.ceil(1000 * options.timeout) if is_exact and options.timeout is not None else 0,
@@ -261,9 +264,10 @@ class BoundChoice(Bound[Any]):
     def decide(self, answer: Answer, calibration: BoundCalibration | None) -> Decision[Any]:
         """Decide by the model's answer and the calibration."""
         options, mode, stats = self.request.options, self.request.mode, cost_of(len(self.tokens), answer)
-        if not self._is_scored:
+        way = self.way
+        if way == "steps":
             return by_steps(self.choices, answer, stats, self.thought)
-        if not (self.scores_all or self._is_by_state):
+        if way == "search":
             decision = by_search(self.choices, answer, stats, self.thought, calibration=calibration)
             if mode == "exact" and not decision.proved:
                 _warn_once(
@@ -278,7 +282,7 @@ class BoundChoice(Bound[Any]):
         drawn = (options.seed,) if mode == "aligned" else None
         decision = by_scores(
             self.choices,
-            None if self._is_by_state else answer.logprobs,
+            None if way == "state" else answer.logprobs,
             stats,
             self.thought,
             n_best=options.n_best,
@@ -300,26 +304,16 @@ class BoundChoice(Bound[Any]):
         return self.request.with_state or (self.calibration is not None and self.calibration.needs_state)
 
     @property
-    def _is_by_state(self) -> bool:
-        """Whether the answer depends on the hidden state alone."""
-        return self.calibration is not None and not self.calibration.needs_scores
-
-    @property
-    def scores_all(self) -> bool:
-        """Whether the whole set is scored."""
-        if self._is_by_state:
-            return False
-        return self.request.options.scores_all or (self.calibration is not None and self._weights is None)
-
-    @property
-    def _weights(self) -> Floats | None:
-        """Added to each leaf's score, if known in advance."""
-        return None if self.calibration is None else self.calibration.weights
-
-    @property
-    def _is_scored(self) -> bool:
-        """Whether whole answers are scored."""
-        return self.request.mode not in ("greedy", "sampled")
+    def way(self) -> Literal["state", "steps", "scores", "search"]:
+        """How it is decided: by the hidden state alone, step by step, by the scores of all choices, or by a search."""
+        options, calibration = self.request.options, self.calibration
+        if calibration is not None and not calibration.needs_scores:
+            return "state"
+        if self.request.mode in ("greedy", "sampled"):
+            return "steps"
+        if options.scores_all or (calibration is not None and calibration.weights is None):
+            return "scores"
+        return "search"
 
 
 class Undecided(NamedTuple):

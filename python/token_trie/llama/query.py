@@ -50,7 +50,7 @@ class Sampling(Options):
         check_numbers(temperature=temperature, top_p=self.top_p, min_p=self.min_p)
         check_counts(0, top_k=self.top_k)
         # In single precision, as in llama.cpp.
-        native, top_p = (ctypes.c_float(float(given)).value for given in (temperature, self.top_p))
+        native, top_p = ctypes.c_float(float(temperature)).value, ctypes.c_float(float(self.top_p)).value
         if temperature < 0 or not native < float("inf") or (native == 0 and draws):
             raise ArgumentError(f"temperature: {temperature} is not above 0; for the best answer use mode='greedy'")
         if self.top_p > 1 or not 0 < top_p <= 1:

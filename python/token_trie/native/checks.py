@@ -46,7 +46,7 @@ def lookup(value: str, table: dict[str, int], what: str) -> int:
 def check_counts(minimum: int = 1, **options: int) -> None:
     """Raise ArgumentError for an option that is not an integer from `minimum` to 2**31 - 1."""
     for name, value in options.items():
-        if not (_is_integer(value) and minimum <= value < 2**31):
+        if not ((type(value) is int or _is_integer(value)) and minimum <= value < 2**31):
             raise ArgumentError(f"{name}: {_written(value)} is not a count from {minimum} to 2,147,483,647")
 
 

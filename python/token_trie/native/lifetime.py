@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama, llama_cpp
 from token_trie.native.llama_facts import exit_stacks, model_of, n_callbacks, set_exit_stack
-from token_trie.native.loaded import Applied, applied_to, context_address
+from token_trie.native.loaded import NOTHING, SETTINGS, Applied, applied_to, context_address
 
 
 class Closeable(ABC):
@@ -144,7 +144,7 @@ class Attachment:
 
     def require(self, applied: Applied | None) -> None:
         """Raise ArgumentError if a context was made with other adapters than the Llama has now."""
-        if applied is not None and applied_to(self.context) is not applied:
+        if applied is not None and SETTINGS.get(self.context, NOTHING) is not applied:
             raise ArgumentError(
                 "llm: its adapters, their scales or its control vector were changed after this was opened; open another"
             )
@@ -236,7 +236,7 @@ def attachment(llm: Any) -> Attachment:
         raise ArgumentError(f"llm: {type(llm).__name__} where a llama_cpp.Llama belongs")
     attached: Attachment | None = llm.__dict__.get("_token_trie")
     if attached is not None:
-        if applied_to(attached.context) is not attached.applied:
+        if SETTINGS.get(attached.context, NOTHING) is not attached.applied:
             attached.renew()
         return attached
     with _attaching:

@@ -155,10 +155,11 @@ class Applied(NamedTuple):
     """Number of the control vector; 0 if there is none."""
 
 
-_NOTHING = Applied()
+NOTHING = Applied()
+SETTINGS: dict[int, Applied] = {}
+"""Settings of contexts, by their addresses; `NOTHING` for all others."""
 _models: dict[int, File] = {}
 _adapter_files: dict[int, File] = {}
-_applied: dict[int, Applied] = {}  # by the addresses of contexts
 _varied: set[int] = set()  # contexts that had cells when their settings changed
 _mixed: set[int] = set()  # contexts that may still have cells of other settings
 _n_vectors = itertools.count(1)
@@ -193,14 +194,14 @@ def adapter_file(llm: Any, adapter: int) -> File | None:
 
 def applied_to(context: int) -> Applied:
     """Return the settings of a context; the same object as long as they do not change."""
-    return _applied.get(context, _NOTHING)
+    return SETTINGS.get(context, NOTHING)
 
 
 def context_address(llm: Any) -> int:
     """Return the address of a Llama's context, after recording the adapter that it was made with."""
     context, own = _address(context_of(llm).ctx), _address(adapter_of(llm))
-    if own and context not in _applied:  # made before this module was imported
-        _applied[context] = Applied(((own, float(llm.lora_scale)),))
+    if own and context not in SETTINGS:  # made before this module was imported
+        SETTINGS[context] = Applied(((own, float(llm.lora_scale)),))
     return context
 
 
@@ -223,6 +224,8 @@ def adapters_of(llm: Any) -> tuple[tuple[int, float], ...]:
 
 def is_mixed(llm: Any) -> bool:
     """Whether cells of a Llama's context may have been computed with other adapters than now."""
+    if not _mixed:
+        return False
     context = context_address(llm)
     if context in _mixed and _is_empty(context):
         _mixed.discard(context)
@@ -252,14 +255,14 @@ def _on_model(result: Any, arguments: Sequence[Any]) -> None:
 def _on_context(result: Any, _: Sequence[Any]) -> None:
     if result:  # perhaps at the address of a freed context
         context = _address(result)
-        _applied.pop(context, None)
+        SETTINGS.pop(context, None)
         _varied.discard(context)
         _mixed.discard(context)
 
 
 def _apply(context: int, applied: Applied) -> None:
     if applied != applied_to(context):
-        _applied[context] = applied
+        SETTINGS[context] = applied
         if not _is_empty(context):
             _varied.add(context)
             _mixed.add(context)

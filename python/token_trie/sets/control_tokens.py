@@ -261,8 +261,10 @@ def read(llm: Llama, text: str, mark: str) -> Rendered:
 
 def tokens_of(llm: Llama, rendered: Rendered, tokenize: Tokenize) -> list[int]:
     """Tokenize a rendered text; VocabularyError if a text in data can only be spelled with a control token."""
+    if rendered.controls is None:
+        return tokenize(rendered.text.encode(errors="surrogateescape"))
     known = _known(llm)
-    if rendered.controls is None or tuple(known.texts.find(rendered.text)) == rendered.controls:
+    if tuple(known.texts.find(rendered.text)) == rendered.controls:
         return tokenize(rendered.text.encode(errors="surrogateescape"))
     tokens: list[int] = []
     text, begin, at, strips = rendered.text, 0, 0, False

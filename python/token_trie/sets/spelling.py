@@ -199,7 +199,7 @@ _MAX_CHARACTER = 4
 
 def _ends_inside_character(text: bytes) -> bool:
     """Return whether a text ends inside a character."""
-    return any(byte >= minimum for byte, minimum in zip(reversed(text[-3:]), (0xC0, 0xE0, 0xF0), strict=False))
+    return text[-1:] >= b"\xc0" or text[-2:-1] >= b"\xe0" or text[-3:-2] >= b"\xf0"
 
 
 def line_break(vocab: Speller) -> tuple[int, ...]:
