@@ -54,7 +54,7 @@ assert len(list(handle.generate())) == 1
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize(
     "call",
-    ["handle.prefill([300] + LONG)", "handle.score(trie)"],
+    ["handle.prefill([300] + LONG)", "handle.score(trie, max_scored=None)"],
     ids=["prefill", "score"],
 )
 def test_an_interrupt_ends_the_native_work_before_it_goes_on(model_paths: dict[str, Path], call: str, n: int) -> None:
