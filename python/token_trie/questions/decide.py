@@ -80,9 +80,10 @@ def asked_of(question: Question, options: DecideOptions, llm: Llama | None) -> A
 def _in_form(question: Question, options: DecideOptions, llm: Llama | None) -> FormAsked:
     examples = options.examples if isinstance(options.examples, Examples) else None
     calibrator = options.calibrator
-    profile = PROFILES["plain"] if llm is None else profile_of(llm)
-    name = profile.name if options.form is None else None
-    forms = options.forms(profile.forms(question))
+    forms, name = options.forms(()), None
+    if options.form is None:
+        profile = PROFILES["plain"] if llm is None else profile_of(llm)
+        forms, name = options.forms(profile.forms(question)), profile.name
     asked = FormAsked(question, forms, options.n_orders, calibrator, examples, name)
     if calibrator is not None and calibrator.binding is not None:
         own = Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END)
@@ -256,7 +257,7 @@ def priors_in(asked: Mapping[K, Asked], results: Sequence[Scored]) -> _Priors[K]
     }
 
 
-def drive(asking: Asking[R], read: Callable[[ReadStep], Any]) -> R:
+def read_in_turn(asking: Asking[R], read: Callable[[ReadStep], Any]) -> R:
     """Read the steps one after the other; an error names the question."""
 
     def named(step: ReadStep) -> Any:
@@ -385,7 +386,7 @@ def _about(llm: Llama, state: object, asked: dict[str | None, Asked], options: D
     refuse_over_rows(options.calibration)
     known = attachment(llm).known
     asking: Asking[dict[str | None, Answered[Any]]] = answering(asked, options, known)
-    return named(drive(asking, partial(_read_by, llm, known, state_text(state), options)))
+    return named(read_in_turn(asking, partial(_read_by, llm, known, state_text(state), options)))
 
 
 def named(answers: dict[str | None, Answered[Any]]) -> Any:
@@ -434,7 +435,7 @@ def _check_named(options: DecideOptions, names: Container[object]) -> None:
 
 def priors_of(llm: Llama, asked: dict[str | None, Asked], options: DecideOptions) -> _Priors[str | None]:
     """Return the scores of the texts of each question's views without a state; None where not needed."""
-    return drive(_priors(asked), partial(_read_by, llm, attachment(llm).known, "", options))
+    return read_in_turn(_priors(asked), partial(_read_by, llm, attachment(llm).known, "", options))
 
 
 def _priors(asked: dict[str | None, Asked]) -> Asking[_Priors[str | None]]:
@@ -452,7 +453,7 @@ def decide_after(stream: Stream, state: str | None, questions: object, options: 
             raise ArgumentError("reproducible: for handles on a Llama, and this one is on a file")
         known = stream.with_model(lambda _, known: known)
         asking: Asking[dict[str | None, Answered[Any]]] = answering(asked, options, known)
-        answers = drive(asking, partial(_read_after, stream, before, state, options))
+        answers = read_in_turn(asking, partial(_read_after, stream, before, state, options))
         stream.prefill(before)
         stream.splice(stream.raw_state.n_tokens, [])  # a grammar restarts
         stream.clear_span()

@@ -21,25 +21,16 @@ if TYPE_CHECKING:
 FormName: TypeAlias = Literal["unlisted", "listed", "letters", "both"]
 Effort: TypeAlias = Literal["fast", "default", "best"]
 
-_LISTED = """\
-{{ state }}
-
-Question: {{ instructions }}
+LIST = """\
+{{ instructions }}
 {% for option in options %}
 - {{ option.name }}{% if option.description != option.name %}: {{ option.description }}{% endif %}
 
 {% endfor %}
-Answer:"""
-_LETTERED = """\
-{{ state }}
-
-Question: {{ instructions }}
-{% for option in options %}
-{{ option.letter }}. {{ option.name }}{% if option.description != option.name %}: {{ option.description }}{% endif %}
-
-{% endfor %}
-Answer:"""
-
+"""
+"""Template of a question and its options, one a line."""
+_LISTED = f"{{{{ state }}}}\n\nQuestion: {LIST}Answer:"
+_LETTERED = _LISTED.replace("\n- ", "\n{{ option.letter }}. ")
 _UNLISTED = "{{ state }}\n\nQuestion: {{ instructions }}\nAnswer:"
 
 FORMS: dict[FormName, Form] = {

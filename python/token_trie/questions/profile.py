@@ -15,7 +15,7 @@ from token_trie.native.lifetime import attachment, lease
 from token_trie.native.llama_facts import model_of
 from token_trie.native.loaded import users_cache
 from token_trie.questions.form import Form, lists_options
-from token_trie.questions.options import FORMS
+from token_trie.questions.options import FORMS, LIST
 from token_trie.questions.question import Choice, Predicate, Question
 from token_trie.sets.prompt import has_chat_template
 
@@ -52,23 +52,16 @@ class Profile:
         return tuple(form for form in forms if not lists_options(form)) or PROFILES["plain"].choice
 
 
-_LIST = """\
-{{ instructions }}
-{% for option in options %}
-- {{ option.name }}{% if option.description != option.name %}: {{ option.description }}{% endif %}
-
-{% endfor %}
-"""
 BRIEFLY = Form("Text:\n{{ state }}\n\n{{ instructions }}\nAnswer in one or two words.", chat=True)
 FROM_LIST = Form(
-    f"{_LIST}\nText:\n{{{{ state }}}}\n\nAnswer with one of the names above alone.",
+    f"{LIST}\nText:\n{{{{ state }}}}\n\nAnswer with one of the names above alone.",
     reads="names",
     chat=True,
     prior=False,
 )
 # It begins as `BRIEFLY` does, so that both together read the state once.
 BY_NAME = Form(
-    f"Text:\n{{{{ state }}}}\n\n{_LIST}\nAnswer with the name of one option.", reads="names", chat=True, prior=False
+    f"Text:\n{{{{ state }}}}\n\n{LIST}\nAnswer with the name of one option.", reads="names", chat=True, prior=False
 )
 
 _PLAIN, _BRIEFLY_RAW = FORMS["unlisted"], replace(BRIEFLY, prior=False)

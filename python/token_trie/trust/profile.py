@@ -11,7 +11,7 @@ import numpy as np
 from token_trie.arrays import Floats
 from token_trie.native.core import Llama
 from token_trie.questions.decide import decide_many
-from token_trie.questions.form import Form
+from token_trie.questions.form import Form, softmax
 from token_trie.questions.options import FORMS
 from token_trie.questions.profile import BRIEFLY, BY_NAME, FROM_LIST, MEASURED, Profile, profile_by_file
 from token_trie.questions.question import Choice, Predicate, Question, Score
@@ -230,7 +230,7 @@ def _chosen(
         losses, n_right = [], 0
         for of_forms in zip(*(measured[name] for name, _ in names), strict=True):
             weights = np.average([logs for logs, _ in of_forms], axis=0, weights=[weight for _, weight in names])
-            p, gold = np.exp(weights - np.logaddexp.reduce(weights)), of_forms[0][1]
+            p, gold = softmax(weights), of_forms[0][1]
             losses.append(-np.log(max(float(p[gold]), _MIN_P)))
             n_right += int(p.argmax() == gold)
         return np.array(losses), n_right / len(losses)
