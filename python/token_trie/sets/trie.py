@@ -361,7 +361,42 @@ class TokenTrie(Collection[Leaf]):
         """Build a set without some of the members; everything else is as in `only`."""
         return self.of_core(_subset(self.core, names, llm, keep=False), self._start)
 
-    def filtered(self, mask: npt.ArrayLike) -> TokenTrie:
+    def rows(self, names: Sequence[str], *, missing_ok: bool = False) -> npt.NDArray[np.int64]:
+        """Return the leaf of each row of a table, of which the set was built; rows with equal tokens share one.
+
+        Parameters
+        ----------
+        names : sequence of str, length n_rows
+            The names of the rows, from the column that named the leaves: names or `aliases`, in any order.
+        missing_ok : bool, optional
+            Whether a row may have no leaf, as one without tokens; it gets -1.
+
+        Returns
+        -------
+        ndarray of int64, shape (n_rows,)
+
+        Raises
+        ------
+        ArgumentError
+            A name belongs to no leaf (unless missing_ok), or to several.
+
+        Examples
+        --------
+        >>> trie = TokenTrie.from_sequences({"sku 1": [7, 8], "sku 2": [9], "sku 3": [7, 8]})
+        >>> trie.rows(["sku 1", "sku 2", "sku 3"]).tolist()
+        [0, 1, 0]
+        """
+        given = [name.decode() for name in encode_names(names, "names")]
+        rows, leaves = np.array(self.core.leaves_named(given), np.int64).reshape(-1, 2).T
+        n_found = np.bincount(rows, minlength=len(given))
+        for i in np.flatnonzero((n_found > 1) | (n_found < (0 if missing_ok else 1))):
+            what = "the name of several members" if n_found[i] else "no member of the set"
+            raise ArgumentError(f"names[{i}]: {given[i]!r} is {what}")
+        found = np.full(len(given), -1, np.int64)
+        found[rows] = leaves
+        return found
+
+    def filtered(self, mask: npt.ArrayLike, *, rows: npt.NDArray[np.int64] | None = None) -> TokenTrie:
         """Return a set of some of the members without building it: for example those that are in stock.
 
         Members keep their indices and names, so an answer's index is still an index into the original data. Only the
@@ -373,7 +408,9 @@ class TokenTrie(Collection[Leaf]):
         ----------
         mask : array of bool, shape (n,), or of integers
             A boolean for each leaf that the set had when it was made, or the indices of the leaves to keep. It can be
-            an Arrow column of booleans without nulls.
+            an Arrow column of booleans without nulls. With `rows`, a boolean for each row.
+        rows : ndarray of int64, shape (n_rows,), optional
+            The leaf of each row of a table, from `rows`. A leaf remains if the mask is true for one of its rows.
 
         Raises
         ------
@@ -381,7 +418,13 @@ class TokenTrie(Collection[Leaf]):
             The mask has another length or type, an index does not exist or occurs twice, no leaf is left, or the set
             has ``tokenization="any"``.
         """
-        n = self.core.n_leaves
+        n_leaves = self.core.n_leaves
+        leaf_of = None if rows is None else np.asarray(rows)
+        if leaf_of is not None and not (
+            leaf_of.ndim == 1 and leaf_of.dtype.kind in "iu" and ((leaf_of >= -1) & (leaf_of < n_leaves)).all()
+        ):
+            raise ArgumentError(f"rows: {leaf_of.dtype}, shape {leaf_of.shape}, where the result of rows() belongs")
+        n = n_leaves if leaf_of is None else len(leaf_of)
         try:
             given = np.asarray(mask)
         except (TypeError, ValueError) as error:
@@ -402,6 +445,9 @@ class TokenTrie(Collection[Leaf]):
             raise ArgumentError(
                 f"mask: {given.dtype}, shape {given.shape}, where bool, shape ({n},), or indices belong"
             )
+        if leaf_of is not None:
+            left, keep = leaf_of[keep], np.zeros(n_leaves, np.bool_)
+            keep[left[left >= 0]] = True
         return self.of_core(self.core.filtered(keep), self._start)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -416,13 +462,6 @@ class TokenTrie(Collection[Leaf]):
             The file cannot be written, or the set has ``tokenization="any"``; save its `payload` instead.
         """
         save_image(_core.TrieImage(self.core), path)
-
-    def _leaves_of(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return the leaf of each name that the trie was built from."""
-        if len(names) == self.core.n_leaves:
-            return np.arange(len(names))
-        leaf_of = dict(named_leaves(self.core))
-        return np.array([leaf_of[name] for name in names], np.int64)
 
     def _leaves(self) -> Iterator[int]:
         return (i for i in range(self.core.n_leaves) if self.core.has_leaf(i))
@@ -522,7 +561,7 @@ def fit(
             core = _core.Trie.build(spelling.tokens, spelling.offsets, list(texts), vocab.fingerprint())
             n_moved = spelling.n_moved
         trie = TokenTrie.of_core(core)
-        return FittedSet(trie, trie._leaves_of(texts), n_moved)
+        return FittedSet(trie, np.arange(len(trie)) if len(trie) == len(texts) else trie.rows(texts), n_moved)
 
     return memory.get(key, len(texts), make)
 

@@ -42,6 +42,10 @@ def test_titles_keep_the_names_of_their_rows(tmp_path: Path, model_paths: dict[s
     named, texts = TokenTrie.open(out), TokenTrie.open(tmp_path / "texts.trie")
     assert {leaf.name: leaf.tokens for leaf in named} == {f"S{TITLES.index(leaf.name)}": leaf.tokens for leaf in texts}
     assert named.aliases == {"S3": "S0"}
+    assert texts.rows([*TITLES, TITLES[0]]).tolist() == [texts.names.index(title) for title in [*TITLES, TITLES[0]]]
+    rows = named.rows(["S0", "S1", "S2", "S3"])
+    assert [named[leaf].name for leaf in rows.tolist()] == ["S0", "S1", "S2", "S0"]
+    assert named.filtered([False, False, True, True], rows=rows).names == [n for n in named.names if n in ("S0", "S2")]
     chosen = run("choose", "-m", model, "--prompt", "I boil water in a", "--choices-file", out, "--json")
     assert json.loads(chosen.output)["text"] in named.names
 

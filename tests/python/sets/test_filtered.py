@@ -98,6 +98,37 @@ def test_a_column_of_arrow_is_a_mask() -> None:
         trie.filtered(pyarrow.array([True, None, True]))
 
 
+@given(st.lists(sequences, min_size=1, max_size=30), st.data())
+def test_a_mask_of_the_rows_of_a_table_keeps_what_one_of_its_rows_keeps(
+    table: list[tuple[int, ...]], data: st.DataObject
+) -> None:
+    skus = [f"sku {i}" for i in range(len(table))]
+    trie = TokenTrie.from_arrays(np.concatenate(table), np.cumsum([0, *map(len, table)]), skus)
+    rows = trie.rows(skus)
+    assert [trie[leaf].tokens for leaf in rows.tolist()] == table
+    in_stock = np.array(data.draw(st.lists(st.booleans(), min_size=len(table), max_size=len(table))))
+    kept = {tokens for tokens, is_in_stock in zip(table, in_stock, strict=True) if is_in_stock}
+    for mask in (in_stock, np.flatnonzero(in_stock)):
+        if kept:
+            assert {leaf.tokens for leaf in trie.filtered(mask, rows=rows)} == kept
+        else:
+            with pytest.raises(ArgumentError, match="no member of the set is left"):
+                trie.filtered(mask, rows=rows)
+
+
+def test_a_row_without_its_own_member_is_named() -> None:
+    trie = TokenTrie.from_arrays(np.array([1, 2, 3]), np.array([0, 1, 2, 2, 3]), ["a", "b", "none", "b"])
+    with pytest.raises(ArgumentError, match=r"names\[2\]: 'none' is no member of the set"):
+        trie.rows(["a", "a", "none"])
+    assert trie.rows(["none", "a"], missing_ok=True).tolist() == [-1, 0]
+    with pytest.raises(ArgumentError, match=r"names\[1\]: 'b' is the name of several members"):
+        trie.rows(["a", "b"], missing_ok=True)
+    assert trie.filtered([True, True], rows=trie.rows(["none", "a"], missing_ok=True)).names == ["a"]
+    for wrong in ([0.5], [[0]], [3], [-2]):
+        with pytest.raises(ArgumentError, match="rows: "):
+            trie.filtered([True], rows=np.array(wrong))
+
+
 def test_a_saved_filter_is_the_set_of_what_is_left(tmp_path: Path) -> None:
     trie = TokenTrie.from_sequences({"a": [1, 2], "b": [1, 3], "c": [4]})
     trie.filtered([True, False, True]).save(tmp_path / "left.trie")
