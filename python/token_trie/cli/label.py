@@ -44,7 +44,7 @@ from token_trie.progress import Progress
 from token_trie.questions.answer import ChoiceAnswer
 from token_trie.questions.decide import decide_many, read_questions
 from token_trie.questions.examples import Examples
-from token_trie.questions.form import Form
+from token_trie.questions.form import Form, FormAsked
 from token_trie.questions.options import FORMS, DecideOptions, Effort, FormName
 from token_trie.questions.question import Choice
 from token_trie.sets.prompt import Prompt, has_chat_template
@@ -192,7 +192,10 @@ class RowLabeller(ABC):
         return {name: values[name] for name in self.template.columns}
 
     def check(self, llm: Llama) -> None:
-        """Raise an error if the choices do not fit the model, or CalibrationError if the calibration does not."""
+        """Raise an error if the choices do not fit the model, or CalibrationError if the calibration does not.
+
+        It completes `options`.
+        """
         if isinstance(self.calibrating.given, Calibration):
             self.calibrating.given.binding.require(reader_of(llm, self.asked, self.row_options).binding)
 
@@ -305,7 +308,9 @@ class _QuestionLabeller(RowLabeller):
         self.options += ["examples", examples.of(self.asked, self.choices).digest]
 
     def check(self, llm: Llama) -> None:
-        read_questions(self.asked, self.row_options.of_question(), llm)
+        asked = read_questions(self.asked, self.row_options.of_question(), llm)[None]
+        if isinstance(asked, FormAsked) and asked.profile is not None:
+            self.options += ["profile", repr(asked.forms)]  # a measured one may change between two runs
         if self._is_chat and not has_chat_template(llm):
             raise ArgumentError("--chat: this model's file has no chat template; leave the option out")
         super().check(llm)
@@ -563,16 +568,16 @@ def label(
         labeller = asked.labeller(
             opened, choices, gold, mode=mode, probabilities=probabilities, calibrating=calibrating
         )
+        if not status.is_terminal:
+            say(f"labelling {opened.name}")
+        llm = model.load(4096)
+        labeller.check(llm)  # a mistake in the choices is not reported as one of the first row
         run = f"{digest(labeller.set)}-{digest(*labeller.options, gold, digest_of_model(model.path))}"
         results = files.enter_context(closing(ResultTable(output, to, opened, labeller.columns, prefix, run)))
         labelling = _Labelling(opened, labeller, results, on_error)
         if resume:
             labelling.resume()
-        if not status.is_terminal:
-            say(f"labelling {opened.name}")
-        llm = model.load(4096)
-        labeller.check(llm)  # a mistake in the choices is not reported as one of the first row
-        if not resume:
+        else:
             results.begin()
         try:
             labelling.run(llm)

@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import os
 import sys
-from abc import ABC, abstractmethod
-from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from token_trie.decisions.choose import choose
 from token_trie.errors import ArgumentError
 from token_trie.llama.batch import Batch, can_share
 from token_trie.llama.contexts import StreamOptions
-from token_trie.llama.query import Query, Sampling
+from token_trie.llama.query import Answer, Query, Sampling
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.lifetime import lease
@@ -51,6 +49,32 @@ Tokens = tuple[int, ...]
 _IN_FLIGHT = 512
 
 
+class _InTurn:
+    """Replaces a `Batch` for models whose sequences cannot share cells of the KV cache."""
+
+    def __init__(self, llm: Llama, n_ctx: int | None) -> None:
+        self._stream = Stream(llm, options=StreamOptions(n_ctx=n_ctx))
+        self._queries: deque[tuple[int, Sequence[int], Query]] = deque()
+        self._n = 0
+
+    def submit(self, tokens: Sequence[int], query: Query) -> int:
+        self._n += 1
+        self._queries.append((self._n, tokens, query))
+        return self._n
+
+    def wait(self) -> Answer:
+        ticket, tokens, query = self._queries.popleft()
+        self._stream.prefill(tokens)
+        return self._stream.answer(query)._replace(ticket=ticket)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _batch(llm: Llama, n_ctx: int | None) -> closing[Batch] | closing[_InTurn]:
+    return closing(Batch(llm, n_ctx=n_ctx)) if can_share(llm) else closing(_InTurn(llm, n_ctx))
+
+
 class Continuation(NamedTuple):
     """The score of a continuation after its context."""
 
@@ -58,24 +82,6 @@ class Continuation(NamedTuple):
     """Natural logarithm of the probability of its tokens."""
     is_greedy: bool
     """Whether each token is the most probable one of the vocabulary."""
-
-
-@dataclass
-class _Query:
-    """A context with its continuations, and its greedy generation as far as a continuation begins with it."""
-
-    context: Tokens
-    indices: dict[Tokens, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Indices of the pairs, by continuation."""
-    greedy: Tokens = ()
-
-    def trie(self) -> TokenTrie:
-        return TokenTrie.from_sequences({str(i): tokens for i, tokens in enumerate(self.indices)})
-
-    def may_continue(self) -> bool:
-        """Whether a longer continuation begins with the greedy generation."""
-        n = len(self.greedy)
-        return any(len(tokens) > n and tokens[:n] == self.greedy for tokens in self.indices)
 
 
 def score_continuations(
@@ -86,11 +92,7 @@ def score_continuations(
     n_ctx: int | None = None,
     advance: Callable[[int], None] = lambda n: None,
 ) -> list[Continuation]:
-    """Score continuations, each after its context.
-
-    The continuations of one context are a tree. All contexts are in one batch, and common prefixes are evaluated once.
-    To find greedy continuations, the vocabulary is queried as a set: for its best member after the context, and after
-    each greedy token as long as a longer continuation begins with these tokens.
+    """Score continuations, each after its context; those of one context are a tree, and all contexts in one batch.
 
     Parameters
     ----------
@@ -115,135 +117,63 @@ def score_continuations(
     ArgumentError, VocabularyError, ContextError
         As for `choose_many`.
     """
-    queries: dict[Tokens, _Query] = {}
-    for i, (context, continuation) in enumerate(pairs):
-        at = tuple(context)
-        queries.setdefault(at, _Query(at)).indices[tuple(continuation)].append(i)
-    vocabulary = _vocabulary(llm)
-    logprobs = np.full(len(pairs), -np.inf)
-    is_greedy = np.zeros(len(pairs), bool)
-    waiting = deque(queries[at] for at in sorted(queries))  # similar contexts are neighbours
-    if not waiting:
+    if not pairs:
         return []
-    scorer = _scorer(llm, n_ctx)
-    try:
-        while waiting or scorer.in_flight:
-            while waiting and scorer.n_tokens < _IN_FLIGHT:
-                scorer.submit(waiting[0], waiting[0].trie(), of_set=True)
+    found: dict[Tokens, dict[Tokens, list[int]]] = {}
+    for i, (context, continuation) in enumerate(pairs):
+        found.setdefault(tuple(context), {}).setdefault(tuple(continuation), []).append(i)
+    n_vocab = llm.n_vocab()
+    vocabulary = TokenTrie.from_arrays(np.arange(n_vocab, dtype=np.int32), np.arange(n_vocab + 1))
+    logprobs, is_greedy = np.full(len(pairs), -np.inf), np.zeros(len(pairs), bool)
+    waiting = deque(sorted(found))  # similar contexts are neighbours
+    scored: dict[int, Tokens] = {}  # contexts, by ticket
+    followed: dict[int, tuple[Tokens, Tokens]] = {}  # contexts, and what the model writes greedily after them
+
+    with _batch(llm, n_ctx) as batch:
+
+        def follow(context: Tokens, written: Tokens) -> None:
+            """Query the best token of the vocabulary, if a continuation begins with what is written."""
+            n = len(written)
+            if any(len(tokens) > n and tokens[:n] == written for tokens in found[context]):
+                query = Query("best", vocabulary, leaf_end="any")
+                followed[batch.submit([*context, *written], query)] = context, written
+
+        while waiting or scored or followed:
+            while waiting and sum(map(len, scored.values())) < _IN_FLIGHT:
+                context = waiting.popleft()
+                trie = TokenTrie.from_sequences({str(i): tokens for i, tokens in enumerate(found[context])})
+                query = Query("best", trie, leaf_end="any", n_best=len(trie))
+                scored[batch.submit(context, query)] = context
                 if greedy:
-                    scorer.submit(waiting[0], vocabulary, of_set=False)
-                waiting.popleft()
-            query, of_set, found = scorer.next()
-            if of_set:
-                indices = list(query.indices.values())
-                for leaf, logprob in found:
+                    follow(context, ())
+            answer = batch.wait()
+            if answer.ticket in scored:
+                indices = list(found[scored.pop(answer.ticket)].values())
+                for leaf, logprob in zip(answer.leaves.tolist(), answer.logprobs.tolist(), strict=True):
                     logprobs[indices[leaf]] = logprob
                 advance(sum(map(len, indices)))
-                continue
-            query.greedy += (found[0][0],)
-            is_greedy[query.indices.get(query.greedy, [])] = True
-            if query.may_continue():
-                scorer.submit(query, vocabulary, of_set=False)
-    finally:
-        scorer.close()
+            else:
+                context, written = followed.pop(answer.ticket)
+                written += (int(answer.leaves[0]),)
+                is_greedy[found[context].get(written, [])] = True
+                follow(context, written)
     return [Continuation(float(p), bool(yes)) for p, yes in zip(logprobs, is_greedy, strict=True)]
 
 
-LeafScores = list[tuple[int, float]]
-"""Leaves and their scores, best first."""
-
-
-class _Scorer(ABC):
-    """Finds the most probable members of a set after contexts and their greedy generation."""
-
-    def __init__(self) -> None:
-        self.in_flight: dict[int, tuple[_Query, bool]] = {}  # by ticket
-
-    @property
-    def n_tokens(self) -> int:
-        """Number of tokens of the contexts in flight."""
-        return sum(len(query.context) for query, of_set in self.in_flight.values() if of_set)
-
-    def submit(self, query: _Query, trie: TokenTrie, of_set: bool) -> None:
-        """Submit a query for all continuations of a context (of_set), or for the best token of the vocabulary."""
-        tokens = [*query.context, *(() if of_set else query.greedy)]
-        self.in_flight[self._submit(tokens, trie, len(trie) if of_set else 1)] = query, of_set
-
-    def next(self) -> tuple[_Query, bool, LeafScores]:
-        """Wait for the next answer, and return its query, its of_set, and the leaves."""
-        ticket, found = self._next()
-        return *self.in_flight.pop(ticket), found
-
-    @abstractmethod
-    def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int: ...
-
-    @abstractmethod
-    def _next(self) -> tuple[int, LeafScores]: ...
-
-    def close(self) -> None:
-        """Cancel the queries in flight."""
-        self.in_flight.clear()
-
-
-class _Batched(_Scorer):
-    def __init__(self, llm: Llama, n_ctx: int | None) -> None:
-        super().__init__()
-        self._batch = Batch(llm, n_ctx=n_ctx)
-
-    def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int:
-        return self._batch.submit(tokens, Query("best", trie, leaf_end="any", n_best=n_best))
-
-    def _next(self) -> tuple[int, LeafScores]:
-        answer = self._batch.wait()
-        return answer.ticket, list(zip(answer.leaves.tolist(), answer.logprobs.tolist(), strict=True))
-
-    def close(self) -> None:
-        self._batch.close()
-
-
-class _Alone(_Scorer):
-    """For models whose sequences cannot share cells of the KV cache."""
-
-    def __init__(self, llm: Llama) -> None:
-        super().__init__()
-        self._llm = llm
-        self._done: deque[tuple[int, LeafScores]] = deque()
-        self._n = 0
-
-    def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int:
-        decision = choose(self._llm, tokens, trie, leaf_end="any", n_best=n_best)
-        self._n += 1
-        self._done.append((self._n, [(one.index, one.logprob) for one in decision.candidates]))
-        return self._n
-
-    def _next(self) -> tuple[int, LeafScores]:
-        return self._done.popleft()
-
-
-def _scorer(llm: Llama, n_ctx: int | None) -> _Scorer:
-    return _Batched(llm, n_ctx) if can_share(llm) else _Alone(llm)
-
-
-def _vocabulary(llm: Llama) -> TokenTrie:
-    n = llm.n_vocab()
-    return TokenTrie.from_arrays(np.arange(n, dtype=np.int32), np.arange(n + 1))
-
-
-@dataclass(frozen=True)
-class GenerationRequest:
+class GenerationRequest(NamedTuple):
     """A prompt, and the options of the text after it."""
 
     tokens: list[int]
     max_tokens: int
     stop: list[str]
     """Texts before which the generation ends."""
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling = Sampling()
 
 
 def generate_texts(
     llm: Llama, prompts: Sequence[GenerationRequest], *, n_ctx: int, seed: int, done: Callable[[int, str], None]
 ) -> None:
-    """Generate a text after each prompt, and call done with each finished text.
+    """Generate a text after each prompt, and call done with its index and each finished text.
 
     Parameters
     ----------
@@ -251,8 +181,6 @@ def generate_texts(
         Tokens of the context, which the prompts in flight share with their texts of full length.
     seed : int
         The seed of each text.
-    done : callable
-        Called with the index of a prompt and its text.
 
     Raises
     ------
@@ -261,48 +189,17 @@ def generate_texts(
     CancelledError
         The Llama was closed meanwhile.
     """
-    # Similar prompts are neighbours.
-    indexed = sorted(enumerate(prompts), key=lambda pair: pair[1].tokens)
-    generate = _generate_together if can_share(llm) else _generate_in_turn
-    with closing(generate(llm, indexed, n_ctx, seed)) as generated:
-        for index, tokens in generated:
-            done(index, _text_of(llm, tokens))
-
-
-_Indexed: TypeAlias = list[tuple[int, GenerationRequest]]
-_Generated: TypeAlias = Generator[tuple[int, Sequence[int]], None, None]
-"""Indices of prompts, and the tokens of their texts, as they finish."""
-
-
-def _generate_together(llm: Llama, indexed: _Indexed, n_ctx: int, seed: int) -> _Generated:
-    batch = Batch(llm, n_ctx=n_ctx)
-    try:
+    with _batch(llm, n_ctx) as batch:
         in_flight = {}
-        for index, prompt in indexed:
+        for index, prompt in sorted(enumerate(prompts), key=lambda pair: pair[1].tokens):  # similar ones are neighbours
             sampling = replace(prompt.sampling, seed=seed)
             query = Query("text", sampling=sampling, max_tokens=prompt.max_tokens, stop_strings=prompt.stop)
-            ticket = batch.submit(prompt.tokens, query)
-            in_flight[ticket] = index
+            in_flight[batch.submit(prompt.tokens, query)] = index
         while in_flight:
             answer = batch.wait()
-            yield in_flight.pop(answer.ticket), answer.tokens
-    finally:
-        batch.close()
-
-
-def _generate_in_turn(llm: Llama, indexed: _Indexed, n_ctx: int, seed: int) -> _Generated:
-    with closing(Stream(llm, options=StreamOptions(n_ctx=n_ctx))) as stream:
-        for index, prompt in indexed:
-            stream.prefill(prompt.tokens)
-            sampling = replace(prompt.sampling, seed=seed)
-            stream.answer(Query("text", sampling=sampling, max_tokens=prompt.max_tokens, stop_strings=prompt.stop))
-            yield index, stream.tokens[len(prompt.tokens) :]
-
-
-def _text_of(llm: Llama, tokens: Sequence[int]) -> str:
-    """Return the text of tokens; an incomplete last character becomes U+FFFD."""
-    with lease(llm):
-        return vocab_of(llm).detokenize(list(tokens)).decode(errors="replace")
+            with lease(llm):
+                text = vocab_of(llm).detokenize(list(answer.tokens)).decode(errors="replace")
+            done(in_flight.pop(answer.ticket), text)
 
 
 _TEMPLATE = "tokenizer.chat_template"

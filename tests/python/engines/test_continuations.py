@@ -85,7 +85,7 @@ def test_a_way_of_several_tokens_is_greedy_to_its_end_alone(precise: llama_cpp.L
 def test_models_whose_sequences_share_nothing_are_asked_one_after_the_other(
     precise: llama_cpp.Llama, plain: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lm_eval, "_scorer", lambda llm, n_ctx: lm_eval._Alone(llm))
+    monkeypatch.setattr(lm_eval, "can_share", lambda llm: False)
     way = [plain.next([50, 60]), 7]
     assert check(precise, plain, [([50, 60], way[:1]), ([50, 60], way), ([50, 60], [9]), ([8], [9, 10])])[0]
 
@@ -105,7 +105,8 @@ def test_what_has_no_room_is_an_error(precise: llama_cpp.Llama) -> None:
 
 
 def test_the_model_for_the_harness_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    for name in {"lm_eval", *filter(lambda name: name.startswith("lm_eval."), sys.modules)}:
+        monkeypatch.setitem(sys.modules, name, None)
     without = runpy.run_path(str(lm_eval.__file__))
     with pytest.raises(ImportError, match=r"pip install 'token-trie\[lm-eval\]'"):
         without["TokenTrieLM"]("model.gguf")

@@ -184,10 +184,12 @@ def test_draws_are_the_seeds_and_other_ways_of_writing_are_refused(folder: Path,
     other = TokenTrieLM(ours._llm, n_ctx=N_CTX, seed=1)
     first = ours.generate_until(written(drawn))
     assert first == again.generate_until(written(drawn)) != other.generate_until(written(drawn))
-    ours.generate_until(written({"do_sample": False, "top_k": 5, "max_gen_toks": 2, "until": "x"}))
+    greedy, best = ({**drawn, **how} for how in ({"do_sample": False, "temperature": 0.0}, {"top_k": 1}))
+    assert ours.generate_until(written(greedy)) == ours.generate_until(written(best))
+    ours.generate_until(written({"do_sample": False, "top_k": 5, "typical_p": 0.5, "max_gen_toks": 2, "until": "x"}))
     for wrong, said in (
         ({"num_beams": 4}, "num_beams is not supported"),
-        ({"do_sample": True, "temperature": 1.0, "top_k": 5}, "top_k is not supported"),
+        ({"do_sample": True, "temperature": 1.0, "typical_p": 0.5}, "typical_p is not supported"),
         ({"max_gen_toks": N_CTX}, "leave no room"),
     ):
         with pytest.raises(ArgumentError, match=said):
