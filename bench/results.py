@@ -29,6 +29,7 @@ _TITLES = {
     "decide": ("A decision", "Requests of an agent, their prompts evaluated already."),
     "score": ("Every probability", "Whole answers: as one tree, one by one, and the most probable of many."),
     "record": ("Tool calls", "Whole calls with their arguments."),
+    "extraction": ("Extractions", "Records that texts state."),
     "questions": ("Questions about a state", "Many questions at once, beside bare passes for the same tokens."),
     "many": ("Many prompts", "1 to 512 prompts at once."),
     "mask": ("Masks of batches", "Bits on the host and tensors on a device."),

@@ -24,7 +24,7 @@ from token_trie.errors import ArgumentError, CalibrationError, ContextError
 from token_trie.llama.own_stream import check_room
 from token_trie.llama.query import LeafEnd, Query
 from token_trie.native.core import Llama, _core, vocab_of
-from token_trie.native.lifetime import attachment
+from token_trie.native.lifetime import attachment, lease
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
 from token_trie.sets.lru import Memory
 from token_trie.sets.prompt import Prompt, tokenize_prompt
@@ -157,17 +157,29 @@ class Reader(NamedTuple):
     """Size of the context, in tokens."""
     model: Callable[[], str]
     """Returns the model's fingerprint, slow the first time; CalibrationError if it has none."""
+    with_model: Callable[[Callable[[_core.Vocab, dict[object, Any]], Any]], Any]
+    """Calls a function with `vocab` and `known` under a lease of its own, for the later steps of a plan."""
     owner: str = "Llama"
     """Owner of `n_ctx`, for messages; empty if the owner checks the length itself."""
 
 
 def reader_of(llm: Llama, n_ctx: int | None = None) -> Reader:
     """Return the reader of a Llama, for its own context or for another of n_ctx tokens; the caller holds a lease."""
-    vocab, known = vocab_of(llm), attachment(llm).known
+
+    def with_model(use: Callable[[_core.Vocab, dict[object, Any]], Any]) -> Any:
+        with lease(llm):
+            return use(vocab_of(llm), attachment(llm).known)
+
     owner = "Llama" if n_ctx is None else ""
     n_ctx = int(llm.n_ctx()) if n_ctx is None else n_ctx
     return Reader(
-        vocab, known, lambda prompt: tokenize_prompt(llm, prompt, n_ctx), n_ctx, partial(fingerprint, llm), owner
+        vocab_of(llm),
+        attachment(llm).known,
+        lambda prompt: tokenize_prompt(llm, prompt, n_ctx),
+        n_ctx,
+        partial(fingerprint, llm),
+        with_model,
+        owner,
     )
 
 

@@ -258,8 +258,9 @@ class RecordOptions(Sampling):
     mode : {"exact", "greedy", "sampled"}, optional
         How values are chosen. "exact", the default, searches for the most probable whole value, within `max_nodes`.
         "greedy" takes the best token at each branch point and is the fastest. "sampled" draws a token there. Integers
-        between close bounds are written digit by digit in every mode, and whether an optional field, another item or an
-        alternative follows is decided by the next token: exact mode does not charge for keys that the schema dictates.
+        between close bounds are written digit by digit in every mode, and whether an optional field, another item, null
+        or an alternative follows is decided by the next token: exact mode does not charge for keys that the schema
+        dictates.
     max_nodes : int, optional
         Largest number of nodes that exact mode evaluates for one choice. None: no limit, so that the most probable
         value is proved. `RecordStats.n_unproved` counts the choices that this limit ended.
@@ -267,9 +268,9 @@ class RecordOptions(Sampling):
         Largest number of tokens for one free value. A longer one ends there if the schema lets it, and is listed in
         `Record.truncated`. If it cannot end, a LimitError is raised.
     indent : int, "auto" or None
-        White space of the JSON. "auto", the default: the model chooses by its first token between one line with spaces
-        after commas and colons, and two spaces for each level with each field on a line of its own. A number: so many
-        spaces for each level. None: no white space.
+        White space of the JSON. "auto", the default: that of the model, by what it writes where these differ first: none,
+        a space after each comma and colon, or each field on a line of its own with two or four spaces for each level. A
+        number: so many spaces for each level. None: no white space.
     on_text : callable, optional
         It is called with each part of the record's text as soon as it is decided, on the working thread. If it raises
         an error, the record ends.

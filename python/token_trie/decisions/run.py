@@ -18,13 +18,13 @@ from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptio
 from token_trie.decisions.think import Think, any_set, end_of_thought, marker_tokens
 from token_trie.errors import ArgumentError, BusyError, CancelledError, ContextError, TokenTrieError
 from token_trie.llama.batch import ENDED, WAIT_MS, Batch, Sequential, SharedBatch, can_share, shared_batch_of
-from token_trie.llama.contexts import opened
+from token_trie.llama.contexts import common_prefix, opened
 from token_trie.llama.own_stream import chooser, n_ctx_of
 from token_trie.llama.query import Answer, Query
-from token_trie.llama.stream import Stream
+from token_trie.llama.stream import Generation, Step, Stream
 from token_trie.native.checks import check_counts, check_flags, lookup
 from token_trie.native.core import Llama, _core, vocab_of
-from token_trie.native.ffi import lib
+from token_trie.native.ffi import lib, new_struct
 from token_trie.native.lifetime import lease
 from token_trie.progress import Progress
 from token_trie.sets.choices import ChoicesLike
@@ -113,29 +113,91 @@ class PlanStep(NamedTuple):
     query: Query
     is_beside: bool = False
     """Whether the stream's sequence must not change."""
+    is_over: Callable[[Step], bool] | None = None
+    """Receives each token of a text; returns whether the text ends with it. Batches have no such steps yet."""
 
 
 Plan: TypeAlias = Generator[PlanStep, Answer, R]
 """Yields steps, is sent their answers, and returns the result."""
 
 
-def drive(plan: Plan[R], stream: Stream) -> R:
-    """Answer the steps of a plan on a stream; an answer's figures include the time of its prompt."""
+def drive(plan: Plan[R], stream: Stream, sequence: Sequence[int] = ()) -> R:
+    """Answer the steps of a plan on a stream.
+
+    An answer's figures include the time of its prompt. Errors of the stream are raised inside the plan.
+
+    Parameters
+    ----------
+    sequence
+        The stream's sequence, if it is known: then only what differs is replaced.
+    """
+    n_cancels = stream.n_cancels
     try:
         step = next(plan)
         while True:
-            if step.is_beside:
-                answer = stream.answer(step.query, step.tokens)
-            else:
-                started = time.perf_counter_ns()
-                stream.prefill(step.tokens)
-                prompt_ns = time.perf_counter_ns() - started
-                answer = stream.answer(step.query)
-                answer.figures.prompt_ns = prompt_ns
+            try:
+                if stream.n_cancels != n_cancels:
+                    raise CancelledError("cancelled between two steps")
+                answer = _answer(stream, step, sequence)
+            except TokenTrieError as error:
+                step = plan.throw(error)
+                continue
+            if not step.is_beside:
+                sequence = [*step.tokens, *answer.tokens]
             step = plan.send(answer)
     except StopIteration as end:
         result: R = end.value
         return result
+
+
+_MAX_SPLICED = 32
+"""More new tokens are a prompt, which Ctrl-C can interrupt."""
+
+
+def _answer(stream: Stream, step: PlanStep, sequence: Sequence[int]) -> Answer:
+    if step.is_beside:
+        return stream.answer(step.query, step.tokens)
+    started = time.perf_counter_ns()
+    n_same = common_prefix(sequence, step.tokens) if sequence else 0
+    if n_same == 0 or len(step.tokens) - n_same > _MAX_SPLICED:
+        stream.prefill(step.tokens)
+    elif n_same < max(len(step.tokens), len(sequence)):
+        stream.splice(n_same, step.tokens[n_same:])
+    prompt_ns = time.perf_counter_ns() - started
+    answer = stream.answer(step.query) if step.is_over is None else _write(stream, step.query, step.is_over)
+    answer.figures.prompt_ns = prompt_ns
+    return answer
+
+
+def _write(stream: Stream, query: Query, is_over: Callable[[Step], bool]) -> Answer:
+    """Let the model write under the query's grammar until the text is over."""
+    sampling = query.sampling
+    if sampling.seed is not None:
+        stream.set_seed(sampling.seed)
+    stream.clear_span()
+    stream.set_grammar(query.gbnf)
+    before = stream.raw_state
+    steps = Generation(stream, query.max_tokens, sampling.settled(draws=False))
+    tokens = []
+    stop = None
+    for step in steps:
+        tokens.append(step.token)
+        if is_over(step):
+            stop = lib.TOKEN_TRIE_STOP_CALLBACK
+            break
+    steps.close()
+    if stop is None and stream.is_cancelled:
+        raise CancelledError("cancelled")
+    after = stream.raw_state
+    figures = new_struct(
+        "token_trie_answer_figures",
+        stop=after.stop if stop is None else stop,
+        n_free=after.n_free - before.n_free,
+        n_forced=after.n_forced - before.n_forced,
+        n_passes=after.n_passes - before.n_passes,
+    )
+    leaves, scores, state = np.empty(0, np.int64), np.empty(0, np.float64), np.empty(0, np.float32)
+    return Answer(0, None, -1, 0.0, tuple(tokens), leaves, scores, state, figures)
 
 
 def calibrated(calibration: BoundCalibration | None) -> Plan[BoundCalibration | None]:
@@ -321,7 +383,9 @@ def read_on(stream: Stream, use: Callable[[Reader], T]) -> T:
     """Call a function with a reader of the stream's own model."""
     n_ctx, tokenize = stream.n_ctx_max, stream.tokenize
     model = partial(fingerprint, stream.llm)
-    return stream.with_model(lambda vocab, known: use(Reader(vocab, known, tokenize, n_ctx, model, "handle")))
+    return stream.with_model(
+        lambda vocab, known: use(Reader(vocab, known, tokenize, n_ctx, model, stream.with_model, "handle"))
+    )
 
 
 def _run_in(shared: SharedBatch, batched: Batched[R]) -> R:

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
@@ -221,10 +221,10 @@ def n_cached(llm: Llama, tokens: Tokens) -> int:
     return n if there <= 2 * n else 0
 
 
-def common_prefix(a: Tokens, b: Tokens) -> int:
+def common_prefix(a: Tokens | Sequence[int], b: Tokens | Sequence[int]) -> int:
     """Count the tokens with which both begin."""
     n = min(len(a), len(b))
-    differ = np.flatnonzero(a[:n] != b[:n])
+    differ = np.flatnonzero(np.asarray(a[:n]) != np.asarray(b[:n]))
     return int(differ[0]) if len(differ) else n
 
 

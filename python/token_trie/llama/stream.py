@@ -485,7 +485,7 @@ class Stream:
                 if self.steps.n_changes == n_changes:
                     raise  # and a span or grammar does not restart
                 with suppress(TokenTrieError):
-                    n_same = common_prefix(np.array(self.tokens, np.int32), np.array(before, np.int32))
+                    n_same = common_prefix(self.tokens, before)
                     self.splice(n_same, before[n_same:])
                     if span is None:
                         self.clear_span()

@@ -83,7 +83,7 @@ def join_after(vocab: _core.Vocab, before: list[int], tokenize: Callable[[bytes]
     if not seam.tail and not vocab.is_control(before[-1]):
         seam = inner_seam(vocab, [])  # no space comes between, even if the sequence ends in a token without text
     tokens = tokenize(seam.text)
-    n_same = common_prefix(np.array(seam.tail, np.int32), np.array(tokens, np.int32))
+    n_same = common_prefix(seam.tail, tokens)
     return len(before) - len(seam.tail) + n_same, tokens[n_same:]
 
 

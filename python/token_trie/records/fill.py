@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 from token_trie.decisions.bound_choices import Reader
 from token_trie.decisions.options import RecordOptions
-from token_trie.decisions.run import Bound, Prefix, Written, run
+from token_trie.decisions.run import Bound, Plan, Prefix, Written, drive, run
 from token_trie.errors import ArgumentError
+from token_trie.llama.contexts import common_prefix
 from token_trie.llama.stream import Stream
-from token_trie.llama.text import append
+from token_trie.llama.text import tokenize_after
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
-from token_trie.records.plan import Layout, Node
+from token_trie.records.plan import LAYOUTS, Layout, Node
 from token_trie.records.schema import read_schema
 from token_trie.records.write import RecordDecoder, Writer
 from token_trie.sets.lru import Memory
@@ -43,9 +44,9 @@ class Record(Generic[T]):
     probabilities : dict of str to float
         The probability of every value that was chosen, by its JSON pointer (``"/unit"``, ``"/tags/0"``). In exact mode
         it is the model's own probability of the value's text; it includes the end of the value only if another value
-        continues from there. In the modes that go step by step, and for integers in every mode, it is the product of
-        the probabilities of its tokens among the allowed ones. The pointer of an object or list (``""`` for the whole
-        record) has the probability of the choice of its fields, or of its number of items.
+        continues from there. In the modes that go step by step, and for integers and for null or not in every mode, it
+        is the product of the probabilities of its tokens among the allowed ones. The pointer of an object or list
+        (``""`` for the whole record) has the probability of the choice of its fields, or of its number of items.
     truncated : tuple of str
         Pointers of values that were ended because they reached `max_tokens`.
     stats : RecordStats
@@ -171,7 +172,7 @@ class RecordRequest(Written[R]):
     """A request for a record, or for any text of forced, chosen and generated parts."""
 
     options: RecordOptions
-    fill: Callable[[Filling], R]
+    fill: Callable[[Filling], Plan[R]]
     lead: str = ""
     """Text at its beginning, which may contain control tokens after a thought."""
     layout: Layout | None = None
@@ -184,73 +185,66 @@ class RecordRequest(Written[R]):
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundRecord[R]:
         """Bind the request to a prompt."""
-        return BoundRecord(self, prefix.tokens, prefix)
+        return BoundRecord(self, prefix, Filling(reader, self, prefix))
 
 
-@dataclass(frozen=True)
 class BoundRecord(Bound[R]):
     """A request for a record after a prompt."""
 
-    request: RecordRequest[R]
-    tokens: list[int]
-    prefix: Prefix
+    def __init__(self, request: RecordRequest[R], prefix: Prefix, filling: Filling) -> None:
+        self._request = request
+        self._prefix = prefix
+        self._filling = filling
+        self.tokens = prefix.tokens
+
+    def steps(self) -> Plan[R]:
+        """Return the plan. A batch can run it if nothing is generated under a grammar, so it is not `plan` yet."""
+        return self._request.fill(self._filling)
 
     def run(self, stream: Stream) -> R:
         """Generate the record into the stream's sequence, and restore the stream's grammar."""
+        there = self.tokens if self._prefix.is_standing else ()
         with stream.other_grammars():
-            return self.request.fill(Filling(stream, self.request, self.prefix))
+            answer = drive(self.steps(), stream, there)
+            if self._prefix.is_standing:
+                tokens = self._filling.writer.tokens
+                n_same = common_prefix(stream.tokens, tokens)
+                stream.splice(n_same, tokens[n_same:])
+            return answer
 
 
 class Filling:
     """The generation of one record."""
 
-    def __init__(self, stream: Stream, request: RecordRequest[Any], prefix: Prefix) -> None:
+    def __init__(self, reader: Reader, request: RecordRequest[Any], prefix: Prefix) -> None:
         options, lead = request.options, request.lead
         self._started = time.perf_counter()
         self._thought = prefix.thought
-        n_prompt = len(prefix.tokens)
+        tokens = prefix.tokens
         if prefix.thought is not None and lead:
-            append(stream, lead)
-            n_prompt = stream.state.n_tokens
-            lead = ""
-        if options.seed is not None:
-            stream.set_seed(options.seed)
-        self._stream = stream
-        self._before = stream.state
-        self._n_prompt = n_prompt
-        prompt = None if prefix.is_standing else prefix.tokens
-        mode = options.mode or "exact"
-        self.writer = Writer(stream, mode, options.settled(mode == "sampled"), options.max_nodes, prompt)
+            n_kept, more = tokenize_after(reader.vocab, tokens, lead.encode())
+            tokens, lead = tokens[:n_kept] + more, ""
+        self._n_prompt = len(tokens)
+        self.writer = Writer(reader, options, tokens)
         self.writer.write(lead)
         layout = request.layout if options.indent == "auto" else Layout(options.indent)
-        self.decoder = RecordDecoder(self.writer, layout, options.max_tokens, options.on_text)
+        layouts = LAYOUTS if layout is None else (layout,)
+        self.decoder = RecordDecoder(self.writer, layouts, options.max_tokens, options.on_text)
 
     def finish(self) -> tuple[tuple[str, ...], RecordStats, str | None]:
-        """Write all text to the sequence; return the truncated pointers, the stats and the thought."""
+        """Spell all text; return the truncated pointers, the stats and the thought."""
         self.writer.flush()
-        return tuple(self.decoder.truncated), self.stats(), None if self._thought is None else self._thought.text
-
-    def stats(self) -> RecordStats:
-        """Return the cost so far."""
-        before, after = self._before, self._stream.state
-        return RecordStats(
-            n_prompt=self._n_prompt,
-            n_tokens=after.n_tokens - self._n_prompt,
-            n_choices=self.writer.n_choices,
-            n_branches=after.n_branches - before.n_branches,
-            n_free=after.n_free - before.n_free + self.writer.n_ends,
-            n_passes=after.n_passes - before.n_passes + self.writer.n_searched,
-            n_evaluated=self.writer.n_evaluated,
-            n_unproved=self.writer.n_unproved,
-            fill_ms=(time.perf_counter() - self._started) * 1e3 + (0 if self._thought is None else self._thought.ms),
-        )
+        ms = (time.perf_counter() - self._started) * 1e3 + (0 if self._thought is None else self._thought.ms)
+        n_tokens = len(self.writer.tokens) - self._n_prompt
+        stats = RecordStats(self._n_prompt, n_tokens, **vars(self.writer.cost), fill_ms=ms)
+        return tuple(self.decoder.truncated), stats, None if self._thought is None else self._thought.text
 
 
 def record_request(template: RecordTemplate, options: RecordOptions) -> RecordRequest[Record[Any]]:
     """Make the request for a record of a template."""
 
-    def fill(filling: Filling) -> Record[Any]:
-        text = filling.decoder.run(template.node)
+    def fill(filling: Filling) -> Plan[Record[Any]]:
+        text = yield from filling.decoder.run(template.node)
         return Record(template.read(text), text, filling.decoder.probabilities, *filling.finish())
 
     return RecordRequest(options, fill)
@@ -266,8 +260,10 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Unpack[RecordKey
 def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[Any]:
     """Let the model answer a prompt with a record that is valid by a schema.
 
-    Keys, punctuation and constants are forced. Enums, booleans, integers between close bounds, optional fields and
-    unions are decisions. Strings, other numbers and values without a schema are generated with a grammar of llama.cpp.
+    Keys, punctuation and constants are forced. Which optional fields there are, how many items, and which alternative
+    of a union is decided by what the model would write next; enums and booleans by the probability of the whole value.
+    Strings, other numbers and values without a schema are generated with a grammar of llama.cpp. White space is the
+    model's own: compact, with spaces, or indented.
 
     Parameters
     ----------

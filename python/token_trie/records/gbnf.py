@@ -87,9 +87,9 @@ class Grammar(NamedTuple):
     """The rules that the body refers to, one a line; each name is r and a number."""
 
 
-def print_grammar(expression: Expression) -> Grammar:
-    """Print an expression."""
-    printer = _Printer()
+def print_grammar(expression: Expression, without: Rule | None = None) -> Grammar:
+    """Print an expression, without what a rule allows where this is empty."""
+    printer = _Printer(without)
     body = printer.text(expression)
     return Grammar(body, printer.rules())
 
@@ -161,7 +161,8 @@ def quote(text: str) -> str:
 
 
 class _Printer:
-    def __init__(self) -> None:
+    def __init__(self, without: Rule | None) -> None:
+        self._without = without
         self._names: dict[Expression, str] = {}
         self._bodies: dict[str, str] = {}
 
@@ -177,6 +178,8 @@ class _Printer:
             return " ".join(map(self.text, expression.parts)) or '""'
         if isinstance(expression, Either):
             return "( " + " | ".join(map(self.text, expression.parts)) + " )"
+        if expression is self._without:
+            return '""'
         if isinstance(expression, Rule):
             return self._name(expression, expression.body)
         most = "" if expression.high is None else expression.high

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
 from typing import Any, NamedTuple, TypeAlias
 
 from token_trie.records.gbnf import (
@@ -67,8 +66,13 @@ class Slot:
 
     @cached_property
     def grammar(self) -> Grammar:
-        """The printed value."""
+        """The printed value, with any white space inside."""
         return print_grammar(self.value)
+
+    @cached_property
+    def compact_grammar(self) -> Grammar:
+        """The printed value, without white space."""
+        return print_grammar(self.value, without=SPACE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,40 +160,44 @@ class Position:
 
 @dataclass(frozen=True)
 class Layout:
-    """White space of the JSON: `indent` spaces a level, each field on a line of its own; or a single line."""
+    """White space of the JSON: none, a space after commas and colons, or `indent` spaces a level."""
 
     indent: int | None = None
     is_spaced: bool = False
-    """Whether a single line has spaces after commas and colons."""
 
     @property
     def colon(self) -> str:
         """The separator between key and value."""
         return ": " if self.is_spaced or self.indent is not None else ":"
 
-    @property
-    def comma(self) -> str:
-        """The separator between two items, without the white space of `line`."""
-        return ", " if self.is_spaced else ","
-
     def line(self, level: int) -> str:
-        """Return the white space before an item or a closing bracket."""
+        """Return the white space before a first item or a closing bracket."""
         return "" if self.indent is None else "\n" + " " * (self.indent * level)
+
+    def comma(self, level: int) -> str:
+        """Return the separator before another item, with its white space."""
+        return "," + (" " if self.is_spaced else self.line(level))
 
     def dumps(self, value: Any, level: int) -> str:
         """Return the JSON of a value."""
         if self.indent is None:
-            return json.dumps(value, ensure_ascii=False, separators=(self.comma, self.colon))
+            comma = ", " if self.is_spaced else ","
+            return json.dumps(value, ensure_ascii=False, separators=(comma, self.colon))
         return json.dumps(value, ensure_ascii=False, indent=self.indent).replace("\n", self.line(level))
 
     def key(self, name: str, is_first: bool, level: int) -> str:
         """Return the JSON of a key, with its separator and colon."""
-        separator = "" if is_first else self.comma
-        return f"{separator}{self.line(level + 1)}{json.dumps(name, ensure_ascii=False)}{self.colon}"
+        before = self.line(level + 1) if is_first else self.comma(level + 1)
+        return f"{before}{json.dumps(name, ensure_ascii=False)}{self.colon}"
 
     def close(self, bracket: str, is_empty: bool, level: int) -> str:
         """Return the end of an object or list."""
         return bracket if is_empty else self.line(level) + bracket
+
+
+COMPACT = Layout()
+LAYOUTS = (COMPACT, Layout(is_spaced=True), Layout(2), Layout(4))
+"""The layouts that models write."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +246,15 @@ class Entry:
     n: int
 
 
-Rest: TypeAlias = Whole | Content | Fields | Items | Entry
+@dataclass(frozen=True)
+class AfterKey:
+    """Left to write: the colon and value of a map's entry."""
+
+    node: Node
+    position: Position
+
+
+Rest: TypeAlias = Whole | Content | Fields | Items | Entry | AfterKey
 
 
 @dataclass(frozen=True)
@@ -248,8 +264,10 @@ class Way:
     text: str
     pointer: str
     rests: tuple[Rest, ...] = ()
-    by_digits: bool = False
-    """Whether it is a number of a `ChoiceNode` by digits."""
+    is_value: bool = False
+    """Whether the text ends with a chosen value."""
+    is_whole: bool = False
+    """Whether this value is decided as a whole; numbers of a range are decided digit by digit."""
 
     @property
     def slot(self) -> Slot | None:
@@ -264,6 +282,8 @@ class Way:
 
 def ways(rest: Rest, layout: Layout) -> list[Way]:
     """Return all ways to continue a rest that is not the content of a string."""
+    if isinstance(rest, AfterKey):
+        return [way.between(layout.colon) for way in ways(Whole(rest.node, rest.position), layout)]
     if isinstance(rest, Fields):
         return _field_ways(rest, layout)
     if isinstance(rest, Items):
@@ -272,7 +292,10 @@ def ways(rest: Rest, layout: Layout) -> list[Way]:
     node, position = rest.node, rest.position
     at = position.pointer
     if isinstance(node, ChoiceNode):
-        return [Way(layout.dumps(value, position.level), at, (), node.by_digits) for value in node.values]
+        return [
+            Way(layout.dumps(value, position.level), at, (), True, value is not None and not node.by_digits)
+            for value in node.values
+        ]
     if isinstance(node, String):
         return [Way('"', at, (Content(node, position),))]
     if isinstance(node, Slot):
@@ -312,7 +335,7 @@ def _field_ways(rest: Fields, layout: Layout) -> list[Way]:
 def _item_ways(rest: Items, layout: Layout) -> list[Way]:
     node, position, n = rest.node, rest.position, rest.n
     found = []
-    before = (layout.comma if n else "") + layout.line(position.level + 1)
+    before = layout.comma(position.level + 1) if n else layout.line(position.level + 1)
     if n < node.max_items and isinstance(node, Map):
         found = [Way(f'{before}"', position.pointer, (Entry(node, position, n),))]
     elif n < node.max_items and isinstance(node, Array):
@@ -327,51 +350,13 @@ def _item_ways(rest: Items, layout: Layout) -> list[Way]:
     return found
 
 
-LAYOUTS = (Layout(is_spaced=True), Layout(2))
-"""Layouts that models write in."""
-
-
-def layout_choices(node: Node) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Return how a value begins in each of `LAYOUTS`, and the characters that can follow; empty if it is one line."""
-    if isinstance(node, Object) and node.fields:
-        brackets, first, can_be_empty = "{}", '"', not any(field.is_required for field in node.fields)
-    elif isinstance(node, Map):
-        brackets, first, can_be_empty = "{}", '"', not node.min_items
-    elif isinstance(node, Array) and isinstance(node.item, (Object, Map)) and not node.heads:
-        brackets, first, can_be_empty = "[]", "{", not node.min_items
-    else:
-        return (), ()
-    line, lines = (brackets[0] + layout.line(1) for layout in LAYOUTS)
-    return (line, lines), ((first, brackets[1]) if can_be_empty else (first,), (first,))
-
-
-def is_choice(node: Node) -> bool:
-    """Whether the ways to begin a value are choices of it, alone or after the same forced key."""
-    if isinstance(node, Object) and node.fields and node.fields[0].is_required:
-        return is_choice(node.fields[0].node)
-    return isinstance(node, ChoiceNode)
-
-
-def item_choices(rest: Rest, options: list[Way]) -> tuple[str, Way] | None:
-    """Return how all chosen items of a list begin, and the way to end it; None if there is no choice of both."""
-    if not isinstance(rest, Items) or not isinstance(rest.node, Array) or rest.n < rest.node.min_items:
-        return None
-    if rest.n >= rest.node.max_items or not is_choice(rest.node.kind(rest.n)):
-        return None
-    *items, end = options
-    low, high = min(way.text for way in items), max(way.text for way in items)
-    begin = "".join(a for a, b in takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False)))
-    return (begin, end) if len(items) > 1 and begin else None
-
-
 def beginnings(rest: Items, layout: Layout) -> tuple[str, ...]:
     """Return the possible first characters after an item that another may follow."""
     end = () if rest.n < rest.node.min_items else (layout.close("]", False, rest.position.level)[0],)
     return (",", *end)
 
 
-_COMPACT = Layout()
-_QUOTE, _COMMA, _END_OF_OBJECT, _END_OF_LIST = TextLiteral('"'), TextLiteral(","), TextLiteral("}"), TextLiteral("]")
+_QUOTE, _COMMA, _COLON, _END_OF_OBJECT, _END_OF_LIST = map(TextLiteral, '",:}]')
 
 # A double holds 16 digits; an exponent of two digits stays finite.
 INTEGER = read_pattern("^-?(0|[1-9][0-9]{0,15})$").content
@@ -381,6 +366,17 @@ NUMBER = read_pattern(r"^-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?([eE][-+]?[0-9]{1
 AFTER_VALUE = r"( [ \t\r\n,}\]:] [\x00-\U0010FFFF]* )?"
 
 
+SPACE = Rule(
+    Either((TextLiteral(""), TextLiteral(" "), Sequence((TextLiteral("\n"), Repeat(TextLiteral(" "), 0, 64)))))
+)
+"""White space between the parts of a generated value."""
+
+
+def _spaced(*parts: Expression) -> Sequence:
+    """Return parts with white space between them."""
+    return Sequence(tuple(part for each in parts for part in (each, SPACE))[:-1])
+
+
 def text_between(low: int, high: int | None) -> Expression:
     """Return the grammar of low to high characters of a JSON string."""
     return Repeat(CHAR, low, high)
@@ -388,19 +384,16 @@ def text_between(low: int, high: int | None) -> Expression:
 
 def _listed(first: str, item: Expression, low: int, high: int | None, last: str) -> Expression:
     """Return the grammar of a list of items, low to high, separated by commas."""
-    more = Repeat(Sequence((_COMMA, item)), max(low - 1, 0), None if high is None else high - 1)
-    some = Sequence((TextLiteral(first), item, more, TextLiteral(last)))
-    return some if low else Either((TextLiteral(first + last), some))
+    more = Repeat(_spaced(Sequence(()), _COMMA, item), max(low - 1, 0), None if high is None else high - 1)
+    some = _spaced(TextLiteral(first), Sequence((item, more)), TextLiteral(last))
+    return some if low else Either((_spaced(TextLiteral(first), TextLiteral(last)), some))
 
 
-_SPACE = Either((TextLiteral(""), TextLiteral(" "), Sequence((TextLiteral("\n"), Repeat(TextLiteral(" "), 0, 32)))))
-"""White space between the parts of a value that is not planned; bounded, because models can write it without end."""
 VALUE = Rule()
 """Any JSON value."""
 _STRING = Rule(Sequence((_QUOTE, text_between(0, None), _QUOTE)))
-_ENTRY = Sequence((_SPACE, _STRING, TextLiteral(":"), _SPACE, VALUE, _SPACE))
-OBJECT = Rule(_listed("{", _ENTRY, 0, None, "}"))
-ARRAY = Rule(_listed("[", Sequence((_SPACE, VALUE, _SPACE)), 0, None, "]"))
+OBJECT = Rule(_listed("{", _spaced(_STRING, _COLON, VALUE), 0, None, "}"))
+ARRAY = Rule(_listed("[", VALUE, 0, None, "]"))
 VALUE.body = Either((OBJECT, ARRAY, _STRING, NUMBER, *map(TextLiteral, ("true", "false", "null"))))
 
 
@@ -420,7 +413,7 @@ class _GrammarBuilder:
 
     def _make(self, node: Node) -> Expression:
         if isinstance(node, ChoiceNode):
-            return Either(tuple(TextLiteral(_COMPACT.dumps(value, 0)) for value in node.values))
+            return Either(tuple(TextLiteral(COMPACT.dumps(value, 0)) for value in node.values))
         if isinstance(node, String):
             if node.is_cut:
                 raise ValueError("maxLength beside a pattern or format")
@@ -431,7 +424,7 @@ class _GrammarBuilder:
         if isinstance(node, Union):
             return Either(tuple(map(self.of, node.options)))
         if isinstance(node, Map):
-            entry = Sequence((self.of(node.key), TextLiteral(":"), self.of(node.node)))
+            entry = _spaced(self.of(node.key), _COLON, self.of(node.node))
             return _listed("{", entry, node.min_items, node.max_items, "}")
         return self._object(node) if isinstance(node, Object) else self._array(node)
 
@@ -442,10 +435,11 @@ class _GrammarBuilder:
             value = self.of(field.node)
             ways: list[Expression] = []
             for is_first in (False, True):
-                written = Sequence((TextLiteral(_COMPACT.key(field.name, is_first, 0)), value, after[0]))
+                key = [TextLiteral(json.dumps(field.name, ensure_ascii=False)), _COLON, value]
+                written = _spaced(*([] if is_first else [_COMMA]), *key, after[0])
                 ways.append(Rule(written if field.is_required else Either((written, after[is_first]))))
             after = ways
-        return Sequence((TextLiteral("{"), after[1]))
+        return _spaced(TextLiteral("{"), after[1])
 
     def _array(self, node: Array) -> Expression:
         if node.unique:
@@ -456,8 +450,8 @@ class _GrammarBuilder:
             item, low, high = self.of(node.item), max(node.min_items - n, 0), node.max_items - n
             if n == 0:
                 return _listed("[", item, low, high, "]")
-            after = Sequence((Repeat(Sequence((_COMMA, item)), low, high), _END_OF_LIST))
+            after = Sequence((Repeat(Sequence((_COMMA, SPACE, item, SPACE)), low, high), _END_OF_LIST))
         for i in reversed(range(n)):
-            written = Sequence(((_COMMA,) if i else ()) + (self.of(node.kind(i)), after))
+            written = _spaced(*([_COMMA] if i else []), self.of(node.kind(i)), after)
             after = Rule(written if i < node.min_items else Either((written, _END_OF_LIST)))
-        return Sequence((TextLiteral("["), after))
+        return _spaced(TextLiteral("["), after)

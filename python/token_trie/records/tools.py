@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_type_hints, overload
 
 from token_trie.decisions.options import RecordOptions
-from token_trie.decisions.run import run
+from token_trie.decisions.run import Plan, run
 from token_trie.decisions.text import FreeText, TextRequest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.own_stream import n_ctx_of
@@ -535,13 +535,13 @@ def tool_request(
 ) -> RecordRequest[ToolCall[Any]]:
     """Make the request for a call in the format of a template."""
 
-    def fill(filling: Filling) -> ToolCall[Any]:
+    def fill(filling: Filling) -> Plan[ToolCall[Any]]:
         decoder = filling.decoder
         names = tuple(json.dumps(tool.name, ensure_ascii=False)[1:-1] for tool in tools)
-        index, probability = decoder.choose(names, template.between)
+        index, probability = yield from decoder.choose(names, template.between)
         tool = tools[index]
         filling.writer.write(template.between)
-        text = decoder.run(tool.node, template.after)
+        text = yield from decoder.run(tool.node, template.after)
         value = tool.read(text)
         filling.writer.write(template.after)
         own = tool.name, json.loads(text), value, tool.given, text

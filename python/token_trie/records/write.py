@@ -18,23 +18,29 @@ import json
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, takewhile
-from typing import Any, Literal, NamedTuple, TypeAlias
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.options import RecordMode
-from token_trie.errors import CancelledError, ContextError, GrammarError, LimitError, VocabularyError
+from token_trie.decisions.bound_choices import Reader
+from token_trie.decisions.options import RecordMode, RecordOptions
+from token_trie.decisions.run import Plan, PlanStep
+from token_trie.errors import ContextError, GrammarError, LimitError, VocabularyError
+from token_trie.llama.contexts import common_prefix
 from token_trie.llama.query import Query, Sampling
-from token_trie.llama.stream import Generation, Stream
+from token_trie.llama.stream import Step
 from token_trie.native.core import _core
+from token_trie.native.ffi import lib
 from token_trie.records.gbnf import Expression, Matcher, quote
 from token_trie.records.plan import (
     AFTER_VALUE,
-    LAYOUTS,
+    COMPACT,
+    AfterKey,
     Content,
     Entry,
     Items,
@@ -46,9 +52,6 @@ from token_trie.records.plan import (
     Way,
     Whole,
     beginnings,
-    is_choice,
-    item_choices,
-    layout_choices,
     ways,
 )
 from token_trie.sets.lru import Memory
@@ -128,229 +131,274 @@ class Spelled(NamedTuple):
     """Text of each option after the forced tokens."""
 
 
-class Generated(NamedTuple):
-    """Text that was generated under a grammar."""
+class Generated:
+    """Text that the model writes under a grammar, token by token, until an end is found.
 
-    text: str
-    end: int | None
-    """The end position; None if no end was found."""
-    n_tokens: int
+    Parameters
+    ----------
+    lead : str
+        Text at its beginning that was decided before.
+    find_end : callable
+        Returns the end position in a text, or None.
+    hidden : callable
+        Returns the text of a token that has none in the output (a control or unknown token), which grammars accept as
+        text; otherwise an empty text.
+    """
+
+    def __init__(self, lead: str, find_end: Callable[[str], int | None], hidden: Callable[[int], str]) -> None:
+        self._lead = lead
+        self._find_end = find_end
+        self._hidden = hidden
+        self._written = ""
+        self._ends: list[int] = []  # of each token
+        self._is_spelled_out = False  # whether its text is tokenized again
+        self.end: int | None = None
+        """The end position; None if no end was found."""
+
+    def add(self, step: Step) -> bool:
+        """Add a token; return whether the end is found."""
+        piece = step.text
+        if not piece:
+            piece = self._hidden(step.token)
+            self._is_spelled_out = self._is_spelled_out or bool(piece)
+        # Invalid UTF-8 is written to the sequence as its replacement character.
+        self._is_spelled_out = self._is_spelled_out or "\ufffd" in piece
+        self._written += piece
+        self._ends.append(len(self._written))
+        self.end = self._find_end(self.text) if len(self._written) >= len(self._lead) else None
+        return self.end is not None
+
+    @property
+    def text(self) -> str:
+        """The text after the lead."""
+        return self._written[len(self._lead) :]
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens."""
+        return len(self._ends)
+
+    def kept(self, end: int) -> tuple[int, str]:
+        """Return how many tokens are kept if the text is cut, and the text after these tokens."""
+        at = end + len(self._lead)
+        n = 0 if self._is_spelled_out else sum(e <= at for e in self._ends)
+        while n and self._ends[n - 1] == (self._ends[n - 2] if n > 1 else 0):
+            n -= 1  # an incomplete character has no text of its own
+        begin = self._ends[n - 1] if n else 0
+        return n, (self._lead + self.text[:end])[begin:]
+
+
+@dataclass
+class RecordCost:
+    """Counts of `RecordStats`."""
+
+    n_choices: int = 0
+    n_branches: int = 0
+    n_free: int = 0
+    n_passes: int = 0
+    n_evaluated: int = 0
+    n_unproved: int = 0
+
+    def add(self, figures: Any) -> None:
+        """Add the figures of an answer."""
+        self.n_branches += figures.n_branches
+        self.n_free += figures.n_free
+        self.n_passes += figures.n_passes
 
 
 class Writer:
-    """The open text after a stream's sequence.
+    """Text after a prompt: the tokens that are decided, and the open text after them."""
 
-    A given prompt replaces the sequence, and is evaluated in one batch with the forced text after it.
-    """
-
-    def __init__(
-        self,
-        stream: Stream,
-        mode: RecordMode,
-        sampling: Sampling,
-        max_nodes: int | None,
-        prompt: list[int] | None = None,
-    ) -> None:
-        self._stream = stream
-        self._mode = mode
-        self._max_nodes = max_nodes or 0
-        self._sampling = sampling
-        self._tokens = stream.tokens if prompt is None else prompt
-        self._is_prefilled = prompt is None
-        self._n_settled = len(self._tokens)  # tokens before the open text
+    def __init__(self, reader: Reader, options: RecordOptions, tokens: list[int]) -> None:
+        self._with_model = reader.with_model
+        self._n_ctx = reader.n_ctx
+        self._mode: RecordMode = options.mode or "exact"
+        self._max_nodes = options.max_nodes or 0
+        self._sampling = options.settled(self._mode == "sampled")
+        self._seed = options.seed
         self._open = b""
-        self._n_cancels = stream.n_cancels
+        self.is_exact = self._mode == "exact"
+        """Whether values are decided by their whole texts."""
+        self.tokens = tokens
+        """Tokens before the open text."""
         self.text = ""
-        self.n_choices = self.n_searched = self.n_evaluated = self.n_unproved = self.n_ends = 0
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether whole texts are searched for."""
-        return self._mode == "exact"
+        self.cost = RecordCost()
 
     def write(self, text: str) -> None:
         """Append text."""
-        self._check_cancelled()
         self._open += text.encode()
         self.text += text
         if len(self._open) > _MAX_OPEN:
             self.flush()
 
-    def choose(self, texts: tuple[str, ...], followers: Followers, *, by_steps: bool = False) -> tuple[int, float]:
-        """Write one of several texts; return its index, and the logarithm of its probability.
+    def flush(self) -> None:
+        """Spell the open text."""
+        if self._open:
+            spelled = self._with_model(partial(self._spell, ("",), (("",),), ()))
+            self.tokens, self._open = self._after(spelled), b""
+        if len(self.tokens) > self._n_ctx:
+            raise ContextError(f"the record does not fit the context of {self._n_ctx:,} tokens")
 
-        The followers decide how the last token of each is spelled. With `by_steps`, exact mode takes the best token at
-        each branch point instead of searching for the best text.
+    def choose(
+        self, texts: tuple[str, ...], followers: Followers, kinds: tuple[Hashable, ...]
+    ) -> Plan[tuple[int, float, float]]:
+        """Write one of several texts: first its kind is decided token by token, then the best text of that kind.
+
+        Parameters
+        ----------
+        followers
+            They decide how the last token of each text is spelled.
+        kinds
+            Of each text; in the modes that go step by step, each text is a kind.
+
+        Returns
+        -------
+        tuple of int and two floats
+            Index of the text, and the logarithms of the probabilities of its kind and of the text.
         """
-        self._check_cancelled()
-        mode: RecordMode = "greedy" if by_steps and self._mode == "exact" else self._mode
-        spelled = self._stream.with_model(lambda vocab, known: self._spell(vocab, known, texts, followers, mode))
-        assert spelled.trie is not None
-        self._settle(spelled)
-        leaf, logprob = self._search(spelled.trie) if mode == "exact" else self._take_steps(spelled.trie, mode)
-        index = int(spelled.option_of[leaf])
-        self._open = spelled.rests[index]
+        kept: Sequence[int] = range(len(texts))
+        of_kind = of_text = 0.0
+        if len(set(kinds)) > 1:
+            spelled = self._with_model(partial(self._spell, texts, followers, kinds))
+            query = Query("sampled" if self._mode == "sampled" else "greedy", spelled.trie, sampling=self._drawn())
+            answer = yield PlanStep(self._after(spelled), query)
+            self.cost.add(answer.figures)
+            kept = [i for i, kind in enumerate(kinds) if kind == kinds[spelled.option_of[answer.leaf]]]
+            of_kind = answer.logprob
+        if len(kept) > 1:
+            texts_left, followers_left = tuple(texts[i] for i in kept), tuple(followers[i] for i in kept)
+            spelled = self._with_model(partial(self._spell, texts_left, followers_left, ()))
+            leaf, of_text = yield from self._search(spelled)
+            option = int(spelled.option_of[leaf])
+            self.tokens, self._open = self._after(spelled), spelled.rests[option]
+            index = kept[option]
+        else:
+            index = kept[0]
+            self._open += texts[index].encode()
         self.text += texts[index]
-        self.n_choices += 1
-        return index, logprob
+        self.cost.n_choices += 1
+        return index, of_kind, of_text
 
-    def generate(self, body: str, rules: str, max_tokens: int, find_end: Callable[[str], int | None]) -> Generated:
+    def generate(
+        self, body: str, rules: str, max_tokens: int, find_end: Callable[[str], int | None]
+    ) -> Plan[Generated]:
         """Let the model write under a grammar until an end is found; then pass the result to `keep`.
 
         If the context is nearly full, some of it is reserved for the rest of the record. A space at the end of the open
         text is generated by the model, because words begin with one.
         """
-        self._check_cancelled()
-        stream = self._stream
         lead = " " if self._open.endswith(b" ") else ""
         self._open = self._open.removesuffix(b" ")
         self.flush()
-        stream.clear_span()
         quoted = f'"{lead}"' if lead else ""
-        stream.set_grammar(f"root ::= {quoted} ( {body} )\n{rules}", "root")
-        self._lead = len(lead)
-        self._ends: list[int] = []
-        self._is_spelled_out = False
-        written = ""
-        end = None
-        n_left = stream.n_ctx_max - len(self._tokens)
+        n_left = self._n_ctx - len(self.tokens)
         n_kept = min(max(n_left // 8, 16), 64)
-        steps = Generation(stream, min(max_tokens, max(n_left - n_kept, 1)), self._sampling)
-        for step in steps:
-            self._tokens.append(step.token)
-            piece = step.text or self._control(step.token)
-            # Invalid UTF-8 is written to the sequence as its replacement character.
-            self._is_spelled_out = self._is_spelled_out or "\ufffd" in piece
-            written += piece
-            self._ends.append(len(written))
-            end = find_end(written[self._lead :]) if len(written) >= self._lead else None
-            if end is not None:
-                steps.close()
-                break
-        else:
-            if (stop := stream.state.stop) == "cancelled":
-                raise CancelledError("the record was cancelled")
-            self.n_ends += stop == "end"
-            end = len(written) - self._lead if stop in ("end", "complete") else None
-        return Generated(written[self._lead :], end, len(self._ends))
+        generated = Generated(lead, find_end, lambda token: str(self._with_model(partial(_hidden_text, token))))
+        query = Query(
+            "text",
+            sampling=self._drawn(),
+            gbnf=f"root ::= {quoted} ( {body} )\n{rules}",
+            max_tokens=min(max_tokens, max(n_left - n_kept, 1)),
+        )
+        answer = yield PlanStep(self.tokens, query, is_over=generated.add)
+        self._generated = answer.tokens
+        self.cost.add(answer.figures)
+        self.cost.n_free += answer.figures.stop == lib.TOKEN_TRIE_STOP_END
+        if generated.end is None and answer.figures.stop in (lib.TOKEN_TRIE_STOP_END, lib.TOKEN_TRIE_STOP_COMPLETE):
+            generated.end = len(generated.text)
+        return generated
 
     def keep(self, generated: Generated, end: int) -> str:
         """Keep the generated text up to a position; return it."""
         text = generated.text[:end]
-        at = end + self._lead
-        n = 0 if self._is_spelled_out else sum(e <= at for e in self._ends)
-        while n and self._ends[n - 1] == (self._ends[n - 2] if n > 1 else 0):
-            n -= 1  # an incomplete character has no text of its own
-        begin = self._ends[n - 1] if n else 0
-        self._n_settled += n
-        self._open = (" " * self._lead + text)[begin:].encode()
+        n, rest = generated.kept(end)
+        self.tokens = [*self.tokens, *self._generated[:n]]
+        self._open = rest.encode()
         self.text += text
         return text
 
-    def flush(self) -> None:
-        """Write the open text to the sequence."""
-        if self._open:
-            self._settle(
-                self._stream.with_model(lambda vocab, known: self._spell(vocab, known, ("",), (("",),), self._mode))
-            )
-        else:
-            self._put(self._n_settled, [])
-
-    def _take_steps(self, trie: TokenTrie, mode: Literal["greedy", "sampled"]) -> tuple[int, float]:
-        answer = self._stream.answer(Query(mode, trie, sampling=self._sampling))
-        self._tokens += answer.tokens
+    def _search(self, spelled: Spelled) -> Plan[tuple[int, float]]:
+        answer = yield PlanStep(self._after(spelled), Query("best", spelled.trie, max_nodes=self._max_nodes))
+        self.cost.add(answer.figures)
+        self.cost.n_evaluated += answer.figures.n_evaluated
+        self.cost.n_unproved += answer.figures.gap > 0
+        if len(answer.leaves) == 0:
+            raise ContextError("the model gives no way to go on a finite score")
         return answer.leaf, answer.logprob
 
-    def _search(self, trie: TokenTrie) -> tuple[int, float]:
-        found = self._stream.answer(Query("best", trie, max_nodes=self._max_nodes))
-        self.n_searched += found.figures.n_passes
-        self.n_evaluated += found.figures.n_evaluated
-        self.n_unproved += found.figures.gap > 0
-        if len(found.leaves) == 0:
-            raise ContextError("the model gives no way to go on a finite score")
-        return found.leaf, found.logprob
+    def _drawn(self) -> Sampling:
+        """Return the sampling of the next step: each draws by a seed of its own."""
+        if self._seed is None:
+            return self._sampling
+        sampling = replace(self._sampling, seed=self._seed % 2**32)
+        self._seed += 1
+        return sampling
 
-    def _settle(self, spelled: Spelled) -> None:
-        self._put(self._n_settled - spelled.n_back, spelled.forced)
-        self._open = b""
-
-    def _put(self, n_kept: int, tokens: list[int]) -> None:
-        """Replace the sequence after its first tokens, and settle it; equal tokens are kept."""
-        old = self._tokens
-        whole = old[:n_kept] + tokens
-        if not self._is_prefilled:
-            self._stream.prefill(whole)
-            self._is_prefilled = True
-            old = whole
-        n_same = n_kept + _common_prefix(whole[n_kept:], old[n_kept:])
-        if n_same < max(len(whole), len(old)):
-            self._stream.splice(n_same, whole[n_same:])
-        self._tokens = whole
-        self._n_settled = len(whole)
+    def _after(self, spelled: Spelled) -> list[int]:
+        """Return the tokens with those that all options begin with."""
+        return self.tokens[: len(self.tokens) - spelled.n_back] + spelled.forced
 
     def _spell(
         self,
-        vocab: _core.Vocab,
-        known: dict[object, Any],
         texts: tuple[str, ...],
         followers: Followers,
-        mode: RecordMode,
+        kinds: tuple[Hashable, ...],
+        vocab: _core.Vocab,
+        known: dict[object, Any],
     ) -> Spelled:
-        before = self._tokens[max(0, self._n_settled - 64) : self._n_settled]
+        before = self.tokens[-64:]
         memory: Memory[Spelled] = known.setdefault("records", Memory(_MAX_SETS, _MAX_TEXTS))
         seam = inner_seam(vocab, before)
-        each_way = mode == "exact"
+        opened = self._open
 
         def make() -> Spelled:
-            return _spell(vocab, seam, self._open, texts, followers, each_way)
+            return _spell(vocab, seam, opened, texts, followers, kinds)
 
-        spelled = memory.get((seam, self._open, texts, followers, each_way), len(texts), make)
+        spelled = memory.get((seam, opened, texts, followers, kinds), len(texts), make)
         if spelled.n_back >= len(before) and not spelled.forced:
             # If the text merges with all tokens before it, keep them: the model continues from a token.
             seam = inner_seam(vocab, [])
             spelled = make()
         return spelled
 
-    def _control(self, token: int) -> str:
-        """Return the text of a control token, which grammars accept as text; otherwise an empty text."""
 
-        def spell(vocab: _core.Vocab, _: object) -> str:
-            is_control = vocab.is_control(token)
-            return vocab.detokenize([token], True).decode(errors="replace") if is_control else ""
-
-        text: str = self._stream.with_model(spell)
-        self._is_spelled_out = self._is_spelled_out or bool(text)
-        return text
-
-    def _check_cancelled(self) -> None:
-        if self._stream.n_cancels != self._n_cancels:
-            raise CancelledError("the record was cancelled")
+def _hidden_text(token: int, vocab: _core.Vocab, _: object) -> str:
+    return "" if vocab.detokenize([token]) else vocab.detokenize([token], True).decode(errors="replace")
 
 
 def _spell(
-    vocab: _core.Vocab, seam: Seam, text: bytes, texts: tuple[str, ...], followers: Followers, each_way: bool
+    vocab: _core.Vocab,
+    seam: Seam,
+    text: bytes,
+    texts: tuple[str, ...],
+    followers: Followers,
+    kinds: tuple[Hashable, ...],
 ) -> Spelled:
-    """Tokenize the options after open text."""
+    """Tokenize the options after open text: to their ends, or with kinds up to where these are distinct."""
     ordered = sorted(texts)
     is_open = any(b.startswith(a) for a, b in pairwise(ordered))
     options = [
         (i, seam.text + text + option.encode(), after.encode())
         for i, (option, all_after) in enumerate(zip(texts, followers, strict=True))
-        # In the step-by-step modes, do not decide the follower twice if no option depends on it.
-        for after in (all_after if each_way or is_open or len(all_after) == 1 else ("",))
+        for after in all_after
     ]
     tokens, offsets = vocab.tokenize([option + after for _, option, after in options], "record")
     rows = [tokens[offsets[i] : offsets[i + 1]].tolist() for i in range(len(options))]
     whole = rows[0]
     # A closing quote distinguishes a text from longer ones; without longer ones the end is not scored.
-    n_distinct = [len(option) - (each_way and _is_alone(texts[i], ordered)) for i, option, _ in options]
+    n_distinct = [len(option) - (not kinds and _is_alone(texts[i], ordered)) for i, option, _ in options]
     n_needed = [
         _n_covering(vocab, row, len(option) + len(after), n if n < len(option) else n + (is_open and after != b""))
         for row, (_, option, after), n in zip(rows, options, n_distinct, strict=True)
     ]
+    if kinds:
+        n_needed = _n_distinct(
+            [row[:n] for row, n in zip(rows, n_needed, strict=True)], [kinds[i] for i, *_ in options]
+        )
     n_least = min(n_needed) - (len(texts) > 1)
-    n_same = _common_prefix(*(row[:n_least] for row in rows))
-    n_tail = _common_prefix(whole[:n_same], seam.tail)
+    cut = [row[:n_least] for row in rows]
+    n_same = common_prefix(min(cut), max(cut))  # the first and last in order differ first
+    n_tail = common_prefix(whole[:n_same], seam.tail)
     rests = [b""] * len(texts)
     for (i, option, after), row in zip(options, rows, strict=True):
         rest = vocab.detokenize(row[n_same:])
@@ -386,123 +434,138 @@ def _n_covering(vocab: _core.Vocab, tokens: list[int], n_bytes: int, n_wanted: i
     return n
 
 
-def _common_prefix(*rows: Sequence[int]) -> int:
-    """Return the length of the common prefix."""
-    return sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*rows, strict=False)))
+def _n_distinct(rows: list[list[int]], kinds: list[Hashable]) -> list[int]:
+    """Return for each row after how many tokens all rows that begin alike are of one kind."""
+    lengths = [len(row) for row in rows]
+    waiting = [(0, list(range(len(rows))))]
+    while waiting:
+        n, alike = waiting.pop()
+        if len({kinds[i] for i in alike}) == 1:
+            for i in alike:
+                lengths[i] = n
+            continue
+        after: dict[int, list[int]] = {}
+        for i in alike:
+            if len(rows[i]) > n:
+                after.setdefault(rows[i][n], []).append(i)
+        waiting += [(n + 1, part) for part in after.values()]
+    return lengths
 
 
 _N_FOLLOWING = 12  # characters that decide how the last token before them is spelled
 
 
 class RecordDecoder:
-    """Writes one record by its plan: forced text, decisions, and generated values."""
+    """Writes one record by its plan: forced text, decisions, and generated values.
+
+    Keys, brackets, commas and white space are decided token by token, by what the model would write there. In exact
+    mode, chosen values are decided by their whole texts.
+    """
 
     def __init__(
-        self, writer: Writer, layout: Layout | None, max_tokens: int, on_text: Callable[[str], object] | None
+        self,
+        writer: Writer,
+        layouts: tuple[Layout, ...],
+        max_tokens: int,
+        on_text: Callable[[str], object] | None,
     ) -> None:
         self._writer = writer
-        self._layout_given = layout  # None: the model chooses
-        self._layout = layout or LAYOUTS[0]
-        self._ahead = ""  # text of the layout's choice, which the next ways begin with
+        self._layouts = layouts  # that the text so far can have
         self._max_tokens = max_tokens
         self._on_text = on_text
         self._n_reported = 0
         self.probabilities: dict[str, float] = {}
         self.truncated: list[str] = []
 
-    def run(self, node: Node, end: str = "") -> str:
+    def run(self, node: Node, end: str = "") -> Plan[str]:
         """Write a value; return its text. `end`, the text after it, decides how its last token is spelled."""
         self._end = end
         begin = len(self._writer.text)
-        if self._layout_given is None:
-            self._choose_layout(node)
         waiting: list[Rest] = [Whole(node, Position())]
         while waiting:
             rest = waiting.pop()
             if isinstance(rest, Content):
-                self._write_string(rest.node, rest.position.pointer)
+                yield from self._write_string(rest.node, rest.position.pointer)
             elif isinstance(rest, Entry):
-                name = self._write_string(rest.node.key, rest.position.pointer)
-                self._writer.write(self._layout.colon)
+                name = yield from self._write_string(rest.node.key, rest.position.pointer)
                 waiting.append(Items(rest.node, rest.position, rest.n + 1))
-                waiting.append(Whole(rest.node.node, rest.position.inside(name)))
+                waiting.append(AfterKey(rest.node.node, rest.position.inside(name)))
             else:
-                way = self._decide(rest, waiting)
+                way = yield from self._decide(rest, waiting)
                 waiting.extend(reversed(way.rests))
             self._report()
         return self._writer.text[begin:]
 
-    def choose(self, texts: tuple[str, ...], after: str) -> tuple[int, float]:
+    def choose(self, texts: tuple[str, ...], after: str) -> Plan[tuple[int, float]]:
         """Write one of several texts, with the same text after each; return its index and probability."""
-        followers = ((after,),) * len(texts)
-        index, logprob = self._writer.choose(texts, followers) if len(texts) > 1 else (0, 0.0)
         if len(texts) == 1:
             self._writer.write(texts[0])
+            index, logprob = 0, 0.0
+        else:
+            kinds = tuple("" if self._writer.is_exact else text for text in texts)
+            index, *logprobs = yield from self._writer.choose(texts, ((after,),) * len(texts), kinds)
+            logprob = sum(logprobs)
         self._report()
         return index, math.exp(logprob)
 
-    def _decide(self, rest: Rest, waiting: list[Rest]) -> Way:
-        """Write one of the ways to continue.
-
-        Values are chosen whole. What the schema dictates is not charged for: whether a field, an item or an alternative
-        follows is decided by the token that the model would write there.
-        """
-        options, pointer = self._left(ways(rest, self._layout)), rest.position.pointer
-        if any(way.slot is not None for way in options):
-            return self._write_value(options, pointer)
-        if len(options) == 1:
-            self._writer.write(options[0].text)
-            return options[0]
-        listed = item_choices(rest, options) if self._writer.is_exact else None
-        if listed is not None:
-            begin, end = listed
-            firsts = sorted({way.text[len(begin) :][:1] for way in options[:-1]})
-            last = followers(waiting, self._layout, self._end)
-            index, logprob = self._writer.choose((begin, end.text), (tuple(firsts), last), by_steps=True)
-            self._count(end.pointer, logprob)
-            if index == 1:
-                return end
-            options = [replace(way, text=way.text[len(begin) :]) for way in options[:-1]]
-        of_text = {way.text: way for way in reversed(options)}
-        texts = tuple(dict.fromkeys(way.text for way in options))
-        if len(texts) == 1:
-            self._writer.write(texts[0])
-            return of_text[texts[0]]
-        all_rests = [of_text[text].rests for text in texts]
-        of_rests = {rests: followers([*waiting, *reversed(rests)], self._layout, self._end) for rests in set(all_rests)}
-        after = tuple(of_rests[rests] for rests in all_rests)
-        by_steps = any(way.by_digits for way in options) or not (
-            listed or (isinstance(rest, Whole) and is_choice(rest.node))
-        )
-        index, logprob = self._writer.choose(texts, after, by_steps=by_steps)
-        way = of_text[texts[index]]
-        self._count(way.pointer, logprob)
+    def _decide(self, rest: Rest, waiting: list[Rest]) -> Plan[Way]:
+        """Write the beginning of a rest; return the way that was chosen."""
+        of_text: dict[str, Way] = {}
+        layouts: dict[str, tuple[Layout, ...]] = {}  # that have a text
+        for layout in self._layouts:
+            for way in ways(rest, layout):
+                of_text.setdefault(way.text, way)
+                if layouts.get(way.text, ())[-1:] != (layout,):
+                    layouts[way.text] = (*layouts.get(way.text, ()), layout)
+        pointer = rest.position.pointer
+        if any(way.slot is not None for way in of_text.values()):
+            way = yield from self._write_value(list(of_text.values()), pointer)
+        elif len(of_text) == 1:
+            way = next(iter(of_text.values()))
+            self._writer.write(way.text)
+        else:
+            way = yield from self._choose(of_text, layouts, pointer, waiting)
+        self._layouts = layouts[way.text]
         return way
 
-    def _choose_layout(self, node: Node) -> None:
-        texts, after = layout_choices(node)
-        if texts:
-            index, _ = self._writer.choose(texts, after, by_steps=True)
-            self._layout, self._ahead = LAYOUTS[index], texts[index]
+    def _choose(
+        self, of_text: dict[str, Way], layouts: dict[str, tuple[Layout, ...]], pointer: str, waiting: list[Rest]
+    ) -> Plan[Way]:
+        texts = tuple(of_text)
+        is_exact = self._writer.is_exact
+        kinds = tuple((layouts[text], way.is_whole or text if is_exact else text) for text, way in of_text.items())
+        known: dict[Any, tuple[str, ...]] = {}
 
-    def _left(self, options: list[Way]) -> list[Way]:
-        """Return ways without the text that is written already."""
-        ahead, self._ahead = self._ahead, ""
-        if len(options) == 1 and ahead.startswith(options[0].text):
-            self._ahead = ahead.removeprefix(options[0].text)
-            return [replace(options[0], text="")]
-        return [replace(way, text=way.text.removeprefix(ahead)) for way in options] if ahead else options
+        def after(way: Way) -> tuple[str, ...]:
+            key = way.rests, layouts[way.text]
+            if key not in known:
+                rests = [*waiting, *reversed(way.rests)]
+                found = (text for layout in key[1] for text in followers(rests, layout, self._end))
+                known[key] = tuple(dict.fromkeys(found))
+            return known[key]
 
-    def _count(self, pointer: str, logprob: float) -> None:
+        all_after = tuple(map(after, of_text.values()))
+        index, of_kind, of_value = yield from self._writer.choose(texts, all_after, kinds)
+        way = of_text[texts[index]]
+        is_alone = kinds.count(kinds[index]) == 1
+        # The choice of a layout alone is none of the record.
+        if any(len({kind for kind in kinds if layout in kind[0]}) > 1 for layout in self._layouts):
+            self._multiply(way.pointer if way.is_value and is_alone else pointer, of_kind)
+        if not is_alone:
+            self._multiply(way.pointer, of_value)
+        return way
+
+    def _multiply(self, pointer: str, logprob: float) -> None:
         self.probabilities[pointer] = self.probabilities.get(pointer, 1.0) * math.exp(logprob)
 
-    def _write_value(self, options: list[Way], pointer: str) -> Way:
+    def _write_value(self, options: list[Way], pointer: str) -> Plan[Way]:
         """Let the model write a value under a grammar, or one of the alternative texts."""
         free = next(way for way in options if way.slot is not None)
         slot = free.slot
         assert slot is not None
-        texts = [way for way in options if way.slot is None]
-        bodies = [f"( {slot.grammar.body} ) {AFTER_VALUE}"]
+        grammar = slot.compact_grammar if self._layouts == (COMPACT,) else slot.grammar
+        texts = sorted((way for way in options if way.slot is None), key=lambda way: -len(way.text))
+        bodies = [f"( {grammar.body} ) {AFTER_VALUE}"]
         bodies += [f"{quote(way.text)} ( [\\x00-\\U0010FFFF]* )" for way in texts]
 
         def find_end(text: str) -> int | None:
@@ -511,14 +574,14 @@ class RecordDecoder:
                 return len(way.text)
             return value_end(text) if text[:1] in slot.begins_with else None
 
-        text = self._generate(" | ".join(bodies), slot.grammar.rules, pointer, find_end, slot.value)
+        text = yield from self._generate(" | ".join(bodies), grammar.rules, pointer, find_end, slot.value)
         chosen = next((way for way in texts if way.text == text), None)
         return chosen or replace(free, rests=free.rests[1:])
 
-    def _write_string(self, node: String, pointer: str) -> str:
+    def _write_string(self, node: String, pointer: str) -> Plan[str]:
         find_end = StringEnd(node.min_length, node.max_length)
         content = None if node.can_end_anywhere else node.content
-        text = self._generate(
+        text = yield from self._generate(
             f'( {node.grammar.body} ) "\\"" {AFTER_VALUE}', node.grammar.rules, pointer, find_end, content
         )
         self._writer.write('"')
@@ -531,10 +594,10 @@ class RecordDecoder:
         pointer: str,
         find_end: Callable[[str], int | None],
         content: Expression | None,
-    ) -> str:
+    ) -> Plan[str]:
         """Let the model write until an end is found; at `max_tokens`, cut at the last valid end."""
         try:
-            generated = self._writer.generate(body, rules, self._max_tokens, find_end)
+            generated = yield from self._writer.generate(body, rules, self._max_tokens, find_end)
         except GrammarError as error:
             raise GrammarError(f"record{pointer}: {error}") from error
         end = generated.end
@@ -584,7 +647,8 @@ def followers(rests: list[Rest], layout: Layout, end: str) -> tuple[str, ...]:
             return (text,) if text else beginnings(rest, layout)
         found = [] if isinstance(rest, (Content, Entry)) else ways(rest, layout)
         if len(found) != 1 or found[0].slot is not None:
-            return (text,) if text or not found else tuple(dict.fromkeys(way.text[:1] for way in found))
+            first = (way.text[:1] if way.slot is None else way.slot.begins_with for way in found)
+            return (text,) if text or not found else tuple(dict.fromkeys("".join(first)))
         text += found[0].text
         waiting.extend(reversed(found[0].rests))
     return (text if waiting else text + end,)

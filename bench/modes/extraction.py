@@ -1,0 +1,150 @@
+"""Extractions: 63 texts with the record that each states, of six kinds of schema."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from llama_cpp.llama_grammar import LlamaGrammar
+from token_trie import StreamHandle, TokenTrieError
+from token_trie.sets.prompt import tokenize_prompt
+
+from bench.completion import Completion
+from bench.models import Model, load
+from bench.results import Results, Share, Table, progress
+from bench.sets import data
+from bench.timing import watch
+
+_MAX_TOKENS = 200
+_WAYS: dict[str, dict[str, Any]] = {
+    "token-trie": {},
+    "token-trie, greedy": {"mode": "greedy"},
+    "token-trie, indent=None": {"indent": None},
+    "token-trie, indent=2": {"indent": 2},
+}
+_GRAMMAR = "llama-cpp-python"
+_TITLE = "Extractions: records that are equal to what a text states, 63 texts that chose no default"
+_NOTE = "Prompts have the model's chat template. Milliseconds are those after the prompt."
+
+
+class _Case(NamedTuple):
+    kind: str
+    schema: dict[str, Any]
+    text: str
+    gold: dict[str, Any]
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The chat that asks for the record."""
+        asked = f"Extract the data of the text as JSON by this schema: {json.dumps(self.schema)}\n\nText: {self.text}"
+        return [{"role": "user", "content": asked}]
+
+
+def _cases() -> Iterator[_Case]:
+    """Yield the held-out cases; the other half chose the defaults."""
+    for group in data("extractions.json"):
+        for text, gold in group["rows"][1::2]:
+            yield _Case(group["kind"], group["schema"], text, gold)
+
+
+def _is_right(value: Any, gold: Any, *, is_loose: bool) -> bool:
+    """Return whether a value is the expected one; loosely, a scalar may have more text around it."""
+    if isinstance(value, dict) and isinstance(gold, dict):
+        value, gold = ({k.casefold(): v for k, v in each.items() if v is not None} for each in (value, gold))
+        same = value.keys() == gold.keys()
+        return same and all(_is_right(value[k], v, is_loose=is_loose) for k, v in gold.items())
+    if isinstance(value, list) and isinstance(gold, list):
+        pairs = zip(value, gold, strict=False)
+        return len(value) == len(gold) and all(_is_right(*pair, is_loose=is_loose) for pair in pairs)
+    if is_loose and not isinstance(value, (dict, list)):
+        return str(gold).casefold() in str(value).casefold()
+    if isinstance(value, str) and isinstance(gold, str):
+        return value.strip(" .").casefold() == gold.casefold()
+    return value is gold or (type(value) in (int, float) and type(gold) in (int, float) and value == gold)
+
+
+def _lacks_items(value: Any, gold: Any) -> bool:
+    """Return whether a list is empty that the text fills."""
+    if not isinstance(value, dict):
+        return False
+    return any(value.get(key) == [] and items for key, items in gold.items() if isinstance(items, list))
+
+
+class _Answer(NamedTuple):
+    value: Any
+    ms: float
+
+
+class _Trie:
+    """`StreamHandle.fill`."""
+
+    def __init__(self, handle: StreamHandle, options: dict[str, Any]) -> None:
+        self._handle = handle
+        self._options = options
+
+    def write(self, case: _Case, prompt: list[int]) -> _Answer:
+        self._handle.prefill(prompt)
+        with watch() as took:
+            try:
+                value = self._handle.fill(case.schema, max_tokens=_MAX_TOKENS, **self._options).value
+            except TokenTrieError:
+                value = None
+        return _Answer(value, took.wall_ns / 1e6)
+
+
+class _Grammar:
+    """`Llama.create_completion` with the grammar that response_format makes of the schema."""
+
+    def __init__(self, model: Model, prompts: list[list[int]]) -> None:
+        self._completion = Completion(model, prompts)
+        self._grammars: dict[str, LlamaGrammar] = {}
+
+    def write(self, case: _Case, prompt: list[int]) -> _Answer:
+        schema = json.dumps(case.schema)
+        if schema not in self._grammars:
+            self._grammars[schema] = LlamaGrammar.from_json_schema(schema, verbose=False)
+        self._completion.prepare(prompt)
+        outcome = self._completion.answer(prompt, max_tokens=_MAX_TOKENS, grammar=self._grammars[schema])
+        try:
+            value = json.loads(outcome.text)
+        except ValueError:
+            value = None
+        return _Answer(value, outcome.wall_ns / 1e6)
+
+
+def run(options: Any) -> None:
+    """Let everyone extract all records with all models."""
+    results, lines = Results(options.mode), []
+    for name in options.models:
+        model = load(name, n_ctx=1024, n_batch=512, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
+        lines += _measure(model, list(_cases()))
+    results.tables.append(Table(_TITLE, lines, _NOTE))
+    results.finish(options.output)
+
+
+def _measure(model: Model, cases: list[_Case]) -> list[dict[str, Any]]:
+    prompts = [tokenize_prompt(model.llm, case.messages) for case in cases]
+    with StreamHandle(model.llm) as handle:
+        contenders: dict[str, Any] = {_GRAMMAR: _Grammar(model, prompts)}
+        contenders |= {who: _Trie(handle, given) for who, given in _WAYS.items()}
+        found: dict[str, list[_Answer]] = {who: [] for who in contenders}
+        for case, prompt in zip(progress(cases, model.name), prompts, strict=True):
+            for who, contender in contenders.items():
+                found[who].append(contender.write(case, prompt))
+    return [_row(model, who, cases, answers) for who, answers in found.items()]
+
+
+def _row(model: Model, who: str, cases: list[_Case], answers: list[_Answer]) -> dict[str, Any]:
+    right, asked = Counter[str](), Counter(case.kind for case in cases)
+    for case, answer in zip(cases, answers, strict=True):
+        right[case.kind] += _is_right(answer.value, case.gold, is_loose=case.kind == "untyped")
+    empty = sum(_lacks_items(answer.value, case.gold) for case, answer in zip(cases, answers, strict=True))
+    return {
+        "model": model.name,
+        "by": who,
+        **{f">{kind} of {n}": right[kind] for kind, n in asked.items()},
+        ">right": Share(right.total() / len(cases)),
+        ">lists empty": empty,
+        ">median ms": float(np.median([answer.ms for answer in answers])),
+    }

@@ -1,0 +1,135 @@
+"""Structure is decided by what the model would write next, values by their whole texts: by brute force."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from oracle import logits, logprobs
+from token_trie import fill
+from token_trie.decisions.bound_choices import reader_of
+from token_trie.decisions.options import RecordOptions
+from token_trie.decisions.run import Batched, Prefix
+from token_trie.llama.batch import Batch
+from token_trie.native.lifetime import lease
+from token_trie.records.fill import Record, read_template, record_request
+
+FLAG, UNIT = {"type": "boolean"}, {"enum": ["celsius", "fahrenheit", "kelvin"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "is_sure": FLAG,
+        "a_key_that_the_model_never_proposed": FLAG,
+        "unit": {"anyOf": [UNIT, {"type": "null"}]},
+        "flags": {"type": "array", "items": FLAG, "maxItems": 2},
+    },
+    "required": ["flags"],
+    "additionalProperties": False,
+}
+PROMPTS = [f"{word} no. {n}\nAnswer:\n" for word in ("Oslo", "yes", "The butter", "{}") for n in range(6)]
+
+
+def _texts() -> Iterator[str]:
+    """Return all records, with marks around the values that are chosen."""
+    flags = ["<true>", "<false>"]
+    units = ['"<celsius>"', '"<fahrenheit>"', '"<kelvin>"', "null"]
+    lists = ["[]", *(f"[{','.join(some)}]" for n in (1, 2) for some in itertools.product(flags, repeat=n))]
+    for sure, key, unit in itertools.product([None, *flags], [None, *flags], [None, *units]):
+        named = {"is_sure": sure, "a_key_that_the_model_never_proposed": key, "unit": unit}
+        fields = [f'"{name}":{value}' for name, value in named.items() if value is not None]
+        yield from ("{" + ",".join([*fields, f'"flags":{items}']) + "}" for items in lists)
+
+
+def _expected(llm: Any, prompt: list[int]) -> str:
+    """Write the record token by token; where a value begins, take the value of the highest probability."""
+    left = {}
+    for marked in _texts():
+        tokens = llm.tokenize(marked.replace("<", "").replace(">", "").encode(), add_bos=False)
+        left[marked] = tokens
+    written: list[int] = []
+    while len(left) > 1:
+        n = len(written)
+        following = {tokens[n] for tokens in left.values()}
+        if len(following) > 1:
+            llm.reset()
+            llm.eval([*prompt, *written])
+            row = logits(llm)
+            best = max(following, key=lambda token: row[token])
+            begun = len(llm.detokenize(written))
+            values = {marked: value for marked in left if (value := _value_at(marked, begun)) is not None}
+            if any(left[marked][n] == best for marked in values):
+                scores = {}
+                for marked, value in values.items():
+                    if value not in scores:
+                        n_value = _n_tokens(llm, left[marked][n:], len(value))
+                        scores[value] = sum(logprobs(llm, [*prompt, *written], tuple(left[marked][n : n + n_value])))
+                chosen = max(scores, key=lambda value: scores[value])
+                left = {marked: left[marked] for marked, value in values.items() if value == chosen}
+            else:
+                left = {marked: tokens for marked, tokens in left.items() if tokens[n] == best}
+        written.append(next(iter(left.values()))[n])
+    return next(iter(left)).replace("<", "").replace(">", "")
+
+
+def _value_at(marked: str, begun: int) -> str | None:
+    """Return the value that begins after so many characters."""
+    at = 0
+    for i, char in enumerate(marked):
+        if char == "<" and at == begun:
+            return marked[i + 1 : marked.index(">", i)]
+        at += char not in "<>"
+    return None
+
+
+def _n_tokens(llm: Any, tokens: list[int], n_bytes: int) -> int:
+    return next(n for n in range(1, len(tokens) + 1) if len(llm.detokenize(tokens[:n])) >= n_bytes)
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_structure_is_decided_token_by_token_and_values_as_a_whole(byte_level: Any, prompt: str) -> None:
+    record = fill(byte_level, prompt, SCHEMA, indent=None, max_nodes=None)
+    assert record.text == _expected(byte_level, byte_level.tokenize(prompt.encode()))
+
+
+def test_the_prompts_give_different_records(byte_level: Any) -> None:
+    records = {fill(byte_level, prompt, SCHEMA, indent=None).text for prompt in PROMPTS}
+    assert len(records) > 2
+
+
+def test_the_layout_is_decided_once_and_kept(byte_level: Any) -> None:
+    seen = set()
+    for prompt, seed in itertools.product(PROMPTS, range(8)):
+        record = fill(byte_level, prompt, SCHEMA, mode="sampled", seed=seed)
+        layouts: list[Any] = [{"separators": (",", ":")}, {}, {"indent": 2}, {"indent": 4}]
+        texts = [json.dumps(record.value, ensure_ascii=False, **layout) for layout in layouts]
+        assert record.text in texts
+        seen.add(texts.index(record.text))
+    assert len(seen) > 1
+
+
+def test_a_record_of_choices_is_the_same_in_a_batch(byte_level: Any) -> None:
+    request = record_request(read_template(SCHEMA), RecordOptions())
+    alone = [fill(byte_level, prompt, SCHEMA) for prompt in PROMPTS]
+    together: dict[int, Record[Any]] = {}
+    with closing(Batch(byte_level, 8)) as batch:
+        under_way = {}
+        for i, prompt in enumerate(PROMPTS):
+            with lease(byte_level):
+                reader = reader_of(byte_level, batch.n_ctx)
+                batched = Batched(request.bind(reader, Prefix(reader.tokenize(prompt))).steps())
+            under_way[batched.submit(batch)] = i, batched
+        while under_way:
+            answer = batch.next()
+            assert answer is not None
+            i, batched = under_way.pop(answer.ticket)
+            if batched.read(answer):
+                together[i] = batched.result
+            else:
+                under_way[batched.submit(batch)] = i, batched
+    for i, record in enumerate(alone):
+        assert together[i].text == record.text
+        assert together[i].probabilities == pytest.approx(record.probabilities, rel=1e-4)
