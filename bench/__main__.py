@@ -97,8 +97,8 @@ def main(
     [bold]record[/bold]: 100 tool calls with their arguments and 63 records, beside llama-cpp-python's grammar of the
     schema and llguidance with its fast-forward tokens.
 
-    [bold]extraction[/bold]: records that 63 texts state, of six kinds of schema, beside llama-cpp-python's grammar of the
-    schema: right, empty lists, time (qwen05, qwen15).
+    [bold]extraction[/bold]: records that 63 texts state, of six kinds of schema, beside llama-cpp-python's grammar of
+    the schema: right, empty lists, time (qwen05, qwen15).
 
     [bold]tools[/bold]: 50 requests and 12 tools, beside two ways of llama-cpp-python; some need none; and the turn
     after a call (qwen05, qwen15).

@@ -9,7 +9,7 @@ Object ── city (required) ── String      written: {"city":"   then free 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -160,12 +160,13 @@ class Position:
 
 @dataclass(frozen=True)
 class Layout:
-    """White space of the JSON: none, a space after commas and colons, or `indent` spaces a level."""
+    """White space of the JSON: `indent` spaces a level, each field on a line of its own; or a single line."""
 
     indent: int | None = None
     is_spaced: bool = False
+    """Whether a single line has spaces after commas and colons."""
 
-    @property
+    @cached_property
     def colon(self) -> str:
         """The separator between key and value."""
         return ": " if self.is_spaced or self.indent is not None else ":"
@@ -269,15 +270,13 @@ class Way:
     is_whole: bool = False
     """Whether this value is decided as a whole; numbers of a range are decided digit by digit."""
 
-    @property
-    def slot(self) -> Slot | None:
-        """The grammar value that it begins with, if any."""
-        first = self.rests[0] if self.rests and not self.text else None
-        return first.node if isinstance(first, Whole) and isinstance(first.node, Slot) else None
+    slot: Slot | None = None
+    """The grammar value that it begins with, if any."""
 
     def between(self, before: str, *after: Rest) -> Way:
         """Return the way with a text before it and rests after it."""
-        return replace(self, text=before + self.text, rests=(*self.rests, *after))
+        slot = None if before else self.slot
+        return Way(before + self.text, self.pointer, (*self.rests, *after), self.is_value, self.is_whole, slot)
 
 
 def ways(rest: Rest, layout: Layout) -> list[Way]:
@@ -299,7 +298,7 @@ def ways(rest: Rest, layout: Layout) -> list[Way]:
     if isinstance(node, String):
         return [Way('"', at, (Content(node, position),))]
     if isinstance(node, Slot):
-        return [Way("", at, (rest,))]
+        return [Way("", at, (rest,), slot=node)]
     if isinstance(node, Union):
         return [way for option in node.options for way in ways(Whole(option, position), layout)]
     if isinstance(node, Object):

@@ -347,7 +347,9 @@ class Writer:
         known: dict[object, Any],
     ) -> Spelled:
         before = self.tokens[-64:]
-        memory: Memory[Spelled] = known.setdefault("records", Memory(_MAX_SETS, _MAX_TEXTS))
+        memory: Memory[Spelled] | None = known.get("records")
+        if memory is None:
+            memory = known.setdefault("records", Memory(_MAX_SETS, _MAX_TEXTS))
         seam = inner_seam(vocab, before)
         opened = self._open
 
@@ -518,7 +520,7 @@ class RecordDecoder:
                 if layouts.get(way.text, ())[-1:] != (layout,):
                     layouts[way.text] = (*layouts.get(way.text, ()), layout)
         pointer = rest.position.pointer
-        if any(way.slot is not None for way in of_text.values()):
+        if "" in of_text and of_text[""].slot is not None:
             way = yield from self._write_value(list(of_text.values()), pointer)
         elif len(of_text) == 1:
             way = next(iter(of_text.values()))
@@ -533,23 +535,21 @@ class RecordDecoder:
     ) -> Plan[Way]:
         texts = tuple(of_text)
         is_exact = self._writer.is_exact
-        kinds = tuple((layouts[text], way.is_whole or text if is_exact else text) for text, way in of_text.items())
+        kinds = tuple([(layouts[text], way.is_whole or text if is_exact else text) for text, way in of_text.items()])
         known: dict[Any, tuple[str, ...]] = {}
-
-        def after(way: Way) -> tuple[str, ...]:
-            key = way.rests, layouts[way.text]
+        all_after = []
+        for text, way in of_text.items():
+            key = way.rests, layouts[text]
             if key not in known:
                 rests = [*waiting, *reversed(way.rests)]
-                found = (text for layout in key[1] for text in followers(rests, layout, self._end))
+                found = [each for layout in layouts[text] for each in followers(rests, layout, self._end)]
                 known[key] = tuple(dict.fromkeys(found))
-            return known[key]
-
-        all_after = tuple(map(after, of_text.values()))
-        index, of_kind, of_value = yield from self._writer.choose(texts, all_after, kinds)
+            all_after.append(known[key])
+        index, of_kind, of_value = yield from self._writer.choose(texts, tuple(all_after), kinds)
         way = of_text[texts[index]]
         is_alone = kinds.count(kinds[index]) == 1
-        # The choice of a layout alone is none of the record.
-        if any(len({kind for kind in kinds if layout in kind[0]}) > 1 for layout in self._layouts):
+        # If each layout has one kind, the choice of the layout is none of the record.
+        if sum([len(of_layouts) for of_layouts, _ in set(kinds)]) > len(self._layouts):
             self._multiply(way.pointer if way.is_value and is_alone else pointer, of_kind)
         if not is_alone:
             self._multiply(way.pointer, of_value)
@@ -561,8 +561,8 @@ class RecordDecoder:
     def _write_value(self, options: list[Way], pointer: str) -> Plan[Way]:
         """Let the model write a value under a grammar, or one of the alternative texts."""
         free = next(way for way in options if way.slot is not None)
+        assert free.slot is not None
         slot = free.slot
-        assert slot is not None
         grammar = slot.compact_grammar if self._layouts == (COMPACT,) else slot.grammar
         texts = sorted((way for way in options if way.slot is None), key=lambda way: -len(way.text))
         bodies = [f"( {grammar.body} ) {AFTER_VALUE}"]
