@@ -170,11 +170,12 @@ def reader_of(llm: Llama, n_ctx: int | None = None) -> Reader:
         with lease(llm):
             return use(vocab_of(llm), attachment(llm).known)
 
+    vocab, known = vocab_of(llm), attachment(llm).known  # first, because it refuses a closed Llama
     owner = "Llama" if n_ctx is None else ""
     n_ctx = int(llm.n_ctx()) if n_ctx is None else n_ctx
     return Reader(
-        vocab_of(llm),
-        attachment(llm).known,
+        vocab,
+        known,
         lambda prompt: tokenize_prompt(llm, prompt, n_ctx),
         n_ctx,
         partial(fingerprint, llm),

@@ -330,7 +330,7 @@ class Writer:
         """Return the sampling of the next step: each draws by a seed of its own."""
         if self._seed is None:
             return self._sampling
-        sampling = replace(self._sampling, seed=self._seed % 2**32)
+        sampling = replace(self._sampling, seed=self._seed)
         self._seed += 1
         return sampling
 
