@@ -37,7 +37,8 @@ class _Case(NamedTuple):
     @property
     def messages(self) -> list[dict[str, str]]:
         """The chat that asks for the record."""
-        asked = f"Extract the data of the text as JSON by this schema: {json.dumps(self.schema)}\n\nText: {self.text}"
+        task = "Extract the data of the text as JSON. Leave out what the text does not state, or set it to null."
+        asked = f"{task}\n\nSchema: {json.dumps(self.schema)}\n\nText: {self.text}\n\nJSON:"
         return [{"role": "user", "content": asked}]
 
 
