@@ -37,8 +37,14 @@ class _Case(NamedTuple):
     @property
     def messages(self) -> list[dict[str, str]]:
         """The chat that asks for the record."""
-        task = "Extract the data of the text as JSON. Leave out what the text does not state, or set it to null."
-        asked = f"{task}\n\nSchema: {json.dumps(self.schema)}\n\nText: {self.text}\n\nJSON:"
+        schema = json.dumps(self.schema)
+        absent = (
+            "Set what the text does not state to null"
+            if '"null"' in schema
+            else "Leave out what the text does not state"
+        )
+        task = f"Extract the data of the text as JSON. {absent}."
+        asked = f"{task}\n\nSchema: {schema}\n\nText: {self.text}\n\nJSON:"
         return [{"role": "user", "content": asked}]
 
 

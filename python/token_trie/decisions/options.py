@@ -269,8 +269,8 @@ class RecordOptions(Sampling):
         `Record.truncated`. If it cannot end, a LimitError is raised.
     indent : int, "auto" or None
         White space of the JSON. "auto", the default: that of the model, by what it writes where these differ first:
-        none, a space after each comma and colon, or each field on a line of its own with two or four spaces for each
-        level. A number: so many spaces for each level. None: no white space.
+        none; a space after each comma and colon; or each field on a line of its own, with two spaces for each level,
+        and short lists likewise or on a single line. A number: so many spaces for each level. None: no white space.
     on_text : callable, optional
         It is called with each part of the record's text as soon as it is decided, on the working thread. If it raises
         an error, the record ends.

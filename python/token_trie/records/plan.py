@@ -126,6 +126,11 @@ class Array(Sized):
     item: Node | None
     unique: bool
 
+    @cached_property
+    def is_flat(self) -> bool:
+        """Whether no item is an object or list."""
+        return all(map(_is_scalar, (*self.heads, *([] if self.item is None else [self.item]))))
+
     def kind(self, index: int) -> Node:
         """Return the node of an item."""
         node = self.heads[index] if index < len(self.heads) else self.item
@@ -134,6 +139,14 @@ class Array(Sized):
 
 
 Node: TypeAlias = ChoiceNode | String | Slot | Union | Object | Map | Array
+
+
+def _is_scalar(node: Node) -> bool:
+    if isinstance(node, Union):
+        return all(map(_is_scalar, node.options))
+    if isinstance(node, ChoiceNode):
+        return not any(isinstance(value, (dict, list)) for value in node.values)
+    return isinstance(node, String) or (isinstance(node, Slot) and not set("{[") & set(node.begins_with))
 
 
 def count_options(node: Node) -> int:
@@ -165,6 +178,12 @@ class Layout:
     indent: int | None = None
     is_spaced: bool = False
     """Whether a single line has spaces after commas and colons."""
+    has_short_lists: bool = False
+    """Whether lists without lists and objects in them are on a single line, with spaces."""
+
+    def within(self, node: Array | Map) -> Layout:
+        """Return the layout of a list or map."""
+        return SPACED if self.has_short_lists and isinstance(node, Array) and node.is_flat else self
 
     @cached_property
     def colon(self) -> str:
@@ -196,8 +215,8 @@ class Layout:
         return bracket if is_empty else self.line(level) + bracket
 
 
-COMPACT = Layout()
-LAYOUTS = (COMPACT, Layout(is_spaced=True), Layout(2), Layout(4))
+COMPACT, SPACED = Layout(), Layout(is_spaced=True)
+LAYOUTS = (COMPACT, SPACED, Layout(2), Layout(2, has_short_lists=True))
 """The layouts that models write."""
 
 
@@ -333,6 +352,7 @@ def _field_ways(rest: Fields, layout: Layout) -> list[Way]:
 
 def _item_ways(rest: Items, layout: Layout) -> list[Way]:
     node, position, n = rest.node, rest.position, rest.n
+    layout = layout.within(node)
     found = []
     before = layout.comma(position.level + 1) if n else layout.line(position.level + 1)
     if n < node.max_items and isinstance(node, Map):
@@ -351,7 +371,7 @@ def _item_ways(rest: Items, layout: Layout) -> list[Way]:
 
 def beginnings(rest: Items, layout: Layout) -> tuple[str, ...]:
     """Return the possible first characters after an item that another may follow."""
-    end = () if rest.n < rest.node.min_items else (layout.close("]", False, rest.position.level)[0],)
+    end = () if rest.n < rest.node.min_items else (layout.within(rest.node).close("]", False, rest.position.level)[0],)
     return (",", *end)
 
 
