@@ -40,7 +40,7 @@ def test_beams_wide_enough_find_all_members_in_order(
     options: Any = {"end_tokens": [END]} if must_end else {"on_complete": "release"}
     roots = torch.tensor([tries.add(trie, **options) for trie in built])
     if not is_native:
-        tries._tables.host = None
+        tries._host = None
     found = tries.beam(model, roots, beam_width=40)
     for row, of in enumerate(sets):
         written = [(*member, END) if must_end else member for member in of]
@@ -82,7 +82,7 @@ def test_a_beam_whose_logits_are_no_distribution_is_lost(value: str, options: An
     tries = DeviceTries(V)
     root = tries.add(TokenTrie.from_sequences({"A": [3, 4], "B": [5, 6], "C": [5, 7]}), **options)
     if not is_native:
-        tries._tables.host = None
+        tries._host = None
 
     def broken(where: int) -> Any:
         """Return a model that is broken behind a token, or behind whatever there is."""
@@ -112,7 +112,7 @@ def test_a_row_that_was_left_nothing_gets_back_what_is_allowed(
     tries = DeviceTries(V)
     root = tries.add(TokenTrie.from_sequences({"A": [3, 4], "B": [5, 6], "C": [5, 7]}), end_tokens=[END])
     if not is_native:
-        tries._tables.host = None
+        tries._host = None
 
     def cut(*out: int) -> Any:
         return lambda tokens, parents: model(tokens, parents).index_fill(2, torch.tensor(out), -torch.inf)

@@ -44,7 +44,7 @@ def test_walks_go_as_matchers_do(
     built = [laid_out(trie_of(of), compact=compact) for of, compact in sets]
     roots = [tries.add(trie, **options) for trie in built]
     if not is_native:
-        tries._tables.host = None
+        tries._host = None
     matchers = [TrieMatcher(trie, V, **options) for trie in built]
     nodes = torch.tensor(roots)
     for _ in range(7):
@@ -76,7 +76,7 @@ def test_candidates_are_as_wide_as_asked(is_native: bool) -> None:
     tries = DeviceTries(40)
     root = tries.add(TokenTrie.from_sequences({str(t): [t, 7] for t in range(3, 30)}), end_tokens=[2])
     if not is_native:
-        tries._tables.host = None
+        tries._host = None
     logprobs = torch.randn(2, 40)
     nodes = torch.tensor([root, FREE])
     wide, narrow = tries.candidates(logprobs, nodes), tries.candidates(logprobs, nodes, width=4)
@@ -93,7 +93,7 @@ def test_no_rows_have_no_candidates(requires_grad: bool, is_native: bool) -> Non
     tries = DeviceTries(V)
     tries.add(trie_of({(3, 4)}), end_tokens=[2])
     if not is_native:
-        tries._tables.host = None
+        tries._host = None
     logprobs, nodes = torch.zeros(0, V, requires_grad=requires_grad), torch.zeros(0, dtype=torch.int64)
     for found in tries.candidates(logprobs, nodes):
         assert found.shape == (0, 1)
@@ -107,7 +107,7 @@ def test_what_is_left_of_a_filtered_set_is_walked(is_native: bool) -> None:
     tries = DeviceTries(V)
     nodes = torch.tensor([tries.add(trie.filtered([False, True, True, False]), end_tokens=[2])])
     if not is_native:
-        tries._tables.host = None
+        tries._host = None
     logprobs = torch.zeros(1, V)
     for token, after in ((7, [2, 8]), (8, [4]), (4, [4]), (4, [2])):
         nodes = tries.step(nodes, torch.tensor([token]))
@@ -133,7 +133,7 @@ def test_a_row_that_was_left_nothing_gets_back_what_is_allowed(
     root = tries.add(trie_of({(3, 4), (5,)}), end_tokens=[2])
     released = tries.add(trie_of({(6,), (6, 7)}), on_complete="release")
     if not is_native:
-        tries._tables.host = None
+        tries._host = None
     inner, behind = tries.step(torch.tensor([root, released]), torch.tensor([3, 6])).tolist()
     ended = int(tries.step(tries.step(torch.tensor([root]), torch.tensor([5])), torch.tensor([2])))
     empty = torch.full((1, V), -torch.inf, dtype=dtype)
@@ -160,7 +160,7 @@ def test_gradients_pass_through_what_is_allowed(is_native: bool) -> None:
     tries = DeviceTries(V)
     nodes = torch.tensor([tries.add(trie_of({(3, 4), (5,)}), end_tokens=[2]), FREE])
     if not is_native:
-        tries._tables.host = None
+        tries._host = None
     weights = torch.randn(2, V, requires_grad=True)
     plain = torch.full((2, V), -torch.inf)
     plain[0, [3, 5]], plain[1] = 0.0, 0.0
@@ -197,7 +197,7 @@ def test_logits_that_cannot_be_written_are_refused_before_it(
     tries = DeviceTries(V)
     nodes = torch.tensor([tries.add(trie_of({(3, 4), (5,)}), end_tokens=[2])]).expand(2)
     if not is_native:
-        tries._tables.host = None
+        tries._host = None
     logits = make()
     with pytest.raises(ArgumentError, match=message):
         tries.mask_(logits, nodes)
@@ -210,7 +210,7 @@ def test_tensors_of_inference_mode_and_negated_views_are_masked_too(is_native: b
     tries = DeviceTries(V)
     nodes = torch.tensor([tries.add(trie_of({(3, 4), (5,)}), end_tokens=[2])]).expand(2)
     if not is_native:
-        tries._tables.host = None
+        tries._host = None
     with torch.inference_mode():
         inferred = torch.ones(2, V)
     for logits in (inferred, torch._neg_view(torch.ones(2, V))):
