@@ -31,7 +31,6 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from token_trie import __version__
-from token_trie.errors import TokenTrieError
 from token_trie.serve.completions.requests import ChatRequest, CompletionRequest
 from token_trie.serve.completions.responses import EventStream, chat_completion, completion, in_parts, wait_gone
 from token_trie.serve.engine import Engine
@@ -48,7 +47,7 @@ from token_trie.serve.limits import (
     SameOrigin,
     parse,
     read_body,
-    refusal_of,
+    refusing,
     value_of,
 )
 from token_trie.serve.openai_decisions import DecisionRequest, decisions
@@ -320,11 +319,9 @@ class Endpoint:
         data = await read_body(request, server.limits, claim) if self._reads else None
 
         async def work() -> Response:
-            try:
+            with refusing():
                 value = None if data is None else value_of(data, server.limits, claim)
                 return await self._answer(server, request, value, claim)
-            except TokenTrieError as error:
-                raise refusal_of(error) from error
 
         working = asyncio.ensure_future(server.working.do(work()))
         gone = asyncio.ensure_future(wait_gone(request.receive))

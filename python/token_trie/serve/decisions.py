@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, StrictBool
 
 from token_trie.decisions.calibration import AloneName
 from token_trie.decisions.think import Think
-from token_trie.errors import TokenTrieError
 from token_trie.native.lifetime import attachment
 from token_trie.questions.answer import Answered
-from token_trie.questions.decide import ReadStep, answering, prior_reading
+from token_trie.questions.decide import ReadStep, answering, asked_of, prior_reading
 from token_trie.questions.options import DecideOptions, Effort, FormName
+from token_trie.questions.question import Question
 from token_trie.questions.scores import Asked, QuestionView, Reading, Scored, score_alone, written
 from token_trie.serve.engine import Engine
-from token_trie.serve.limits import Body, Place, refusal_of
+from token_trie.serve.limits import Body, Place, refusing
 from token_trie.sets.prompt import Prompt
 
 T = TypeVar("T")
@@ -34,6 +34,7 @@ class Usage:
     """Tokens reused from the prefix cache; None before the first reading."""
     answers: int = 0
     """Tokens of the answers."""
+    n_readings: int = 0
 
     @property
     def input(self) -> int:
@@ -42,85 +43,76 @@ class Usage:
 
     def count(self, scored: Scored, n_cached: int) -> None:
         """Add one reading."""
+        self.n_readings += 1
         self.read += scored.n_prompt - n_cached
         self.cached = n_cached if self.cached is None else min(self.cached, n_cached)
         self.answers += scored.n_evaluated
 
 
-async def decide(
-    engine: Engine, state: str, asked: Mapping[Place, Asked], options: DecideOptions
-) -> tuple[list[Answered[Any]], Usage]:
-    """Answer questions about a state, keyed by their place in the body.
+async def prepared(engine: Engine, options: DecideOptions, questions: Mapping[Place, Question]) -> dict[Place, Asked]:
+    """Prepare questions by their place in the body, with the calibrations that were fitted on them.
 
     Raises
     ------
     RefusedError
-        A question cannot be answered; names its place.
+        A question cannot be asked; names its place.
     """
-    reader = StateReader(engine, state, asked, options)
-    return list((await reader.answers()).values()), reader.usage
+    asked: dict[Place, Asked] = {}
+    for place, question in questions.items():
+        with refusing(place):
+            asked[place] = engine.calibrations.apply(asked_of(question, options, engine.llm), options)
+        await asyncio.sleep(0)  # lets other requests run
+    return asked
 
 
+@dataclass
 class StateReader:
-    """Reads questions about a state in the engine's batch, all at once.
+    """Reads questions about a state in the engine's batch, all at once."""
 
-    Parameters
-    ----------
-    asked : mapping of places to Asked
-    counts : bool
-        Whether the state enters the running priors.
-    """
-
-    def __init__(
-        self, engine: Engine, state: str, asked: Mapping[Place, Asked], options: DecideOptions, *, counts: bool = True
-    ) -> None:
-        self.usage = Usage()
-        self.engine, self.state, self._asked, self._options = engine, state, asked, options
-        self._counts = counts
-        self._digests: dict[tuple[Place, QuestionView], str] = {}
+    engine: Engine
+    state: str
+    asked: Mapping[Place, Asked]
+    options: DecideOptions
+    counts: bool = True
+    """Whether the state enters the running priors."""
+    usage: Usage = field(default_factory=Usage)
+    digests: dict[tuple[Place, QuestionView], str] = field(default_factory=dict)
+    """Digests of the prompts without a state."""
 
     async def answers(self) -> dict[Place, Answered[Any]]:
-        """Return the answers by place; RefusedError names the place."""
+        """Return the answers by place; RefusedError names the place of a question that cannot be answered."""
         known = attachment(self.engine.llm).known
-        asking = answering(self._asked, self._options, known, make=self.answer)
+        asking = answering(self.asked, self.options, known, make=self._answer)
         try:
             steps = next(asking)
             while True:
-                steps = asking.send(await together(map(self._read, steps)))
+                steps = asking.send(await together(map(self.read, steps)))
         except StopIteration as end:
             answers: dict[Place, Answered[Any]] = end.value
             return answers
 
-    async def _read(self, step: ReadStep) -> Any:
-        try:
-            return await self.read(step)
-        except TokenTrieError as error:
-            raise refusal_of(error, step.name) from error
-
     async def read(self, step: ReadStep) -> Any:
         """Return the scores of a step, or its line."""
-        engine, llm, options = self.engine, self.engine.llm, self._options
-        if step.kind == "line":
-            return await engine.alone(lambda: written(llm, step.reading(llm, self.state).prompt))
-        if step.kind == "prior":
-            reading = await engine.on_worker(lambda: prior_reading(llm, attachment(llm).known, step))
-            self._digests.setdefault((step.name, step.view), reading.digest)
-            key = "prior", reading.digest, options.reproducible
-            return (await engine.cached(key, lambda: _score(engine, lambda: reading, options)))[0]
-        scored, n_cached = await _score(engine, lambda: step.reading(llm, self.state), options)
-        self.usage.count(scored, n_cached)
-        return scored
+        engine, llm, options = self.engine, self.engine.llm, self.options
+        with refusing(step.name):
+            if step.kind == "line":
+                return await engine.alone(lambda: written(llm, step.reading(llm, self.state).prompt))
+            if step.kind == "prior":
+                reading = await engine.on_worker(lambda: prior_reading(llm, attachment(llm).known, step))
+                self.digests.setdefault((step.name, step.view), reading.digest)
+                key = "prior", reading.digest, options.reproducible
+                return (await engine.cached(key, lambda: _score(engine, lambda: reading, options)))[0]
+            scored, n_cached = await _score(engine, lambda: step.reading(llm, self.state), options)
+            self.usage.count(scored, n_cached)
+            return scored
 
-    def answer(self, place: Place, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
-        """Return the answer of a question, with the running prior if there is one."""
-        one, running, found = self._asked[place], self.engine.calibrations.running, None
-        try:
+    def _answer(self, place: Place, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
+        one, running, found = self.asked[place], self.engine.calibrations.running, None
+        with refusing(place):
             if running is not None:
-                digests = [self._digests.get((place, view)) for view in one.views]
-                found = running.answer(one, scored, digests, self._options, counts=self._counts)
+                digests = [self.digests.get((place, view)) for view in one.views]
+                found = running.answer(one, scored, digests, self.options, counts=self.counts)
             return one.answer(scored, priors) if found is None else found
-        except TokenTrieError as error:
-            raise refusal_of(error, place) from error
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

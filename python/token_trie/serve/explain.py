@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +12,14 @@ import numpy as np
 from token_trie.arrays import Floats
 from token_trie.decisions.bound_choices import BoundChoices, Reader
 from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Request
-from token_trie.errors import TokenTrieError
 from token_trie.llama.query import Query
 from token_trie.questions.answer import Answered
-from token_trie.questions.decide import ReadStep
+from token_trie.questions.decide import prior_steps, priors_in
 from token_trie.questions.form import FormAsked, FormView
 from token_trie.questions.scores import BoundReading, QuestionView, Reading, Scored
 from token_trie.questions.trained import TrainedView
-from token_trie.serve.decisions import StateReader
 from token_trie.serve.engine import Engine
-from token_trie.serve.limits import Limits, Place, invalid, refusal_of
+from token_trie.serve.limits import Limits, invalid, refusing
 from token_trie.serve.systemone import SystemOneRequest, answer_json, read_request
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
@@ -45,53 +42,29 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
     if len(body.questions) != 1:
         raise invalid(f"{len(body.questions)}, where one is explained at a time", ("questions",), "too_long")
     options = body.options(engine)
-    state, by_place = await read_request(body, limits, options, engine)
-    [(place, asked)], [shape] = by_place.items(), body.questions.values()
+    reader = await read_request(body, limits, options, engine)
+    [(place, asked)], [shape] = reader.asked.items(), body.questions.values()
     if isinstance(asked, FormAsked) and asked.calibrator is not None and asked.calibrator.needs_state:
         asked = asked.calibrated(options.calibrator)  # a head has no tree to show
-    reader = _TreeReader(engine, state, {place: asked}, options, counts=False)
-    try:
+    reader.asked, reader.counts = {place: asked}, False
+    first = asked.views[0]
+
+    def explore() -> tuple[Prompt, ExploreRequest]:
+        reading = first.reading(engine.llm, reader.state)
+        return reading.prompt, ExploreRequest(asked.wanting(reading))
+
+    with refusing(place):
         answer = (await reader.answers())[place]
-        tree, first = reader.tree, asked.views[0]
-        explained = await engine.on_worker(lambda: _explained(first, tree, reader.prior, answer))
+        tree = await engine.read(explore)
+        prior = priors_in({place: asked}, [await reader.read(step) for step in prior_steps({place: asked})])[place][0]
+        explained = await engine.on_worker(lambda: _explained(first, tree, prior, answer))
         return {
             "model": model,
             "answer": answer_json(shape, answer),
             "prompt": tree.prompt,
-            "readings": reader.n_readings,
+            "readings": reader.usage.n_readings,
             **explained,
         }
-    except TokenTrieError as error:
-        raise refusal_of(error, place) from error
-
-
-class _TreeReader(StateReader):
-    """Reads the first view of a question as a tree."""
-
-    tree: TextTree
-    prior: Scored | None
-    """The scores of the first view without a state."""
-    n_readings = 0
-
-    async def read(self, step: ReadStep) -> Any:
-        """Return the scores of a step."""
-        if step.kind != "state":
-            return await super().read(step)
-        self.n_readings += 1
-        if self.n_readings > 1:
-            return await super().read(step)
-
-        def explore() -> tuple[Prompt, ExploreRequest]:
-            reading = step.view.reading(self.engine.llm, self.state)
-            return reading.prompt, ExploreRequest(reading)
-
-        self.tree = await self.engine.read(explore)
-        return self.tree.scored
-
-    def answer(self, place: Place, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
-        """Return the answer of the question."""
-        self.prior = priors[0]
-        return super().answer(place, scored, priors)
 
 
 def _explained(view: QuestionView, tree: TextTree, prior: Scored | None, answer: Answered[Any]) -> dict[str, Any]:

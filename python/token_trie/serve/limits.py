@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import itertools
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import mul
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError, WrapValidator
@@ -89,41 +90,35 @@ def refusal_of(error: TokenTrieError, place: Place = ()) -> RefusedError:
     return invalid(str(error), place)
 
 
-class ErrorFormat(Protocol):
+@contextlib.contextmanager
+def refusing(place: Place = ()) -> Iterator[None]:
+    """Refuse the request, at a place of its body, for an error of this package that is raised inside."""
+    try:
+        yield
+    except TokenTrieError as error:
+        raise refusal_of(error, place) from error
+
+
+class ErrorFormat(NamedTuple):
     """Format of errors on the wire."""
 
-    schema: ClassVar[dict[str, Any]]
+    schema: dict[str, Any]
     """JSON Schema of an error."""
-
-    def render(self, refusal: RefusedError) -> tuple[int, Any]:
-        """Return the status and the body."""
-
-
-class SystemOneFormat:
-    """``{"detail": [{"loc", "msg", "type"}]}`` of bodies, else ``{"detail": {"error_type", "message"}}``."""
-
-    schema: ClassVar[dict[str, Any]] = {"type": "object", "required": ["detail"]}
-
-    def render(self, refusal: RefusedError) -> tuple[int, Any]:
-        """Return the status and the body."""
-        if refusal.faults:
-            faults = [{"loc": ["body", *f.place], "msg": f.message, "type": f.kind} for f in refusal.faults]
-            return refusal.status, {"detail": faults}
-        return refusal.status, {"detail": {"error_type": f"{refusal.kind}_error", "message": refusal.message}}
+    render: Callable[[RefusedError], tuple[int, Any]]
+    """Returns the status and the body."""
 
 
-class OpenAIFormat:
-    """``{"error": {"message", "type", "param", "code"}}``."""
+def _render_systemone(refusal: RefusedError) -> tuple[int, Any]:
+    if refusal.faults:
+        faults = [{"loc": ["body", *f.place], "msg": f.message, "type": f.kind} for f in refusal.faults]
+        return refusal.status, {"detail": faults}
+    return refusal.status, {"detail": {"error_type": f"{refusal.kind}_error", "message": refusal.message}}
 
-    schema: ClassVar[dict[str, Any]] = {"type": "object", "required": ["error"]}
 
-    def render(self, refusal: RefusedError) -> tuple[int, Any]:
-        """Return the status and the body."""
-        param = (dotted(refusal.faults[0].place) or None) if refusal.faults else None
-        status = 400 if refusal.status == 422 else refusal.status
-        return status, {
-            "error": {"message": refusal.placed, "type": f"{refusal.kind}_error", "param": param, "code": None}
-        }
+def _render_openai(refusal: RefusedError) -> tuple[int, Any]:
+    param = (dotted(refusal.faults[0].place) or None) if refusal.faults else None
+    error = {"message": refusal.placed, "type": f"{refusal.kind}_error", "param": param, "code": None}
+    return 400 if refusal.status == 422 else refusal.status, {"error": error}
 
 
 def dotted(place: Place) -> str:
@@ -131,8 +126,8 @@ def dotted(place: Place) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).lstrip(".")
 
 
-SYSTEM_ONE = SystemOneFormat()
-OPENAI = OpenAIFormat()
+SYSTEM_ONE = ErrorFormat({"type": "object", "required": ["detail"]}, _render_systemone)
+OPENAI = ErrorFormat({"type": "object", "required": ["error"]}, _render_openai)
 
 
 B = TypeVar("B", bound=BaseModel)

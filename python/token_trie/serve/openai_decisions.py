@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 
-from token_trie.errors import TokenTrieError
 from token_trie.questions.answer import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
-from token_trie.questions.decide import asked_of
 from token_trie.questions.question import Choice, Predicate, Question, Score
-from token_trie.questions.scores import Asked
-from token_trie.serve.decisions import Extras, decide, extras
+from token_trie.serve.decisions import Extras, StateReader, extras, prepared
 from token_trie.serve.engine import Engine
-from token_trie.serve.limits import Claim, Limits, Place, check_depth, count_values, invalid, refusal_of
+from token_trie.serve.limits import Claim, Limits, Place, check_depth, count_values, invalid, refusing
 
 _JSON_DEPTH, _JSON_VALUES, _JSON_BYTES = 32, 10_000, 256 << 10
 
@@ -149,16 +145,12 @@ async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model
     if len(body.questions) > limits.questions:
         raise invalid(f"{len(body.questions):,}, where {limits.questions:,} are the most", ("questions",), "too_long")
     options = body.options(engine)
-    asked: dict[Place, Asked] = {}
+    questions: dict[Place, Question] = {}
     for i, shape in enumerate(body.questions):
-        place: Place = ("questions", i)
-        try:
-            question = _question(shape, limits, place)
-            asked[place] = engine.calibrations.apply(asked_of(question, options, engine.llm), options)
-        except TokenTrieError as error:
-            raise refusal_of(error, place) from error
-        await asyncio.sleep(0)  # lets other requests run
-    answers, usage = await decide(engine, _state(body.input), asked, options)
+        with refusing(("questions", i)):
+            questions["questions", i] = _question(shape, limits, ("questions", i))
+    reader = StateReader(engine, _state(body.input), await prepared(engine, options, questions), options)
+    answers, usage = (await reader.answers()).values(), reader.usage
     return {
         "answers": [_answer_json(shape, answer) for shape, answer in zip(body.questions, answers, strict=True)],
         "model": model,

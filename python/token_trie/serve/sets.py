@@ -22,7 +22,7 @@ from token_trie.native.checks import encode_names
 from token_trie.native.core import Llama
 from token_trie.native.files import UNFINISHED, sync_folder, write_whole
 from token_trie.serve.engine import Engine
-from token_trie.serve.limits import Place, RefusedError, invalid, refusal_of
+from token_trie.serve.limits import Place, RefusedError, invalid, refusing
 from token_trie.sets.choices import Choices, read_choices
 from token_trie.sets.lru import Memory
 from token_trie.sets.trie import TokenTrie
@@ -248,10 +248,8 @@ class Sets:
         if name in self._foreign:
             raise invalid("the folder has a file of this name that is no set; move it away and restart", ("name",))
         data = json.dumps(given, ensure_ascii=False, separators=(",", ":")).encode()
-        try:
+        with refusing():
             made = await engine.on_worker(lambda: Registered.read(engine.llm, given, data))
-        except TokenTrieError as error:
-            raise refusal_of(error) from error
         async with self._changing:
             before = self._of_name.get(name)
             _require_ours(before)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictStr
 
-from token_trie.errors import TokenTrieError
 from token_trie.questions.answer import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
-from token_trie.questions.decide import asked_of
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import Choice, Predicate, Question, Score, state_text, text_of
-from token_trie.questions.scores import Asked
-from token_trie.serve.decisions import Extras, decide, extras
+from token_trie.serve.decisions import Extras, StateReader, extras, prepared
 from token_trie.serve.engine import Engine
-from token_trie.serve.limits import IN_PIECES, Claim, Limits, Place, invalid, refusal_of
+from token_trie.serve.limits import IN_PIECES, Claim, Limits, Place, invalid, refusing
 
 JsonText: TypeAlias = StrictStr | dict[str, Any] | list[Any]
 """A text, or a value whose JSON text the model gets."""
@@ -103,8 +99,8 @@ async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, mode
         The request cannot be answered; names the place.
     """
     options = body.options(engine)
-    state, asked = await read_request(body, limits, options, engine)
-    answers, usage = await decide(engine, state, asked, options)
+    reader = await read_request(body, limits, options, engine)
+    answers, usage = (await reader.answers()).values(), reader.usage
     return {
         "model": model,
         "answers": {
@@ -118,19 +114,10 @@ async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, mode
     }
 
 
-async def read_request(
-    body: SystemOneRequest, limits: Limits, options: DecideOptions, engine: Engine
-) -> tuple[str, dict[Place, Asked]]:
-    """Return the state and the prepared questions by their place; RefusedError names the place."""
-    asked: dict[Place, Asked] = {}
-    for name, question in questions_of(body, limits).items():
-        place = "questions", name
-        try:
-            asked[place] = engine.calibrations.apply(asked_of(question, options, engine.llm), options)
-        except TokenTrieError as error:
-            raise refusal_of(error, place) from error
-        await asyncio.sleep(0)  # lets other requests run
-    return state_of(body), asked
+async def read_request(body: SystemOneRequest, limits: Limits, options: DecideOptions, engine: Engine) -> StateReader:
+    """Return a reader of the questions of a request; RefusedError names the place."""
+    questions: dict[Place, Question] = {("questions", name): one for name, one in questions_of(body, limits).items()}
+    return StateReader(engine, state_of(body), await prepared(engine, options, questions), options)
 
 
 def questions_of(body: SystemOneRequest, limits: Limits) -> dict[str, Question]:
@@ -145,19 +132,15 @@ def questions_of(body: SystemOneRequest, limits: Limits) -> dict[str, Question]:
         if not name:
             raise invalid("a name is empty", place, "string_too_short")
         _check_size(shape, limits, (*place, "criteria"))
-        try:
+        with refusing(place):
             questions[name] = question_of(shape)
-        except TokenTrieError as error:
-            raise refusal_of(error, place) from error
     return questions
 
 
 def state_of(body: SystemOneRequest) -> str:
     """Return the state of a request as text; RefusedError if it is invalid."""
-    try:
+    with refusing(("state",)):
         state = state_text(body.state)
-    except TokenTrieError as error:
-        raise refusal_of(error, ("state",)) from error
     return f"{body.context}\n\n{state}" if body.context else state
 
 

@@ -97,7 +97,7 @@ def test_a_choice_is_exact_and_comes_with_its_whole_distribution(
     client: openai.OpenAI, smollm2: Any, constraint: dict[str, Any]
 ) -> None:
     alone = choose(smollm2, MESSAGES, CITIES, probabilities=True)
-    answer = ask(client, extra_body=constraint)
+    answer = ask(client, extra_body=constraint | {"x_distribution": True})
     told = answer.choices[0].model_extra["x_distribution"]
     assert text_of(answer) == told[0]["value"] == alone.value
     assert {each["value"]: each["probability"] for each in told} == pytest.approx(
@@ -231,10 +231,25 @@ def test_a_call_and_its_result_are_told_back(client: openai.OpenAI) -> None:
     assert ask(client, tools=[WEATHER], tool_choice="none").choices[0].message.tool_calls is None
 
 
-def test_a_call_is_streamed(client: openai.OpenAI) -> None:
-    *_, last = ask(client, tools=[WEATHER], tool_choice="required", stream=True)
-    (call,) = last.choices[0].delta.tool_calls
-    assert last.choices[0].finish_reason == "tool_calls"
+@pytest.mark.parametrize("tool_choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_call_is_streamed_by_parts(client: openai.OpenAI, tool_choice: Any) -> None:
+    whole = ask(client, tools=[WEATHER], tool_choice=tool_choice).choices[0].message.tool_calls[0]
+    *chunks, last = ask(client, tools=[WEATHER], tool_choice=tool_choice, stream=True)
+    first, *parts = [chunk.choices[0].delta.tool_calls[0] for chunk in chunks if chunk.choices[0].delta.tool_calls]
+    assert (first.index, first.type, first.function.name, first.function.arguments) == (0, "function", "weather", "")
+    assert first.id
+    assert len(parts) > 1
+    assert {(part.index, part.id, part.function.name) for part in parts} == {(0, None, None)}
+    assert "".join(part.function.arguments for part in parts) == whole.function.arguments
+    assert (last.choices[0].finish_reason, last.choices[0].delta.tool_calls) == ("tool_calls", None)
+
+
+def test_openais_stream_of_events_has_the_call(client: openai.OpenAI) -> None:
+    given: Any = {"model": "any", "messages": MESSAGES, "tools": [WEATHER], "tool_choice": "required"}
+    with client.chat.completions.stream(**given) as stream:
+        kinds = [event.type for event in stream]
+        call = stream.get_final_completion().choices[0].message.tool_calls[0]
+    assert "tool_calls.function.arguments.delta" in kinds
     assert json.loads(call.function.arguments)["city"] in CITIES
 
 

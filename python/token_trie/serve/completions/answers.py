@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -18,7 +19,7 @@ from token_trie.decisions.options import ChooseOptions, RecordOptions, ScoreOpti
 from token_trie.decisions.run import Bound, Prefix, Request, run
 from token_trie.decisions.score import ScoreRequest
 from token_trie.decisions.text import FreeText, TextRequest, text_of
-from token_trie.errors import GrammarError, TokenTrieError
+from token_trie.errors import GrammarError
 from token_trie.llama.text import TextOptions
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lifetime import lease
@@ -49,7 +50,7 @@ from token_trie.serve.completions.requests import (
 )
 from token_trie.serve.decisions import together
 from token_trie.serve.engine import Engine
-from token_trie.serve.limits import Place, invalid, refusal_of
+from token_trie.serve.limits import Place, invalid, refusal_of, refusing
 from token_trie.sets.prompt import Prompt, has_chat_template, tokenize_prompt
 from token_trie.sets.trie import TokenTrie
 
@@ -163,6 +164,9 @@ def _text(piece: bytes) -> str:
     return piece.decode(errors="replace")
 
 
+Part: TypeAlias = str | dict[str, Any]
+"""A piece of a text, or the delta of a chat's message."""
+OnPart: TypeAlias = Callable[[Part], object]
 OnText: TypeAlias = Callable[[str], object]
 MakePrompt: TypeAlias = Callable[[Llama], Prompt]
 
@@ -195,9 +199,9 @@ class Finished:
 
 
 class Answering(Protocol):
-    """Makes the answer number `index` of a request; `on_text` gets the text as it is generated."""
+    """Makes the answer number `index` of a request; `on_part` gets its parts as they are generated."""
 
-    async def __call__(self, engine: Engine, index: int, on_text: OnText | None) -> Finished:
+    async def __call__(self, engine: Engine, index: int, on_part: OnPart | None) -> Finished:
         """Return the answer."""
 
 
@@ -215,8 +219,9 @@ class ConstrainedPrompt:
     stops: tuple[str, ...] = ()
     """Stop strings besides those of the request."""
 
-    async def __call__(self, engine: Engine, index: int, on_text: OnText | None) -> Finished:
+    async def __call__(self, engine: Engine, index: int, on_part: OnPart | None) -> Finished:
         """Return the answer."""
+        on_text: OnText | None = on_part
         if isinstance(self.constraint, OneOf):
             return await self._choose(engine, self.constraint, index, on_text)
         if isinstance(self.constraint, BySchema):
@@ -240,7 +245,7 @@ class ConstrainedPrompt:
         if on_text is not None:
             on_text(text)
         logprobs = await self._logprobs(engine, noted[0].tokens, list(decision.tokens))
-        more = distribution_of(decision)
+        more = distribution_of(decision) if sampling.x_distribution else {}
         return Finished(text, "stop", decision.stats.n_prompt, n_cached, len(decision.tokens), logprobs, more=more)
 
     async def _fill(self, engine: Engine, of: BySchema, index: int, on_text: OnText | None) -> Finished:
@@ -287,10 +292,8 @@ class ConstrainedPrompt:
         return await logprobs_of(engine, prompt, tokens, self.n_alternatives)
 
     def _read(self, read: Callable[[], Any]) -> Any:
-        try:
+        with refusing(self.place):
             return read()
-        except TokenTrieError as error:
-            raise refusal_of(error, self.place) from error
 
 
 def record_options(sampling: GenerationRequest, index: int, on_text: OnText | None) -> RecordOptions:
@@ -413,7 +416,7 @@ class Calling:
     """Answers if the model calls no tool; None: it has to call one."""
     shape: ChatRequest
 
-    async def __call__(self, engine: Engine, index: int, on_text: OnText | None) -> Finished:
+    async def __call__(self, engine: Engine, index: int, on_part: OnPart | None) -> Finished:
         """Return the answer."""
         must = self.otherwise is None
         tokens, template = await engine.on_worker(lambda: self._prompt(engine.llm, engine.n_ctx, must=must))
@@ -425,7 +428,7 @@ class Calling:
                 stops = begins if self.otherwise.constraint == ByGrammar() else ()
                 stops = (*self.otherwise.stops, *stops)
                 asked = replace(self.otherwise, prompt=lambda _: tokens, n_alternatives=None, stops=stops)
-                finished = await asked(engine, index, on_text)
+                finished = await asked(engine, index, on_part)
                 text = finished.written
                 if text is None or text.stop_string not in begins:
                     return finished
@@ -433,10 +436,12 @@ class Calling:
             tokens, template, content = await engine.on_worker(
                 lambda: call_after_text(engine.llm, prompt, begun, template)
             )
-        options = record_options(self.shape, index, None)
+        call_id = uuid.uuid4().hex[:9]
+        on_text = None if on_part is None else call_parts(call_id, template, on_part)
+        options = record_options(self.shape, index, on_text)
         made = await engine.alone(lambda: run(engine.llm, tokens, tool_request(self.tools, options, template)))
         more = {"x_probability": made.probability, **notes_of(made.truncated, made.ignored)}
-        stats, call = made.stats, made.to_dict()
+        stats, call = made.stats, {**made.to_dict(), "id": call_id}
         assert stats is not None
         return Finished(content or "", "tool_calls", stats.n_prompt, 0, stats.n_tokens, call=call, more=more)
 
@@ -460,6 +465,23 @@ class Calling:
         return None
 
 
+def call_parts(call_id: str, template: CallTemplate, on_part: OnPart) -> OnText:
+    """Return a listener to the text of a call, which passes it on as OpenAI's deltas: the name, then the arguments."""
+    n_pieces = 0
+
+    def listen(piece: str) -> None:
+        nonlocal n_pieces
+        n_pieces += 1
+        if n_pieces == 1:
+            name = json.loads(f'"{piece.removeprefix(template.before)}"')
+            own: dict[str, Any] = {"id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
+        else:
+            own = {"function": {"arguments": piece.removeprefix(template.between if n_pieces == 2 else "")}}
+        on_part({"tool_calls": [{"index": 0, **own}]})
+
+    return listen
+
+
 def read_calling(shape: ChatRequest, turns: list[dict[str, Any]], otherwise: ConstrainedPrompt) -> Calling | None:
     """Return the tools that may be called; None if there are none. RefusedError for an unknown tool."""
     choice = shape.tool_choice
@@ -468,10 +490,8 @@ def read_calling(shape: ChatRequest, turns: list[dict[str, Any]], otherwise: Con
             raise invalid("there are no tools", ("tool_choice",))
         return None
     check_schema(shape.tools, ("tools",))
-    try:
+    with refusing(("tools",)):
         tools = read_tools(shape.tools)
-    except TokenTrieError as error:
-        raise refusal_of(error, ("tools",)) from error
     must = choice == "required"
     if isinstance(choice, Named):
         tools, must = _only(tools, {choice.function.name}), True

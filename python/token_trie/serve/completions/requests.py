@@ -14,12 +14,12 @@ from typing import Annotated, Any, BinaryIO, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
-from token_trie.errors import GrammarError, TokenTrieError
+from token_trie.errors import GrammarError
 from token_trie.native.checks import encode
 from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.lifetime import lease
 from token_trie.records.tools import for_template, read_arguments
-from token_trie.serve.limits import Body, Claim, Limits, Place, check_depth, invalid, refusal_of
+from token_trie.serve.limits import Body, Claim, Limits, Place, check_depth, invalid, refusing
 from token_trie.serve.sets import KEYS, AnySet, Sets, read_set
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template
 
@@ -187,8 +187,8 @@ class GenerationRequest(Body):
     grammar: StrictStr | None = None
     json_schema: Any = None
     token_trie: Any = None
-    x_distribution: StrictBool = True
-    """Whether to score the whole set, for each member's probability; else search only the best, which is cheaper."""
+    x_distribution: StrictBool = False
+    """Whether to score the whole set, for each member's probability; else the best is searched, which is cheaper."""
 
     @property
     def n_each(self) -> int:
@@ -534,10 +534,8 @@ def turns_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 def _call(call: Call, place: Place) -> dict[str, Any]:
     place = (*place, "function", "arguments")
-    try:
+    with refusing(place):
         arguments = read_arguments(call.function.arguments)
-    except TokenTrieError as error:
-        raise refusal_of(error, place) from None
     check_depth(arguments, Limits.depth, place)
     return {**call.model_dump(), "function": {"name": call.function.name, "arguments": arguments}}
 

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
@@ -21,6 +21,7 @@ from token_trie.serve.completions.answers import (
     Answering,
     ConstrainedPrompt,
     Finished,
+    Part,
     as_chat,
     as_completion,
     read_calling,
@@ -44,94 +45,47 @@ from token_trie.sets.prompt import Filled, Prompt, has_chat_template
 
 
 @dataclass
-class Chat:
-    """``/v1/chat/completions``."""
+class Wire:
+    """Responses of a chat or a completion, whole or in chunks."""
 
     model: str
+    is_chat: bool
     n_each: int = 1
-    id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
-    created: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        self._id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{uuid.uuid4().hex}"
+        self._created = int(time.time())
 
     def whole(self, answers: Sequence[Finished]) -> dict[str, Any]:
         """Return the response."""
-        choices = [self._choice(i, answer) for i, answer in enumerate(answers)]
+        choices = []
+        for i, answer in enumerate(answers):
+            told: dict[str, Any] = {"text": answer.text}
+            if self.is_chat:
+                called = {} if answer.call is None else {"content": answer.text or None, "tool_calls": [answer.call]}
+                told = {"message": {"role": "assistant", "content": answer.text, "refusal": None, **called}}
+            choices.append({"index": i, **told, **self._end(answer)})
         return {**self._head("chat.completion"), "choices": choices, "usage": usage_of(answers, self.n_each)}
 
-    def begin(self, index: int) -> dict[str, Any]:
-        """Return an answer's first chunk."""
-        return self._chunk(index, {"role": "assistant", "content": ""})
-
-    def text(self, index: int, text: str) -> dict[str, Any]:
-        """Return the chunk of a piece of text."""
-        return self._chunk(index, {"content": text})
-
-    def end(self, index: int, answer: Finished) -> dict[str, Any]:
-        """Return an answer's last chunk."""
-        delta = {} if answer.call is None else {"tool_calls": [{"index": 0, **answer.call}]}
-        return self._chunk(index, delta, answer)
+    def part(self, index: int, part: Part, answer: Finished | None = None) -> dict[str, Any]:
+        """Return a chunk; the last one has the answer."""
+        delta = {"content": part} if part and isinstance(part, str) else part or {}
+        told = {"delta": delta} if self.is_chat else {"text": part}
+        end = {"logprobs": None, "finish_reason": None} if answer is None else self._end(answer)
+        return {**self._head("chat.completion.chunk"), "choices": [{"index": index, **told, **end}]}
 
     def usage(self, answers: Sequence[Finished]) -> dict[str, Any]:
         """Return the chunk with the usage."""
-        usage = usage_of(answers, self.n_each)
-        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage}
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(answers, self.n_each)}
 
     def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
-
-    def _choice(self, index: int, answer: Finished) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
-        if answer.call is not None:
-            message |= {"content": answer.text or None, "tool_calls": [answer.call]}
-        return {"index": index, "message": message, **self._end(answer)}
-
-    def _chunk(self, index: int, delta: dict[str, Any], answer: Finished | None = None) -> dict[str, Any]:
-        end = {"logprobs": None, "finish_reason": None} if answer is None else self._end(answer)
-        return {**self._head("chat.completion.chunk"), "choices": [{"index": index, "delta": delta, **end}]}
+        kind = kind if self.is_chat else "text_completion"
+        return {"id": self._id, "object": kind, "created": self._created, "model": self.model}
 
     def _end(self, answer: Finished) -> dict[str, Any]:
-        logprobs = None if answer.logprobs is None else as_chat(answer.logprobs)
+        found = answer.logprobs
+        logprobs = None if found is None else as_chat(found) if self.is_chat else as_completion(found)
         return {"logprobs": logprobs, "finish_reason": answer.why, **answer.more}
-
-
-@dataclass
-class Completion:
-    """``/v1/completions``."""
-
-    model: str
-    n_each: int = 1
-    id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    def whole(self, answers: Sequence[Finished]) -> dict[str, Any]:
-        """Return the response."""
-        choices = [self._choice(i, answer.text, answer) for i, answer in enumerate(answers)]
-        return {**self._head(), "choices": choices, "usage": usage_of(answers, self.n_each)}
-
-    def begin(self, index: int) -> dict[str, Any] | None:
-        """Return None: an answer begins with its text."""
-        return None
-
-    def text(self, index: int, text: str) -> dict[str, Any]:
-        """Return the chunk of a piece of text."""
-        return {**self._head(), "choices": [self._choice(index, text)]}
-
-    def end(self, index: int, answer: Finished) -> dict[str, Any]:
-        """Return an answer's last chunk."""
-        return {**self._head(), "choices": [self._choice(index, "", answer)]}
-
-    def usage(self, answers: Sequence[Finished]) -> dict[str, Any]:
-        """Return the chunk with the usage."""
-        return {**self._head(), "choices": [], "usage": usage_of(answers, self.n_each)}
-
-    def _head(self) -> dict[str, Any]:
-        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
-
-    def _choice(self, index: int, text: str, answer: Finished | None = None) -> dict[str, Any]:
-        end: dict[str, Any] = {"logprobs": None, "finish_reason": None}
-        if answer is not None:
-            logprobs = None if answer.logprobs is None else as_completion(answer.logprobs)
-            end = {"logprobs": logprobs, "finish_reason": answer.why, **answer.more}
-        return {"index": index, "text": text, **end}
 
 
 def usage_of(answers: Sequence[Finished], n_each: int) -> dict[str, Any]:
@@ -251,7 +205,7 @@ async def chat_completion(engine: Engine, shape: ChatRequest, sets: Sets, limits
     stops = () if constraint != ByGrammar() or has_chat_template(engine.llm) else PLAIN_STOPS
     asked = ConstrainedPrompt(lambda llm: prompt_of(llm, turns), constraint, place, shape, shape.n_alternatives, stops)
     answering: Answering = read_calling(shape, turns, asked) or asked
-    return await _answer(engine, [answering], shape, Chat(model, shape.n_each))
+    return await _answer(engine, [answering], shape, Wire(model, is_chat=True, n_each=shape.n_each))
 
 
 async def completion(engine: Engine, shape: CompletionRequest, sets: Sets, limits: Limits, model: str) -> Any:
@@ -265,10 +219,11 @@ async def completion(engine: Engine, shape: CompletionRequest, sets: Sets, limit
 
         return ConstrainedPrompt(prompt, constraint, place, shape, shape.logprobs)
 
-    return await _answer(engine, [asked(given) for given in shape.prompts], shape, Completion(model, shape.n_each))
+    wire = Wire(model, is_chat=False, n_each=shape.n_each)
+    return await _answer(engine, [asked(given) for given in shape.prompts], shape, wire)
 
 
-async def _answer(engine: Engine, asked: Sequence[Answering], shape: GenerationRequest, wire: Chat | Completion) -> Any:
+async def _answer(engine: Engine, asked: Sequence[Answering], shape: GenerationRequest, wire: Wire) -> Any:
     every = [one for one in asked for _ in range(shape.n_each)]
     if not shape.stream:
         return wire.whole(await together(one(engine, i, None) for i, one in enumerate(every)))
@@ -286,10 +241,10 @@ async def _answer(engine: Engine, asked: Sequence[Answering], shape: GenerationR
 class _Generation:
     """The answers of a stream while they are generated."""
 
-    def __init__(self, engine: Engine, asked: Sequence[Answering], wire: Chat | Completion) -> None:
-        self._queue: asyncio.Queue[tuple[int, str | Finished | RefusedError]] = asyncio.Queue()
+    def __init__(self, engine: Engine, asked: Sequence[Answering], wire: Wire) -> None:
+        self._queue: asyncio.Queue[tuple[int, Part | Finished | RefusedError]] = asyncio.Queue()
         self._wire = wire
-        self._first: list[tuple[int, str | Finished | RefusedError]] = []
+        self._first: list[tuple[int, Part | Finished | RefusedError]] = []
         self._tasks = [asyncio.ensure_future(self._answer(engine, i, one)) for i, one in enumerate(asked)]
 
     async def begin(self) -> None:
@@ -303,19 +258,18 @@ class _Generation:
         """Yield the events."""
         answers: dict[int, Finished] = {}
         try:
-            for i in range(len(self._tasks)):
-                if (chunk := self._wire.begin(i)) is not None:
-                    yield event(chunk)
+            for i in range(len(self._tasks) if self._wire.is_chat else 0):
+                yield event(self._wire.part(i, {"role": "assistant", "content": ""}))
             while len(answers) < len(self._tasks):
                 index, found = self._first.pop() if self._first else await self._queue.get()
                 if isinstance(found, RefusedError):
                     yield _error_event(found)
                     return
-                if isinstance(found, str):
-                    yield event(self._wire.text(index, found))
-                else:
+                if isinstance(found, Finished):
                     answers[index] = found
-                    yield event(self._wire.end(index, found))
+                    yield event(self._wire.part(index, "", found))
+                else:
+                    yield event(self._wire.part(index, found))
             if with_usage:
                 yield event(self._wire.usage([answers[i] for i in sorted(answers)]))
             yield DONE
