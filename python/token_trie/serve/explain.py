@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
     [(place, asked)], [shape] = reader.asked.items(), body.questions.values()
     if isinstance(asked, FormAsked) and asked.calibrator is not None and asked.calibrator.needs_state:
         asked = asked.calibrated(options.calibrator)  # a head has no tree to show
-    reader.asked, reader.counts = {place: asked}, False
+    reader = replace(reader, asked={place: asked}, counts=False)
     first = asked.views[0]
 
     def explore() -> tuple[Prompt, ExploreRequest]:
