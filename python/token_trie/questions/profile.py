@@ -20,6 +20,7 @@ from token_trie.questions.question import Choice, Predicate, Question
 from token_trie.sets.prompt import has_chat_template
 
 MEASURED = "measured"
+_FORMAT, _VERSION = "token-trie profile", 1
 _MAX_LISTED = 4000
 """Characters of options up to which a profile lists them."""
 
@@ -125,7 +126,8 @@ def keep_profile(llm: Llama, profile: Profile) -> Path:
     """
     path = _path(llm)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(asdict(profile), indent=1).encode())
+    stored = {"format": _FORMAT, "version": _VERSION, **asdict(profile)}
+    write_whole(path, json.dumps(stored, indent=1).encode())
     attachment(llm).known["profile"] = profile
     return path
 
@@ -149,6 +151,8 @@ def _measured(llm: Llama) -> Profile | None:
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{_folder()}: {error}; measure again with token-trie doctor --profile") from error
     try:
+        if (read["format"], read["version"]) != (_FORMAT, _VERSION):
+            raise ArgumentError(f"no {_FORMAT} of version {_VERSION}")
         forms = {kind: tuple(Form(**form) for form in read[kind]) for kind in ("choice", "predicate", "score")}
         if not all(forms.values()):
             raise ArgumentError("no forms")

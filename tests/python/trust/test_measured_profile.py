@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from token_trie import ArgumentError, Choice, decide
+from token_trie import ArgumentError, Choice, Form, decide
 from token_trie.native.lifetime import attachment
 from token_trie.questions.form import lists_options
 from token_trie.questions.options import FORMS
@@ -42,8 +42,29 @@ def test_a_kept_profile_is_found_for_its_model_alone(own_cache: Any, smollm2: An
     assert profile_of(smollm2) is PROFILES["plain"]
 
 
+FILE = """{"format": "token-trie profile", "version": 1, "name": "measured",
+ "choice": [{"template": "{{ state }}\\n{{ instructions }}", "reads": "names", "chat": true, "absent": "N/A",
+  "temperature": 1.0, "negation": null, "prior": false, "weight": 2.0}],
+ "predicate": [{"template": "{{ state }}\\n{{ instructions }}"}], "score": [{"template": "{{ state }}"}]}"""
+
+
+def test_a_file_that_an_earlier_release_wrote_opens(own_cache: Any) -> None:
+    keep_profile(own_cache, PROFILES["plain"]).write_text(FILE)
+    attachment(own_cache).known.pop("profile")
+    template = "{{ state }}\n{{ instructions }}"
+    choice = Form(template, reads="names", chat=True, prior=False, weight=2.0)
+    assert profile_of(own_cache) == Profile("measured", (choice,), (Form(template),), (Form("{{ state }}"),))
+
+
 @pytest.mark.parametrize(
-    "damage", ["{", "{}", '{"choice": [], "predicate": [], "score": []}', '{"choice": [{"a": 1}]}']
+    "damage",
+    [
+        "{",
+        "{}",
+        '{"format": "token-trie profile", "version": 2, "choice": [], "predicate": [], "score": []}',
+        '{"format": "token-trie profile", "version": 1, "choice": [], "predicate": [], "score": []}',
+        '{"format": "token-trie profile", "version": 1, "choice": [{"a": 1}]}',
+    ],
 )
 def test_a_damaged_profile_is_an_error_that_names_its_file(own_cache: Any, damage: str) -> None:
     path = keep_profile(own_cache, PROFILES["plain"])
