@@ -38,7 +38,7 @@ _NO_CALIBRATIONS = Calibrations()
 _N_WORKERS = 4
 _MAX_CACHED = 4096
 # Rows of long prompts in a pass while short ones arrive: few, so that these need not wait long.
-_CHUNK_ROWS = 64
+CHUNK_ROWS = 64
 # Time of one call for passes; short (one pass) while a client streams a text.
 _WAIT_MS, _PASS_MS = 20, 1
 
@@ -84,7 +84,7 @@ class Engine:
             llm.context_params.flash_attn_type,
             llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
         )
-        self._batch = Batch(llm, n_parallel, n_ctx, _CHUNK_ROWS) if can_share(llm) and not reproducible else None
+        self._batch = Batch(llm, n_parallel, n_ctx, CHUNK_ROWS) if can_share(llm) and not reproducible else None
         llm.context_params.flash_attn_type = given
         self._workers = ThreadPoolExecutor(_N_WORKERS, "token-trie serve")
         self._turn = asyncio.Lock()  # guards the Llama's own stream

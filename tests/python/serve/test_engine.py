@@ -1,0 +1,156 @@
+"""The batch of all clients: who waits for whom, and what is left of requests that were cancelled."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import llama_cpp
+import pytest
+from serving import Serving
+from token_trie import TokenTrie
+from token_trie.llama.batch import Batch
+from token_trie.llama.query import Query
+from token_trie.serve.engine import CHUNK_ROWS
+
+N_REQUESTS = int(os.environ.get("MIXED_REQUESTS", "60"))
+SEED = int(os.environ.get("MIXED_SEED", "0"))
+N_CTX = 8192
+ENDLESS = 'root ::= "a" root'
+WORDS = [" Paris", " Rome", " Oslo", " Bern"]
+
+
+@pytest.fixture(scope="module")
+def batch(model_paths: dict[str, Path]) -> Iterator[Batch]:
+    llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=N_CTX, verbose=False)
+    made = Batch(llm, 0, N_CTX, CHUNK_ROWS)
+    yield made
+    made.close()
+    llm.close()
+
+
+class Passes:
+    """Counts the passes of a batch: a text under way gets one token in each."""
+
+    def __init__(self, batch: Batch, n_vocab: int) -> None:
+        self.batch, self._n_vocab = batch, n_vocab
+        self._ticket = batch.submit([1, 2, 3], Query("text", max_tokens=400, gbnf=ENDLESS))
+        self.run(1)
+
+    @property
+    def n(self) -> int:
+        return len(self.batch.text(self._ticket, 0))
+
+    def run(self, n: int) -> None:
+        """Run at least so many passes."""
+        until = self.n + n
+        while self.n < until:
+            assert self.batch.next(1) is None
+
+    def until_answered(self, ticket: int) -> int:
+        """Return the number of passes until a ticket has its answer."""
+        begun = self.n
+        while (answer := self.batch.next(1)) is None:
+            pass
+        assert answer.ticket == ticket
+        assert answer.error is None
+        return self.n - begun
+
+    def close(self) -> None:
+        self.batch.withdraw(self._ticket)
+        while self.batch.next(1) is not None:
+            pass
+
+
+def test_a_short_question_beside_eight_heavy_clients_waits_for_few_passes(batch: Batch, tiny: Any) -> None:
+    words = TokenTrie.from_choices(tiny, WORDS)
+    rng = random.Random(1)
+
+    def question() -> int:
+        return batch.submit(tiny.tokenize(b"Which city? ", add_bos=True), Query("scores", words))
+
+    passes = Passes(batch, tiny.n_vocab())
+    try:
+        alone = passes.until_answered(question())
+        heavy = [
+            batch.submit([rng.randrange(200, 390) for _ in range(n)], Query("text", max_tokens=200, gbnf=ENDLESS))
+            for n in [1500] * 4 + [20, 30, 40, 50]
+        ]
+        beside = []
+        for _ in range(12):
+            passes.run(3)
+            beside.append(passes.until_answered(question()))
+        assert max(beside) <= alone + 1, (alone, beside)
+        for ticket in heavy:
+            batch.withdraw(ticket)
+    finally:
+        passes.close()
+
+
+RECORD = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Rome"]}, "n": {"type": "integer"}, "note": {"type": "string"}},
+    "required": ["city", "n", "note"],
+}
+TOOL = {"type": "function", "function": {"name": "note", "parameters": RECORD}}
+QUESTION = {"type": "choice", "instructions": "Where?", "criteria": {"a": "a city", "b": "a village"}}
+
+
+def mixed(rng: random.Random, i: int) -> tuple[str, dict[str, Any]]:
+    """Return path and body of a request of any kind."""
+    text, stream = f"Case {i} " * rng.choice([1, 1, 20]), rng.random() < 0.5
+    of_prompt: list[dict[str, Any]] = [
+        {"guided_json": RECORD},
+        {"guided_choice": ["Paris", "Rome", "Oslo"], "x_distribution": rng.random() < 0.5},
+        {"grammar": "root ::= [a-z]+ root"},
+        {},
+    ]
+    chat = {"messages": [{"role": "user", "content": text}], "stream": stream, "max_tokens": 40}
+    return rng.choice(
+        [
+            *(("/v1/completions", {"prompt": text, "max_tokens": 40, "stream": stream, **one}) for one in of_prompt),
+            ("/v1/chat/completions", {**chat, "tools": [TOOL], "tool_choice": "required"}),
+            ("/v1/chat/completions", {**chat, "tools": [TOOL]}),
+            ("/v1/systemone", {"state": text, "questions": {"q": QUESTION}}),
+            ("/v1/x_explain", {"state": text, "questions": {"q": QUESTION}}),
+        ]
+    )
+
+
+def send_and_leave(serving: Serving, i: int) -> None:
+    """Send a request, or half of it, and close the connection at some time; one of three stays for the answer."""
+    rng = random.Random(f"{SEED} {i}")
+    path, body = mixed(rng, i)
+    data = json.dumps(body).encode()
+    if i % 3 == 0:
+        reply = httpx.post(serving.url + path, content=data, headers={"content-type": "application/json"}, timeout=60)
+        assert reply.status_code == 200, (body, reply.text)
+        assert "error" not in reply.text, (body, reply.text)
+        return
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+    n_sent = rng.choice([len(data) // 2, len(data), len(data), len(data)])
+    with serving.connected(head.encode() + data[:n_sent]) as connection:
+        time.sleep(rng.choice([0, 0.002, 0.01, 0.03, 0.1]))
+        if rng.random() < 0.5 and n_sent == len(data):
+            connection.recv(200)
+
+
+def test_requests_whose_clients_leave_hold_no_slot_and_no_cell(model_paths: dict[str, Path]) -> None:
+    with Serving(model_paths["tiny"], "--n-ctx", "2048", "--time-limit", "30") as serving:
+        with ThreadPoolExecutor(16) as clients:
+            list(clients.map(lambda i: send_and_leave(serving, i), range(N_REQUESTS)))
+        until = time.monotonic() + 5
+        while "token_trie_requests_under_way 0.0" not in httpx.get(f"{serving.url}/metrics", timeout=60).text:
+            assert time.monotonic() < until, "a slot is held"
+            time.sleep(0.02)
+        whole = {"prompt": [200] * 1750, "max_tokens": 40, "grammar": ENDLESS}
+        reply = httpx.post(f"{serving.url}/v1/completions", json=whole, timeout=60).json()
+        assert reply["usage"]["completion_tokens"] == 40, "all cells are free again"
+    assert "Traceback" not in serving.told
