@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 
 import token_trie
-from token_trie.cli import choose, decide, demo, devices, doctor, evaluate, explain, label, run_batch, serve, sets
+from token_trie.cli import (
+    choose,
+    decide,
+    demo,
+    devices,
+    doctor,
+    evaluate,
+    explain,
+    extract,
+    label,
+    run_batch,
+    serve,
+    sets,
+)
 from token_trie.cli.options import app, epilog, status
 from token_trie.errors import TokenTrieError
 from token_trie.native.core import _core, llama_cpp
@@ -27,6 +40,7 @@ __all__ = [
     "doctor",
     "evaluate",
     "explain",
+    "extract",
     "label",
     "main",
     "run_batch",

@@ -24,11 +24,10 @@ from token_trie.native.llama_facts import context_of, model_of
 from token_trie.questions.decide import decide
 from token_trie.questions.options import FormName
 from token_trie.questions.profile import keep_profile, profile_of
-from token_trie.questions.question import Choice
 from token_trie.questions.trained import LETTERS, single_tokens, trained_of
 from token_trie.sets.prompt import has_chat_template, tokenize_prompt
 from token_trie.show.trie import plain
-from token_trie.trust.profile import measure_profile
+from token_trie.trust.profile import KNOWN, measure_profile
 
 
 class Finding(NamedTuple):
@@ -56,17 +55,8 @@ _TEMPLATE = "tokenizer.chat_template"
 # Linux's names of processor features that llama.cpp uses, and llama.cpp's where they differ by more than case.
 _FLAGS = "avx, avx_vnni, avx2, f16c, fma, avx512f, avx512_vnni, avx512_bf16, amx_int8, asimd, asimddp, i8mm, sve"
 _OTHER_NAMES = {"avx512f": "AVX512", "asimd": "NEON", "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8"}
-# State, question, options; the first option is right.
-_KNOWN = [
-    ("My card was charged twice for one order.", "What is it about?", "A payment", "A password", "A delivery"),
-    ("The film was a waste of time. I want my money back.", "What did the writer think?", "It was bad", "It was good"),
-    ("Der Zug kommt heute eine Stunde später.", "Which language is this?", "German", "English", "Spanish"),
-    ("The oven is burning! Call the firefighters!", "What happened?", "A fire", "A flood", "A theft"),
-    ("It has been raining all day.", "What is the weather like?", "It is wet", "It is dry"),
-    ("Set an alarm for seven tomorrow.", "What is to be done?", "Set an alarm", "Play some music", "Send a message"),
-    ("I cannot log in with my password.", "What is it about?", "A password", "A payment", "A delivery"),
-    ("The parcel has not arrived yet.", "What is it about?", "A delivery", "A password", "A payment"),
-]
+_KNOWN = [(question, state, gold) for question, rows in KNOWN[:4] for state, gold in rows[:2]]
+"""Questions with known answers: each with a state and the position of the answer."""
 
 
 def _model(llm: Llama) -> Finding:
@@ -150,14 +140,27 @@ def _context(llm: Llama) -> Finding:
     return Finding(f"trained with {n:,} tokens", "long states do not fit" if n < _MIN_TRAINED_TOKENS else None)
 
 
-def _decisions(llm: Llama) -> Finding:
+def _trained(llm: Llama) -> tuple[str | None, str | None]:
+    """Return how the model was trained for questions, and why it cannot be asked so."""
     try:
         trained = trained_of(llm)
     except TokenTrieError as error:
-        return Finding("the file says that it was trained for them", str(error))
-    if trained is None:
+        return None, str(error)
+    return (None if trained is None else trained.kind), None
+
+
+def _form(llm: Llama) -> FormName | None:
+    """Return the form of questions; None for the default."""
+    return "unlisted" if _trained(llm)[1] else None
+
+
+def _decisions(llm: Llama) -> Finding:
+    kind, why = _trained(llm)
+    if why is not None:
+        return Finding("the file says that it was trained for them", why)
+    if kind is None:
         return Finding("not trained for them: questions are put by a form, unlisted by default")
-    return Finding(f"trained for them, as {trained.kind}: questions are put as the file says")
+    return Finding(f"trained for them, as {kind}: questions are put as the file says")
 
 
 def _versions(llm: Llama) -> Finding:
@@ -237,16 +240,16 @@ def _waiting(llm: Llama) -> Finding | None:
 
 def _questions(llm: Llama) -> Finding:
     """Ask the known questions, by letters too if the model was not trained for questions."""
-    forms: dict[FormName | None, str] = {_default_form(llm): ""}
-    if not _is_trained(llm):
-        forms = {_default_form(llm): f" by its profile, {profile_of(llm).name}", "letters": " by letters"}
+    own = _form(llm)
+    forms: dict[FormName | None, str] = {own: ""}
+    if _trained(llm)[0] is None:
+        forms = {own: f" by its profile, {profile_of(llm).name}", "letters": " by letters"}
     n, rights, texts = len(_KNOWN), list[int](), list[str]()
     for form, by in forms.items():
         n_right, masses = 0, []
-        for i, (state, question, *options) in enumerate(_KNOWN):
-            turn = i % len(options)
-            answer = decide(llm, state, Choice(question, options[turn:] + options[:turn]), form=form)
-            n_right += answer.value == options[0]
+        for question, state, gold in _KNOWN:
+            answer = decide(llm, state, question, form=form)
+            n_right += list(answer.probabilities).index(answer.value) == gold
             masses.append(answer.mass or 0.0)
         rights.append(n_right)
         texts.append(f"{n_right} of {n} right{by}, mass {median(masses):.2g}")
@@ -257,33 +260,15 @@ def _questions(llm: Llama) -> Finding:
     return Finding("; ".join(texts), fair)
 
 
-def _is_trained(llm: Llama) -> bool:
-    """Whether the model was trained for questions, in a format that is supported."""
-    try:
-        return trained_of(llm) is not None
-    except TokenTrieError:
-        return False
-
-
-def _default_form(llm: Llama) -> FormName | None:
-    """Return the form of questions; None for the default."""
-    try:
-        trained_of(llm)
-    except TokenTrieError:
-        return "unlisted"
-    return None
-
-
 def _speed(llm: Llama) -> Finding:
     """Time a decision about a new state with a known question."""
     room = min(_N_TIMED, llama_cpp.llama_model_n_ctx_train(model_of(llm).model) // 2, llm.n_ctx() // 2)
-    states = (f"Ticket {i}: {_KNOWN[i % len(_KNOWN)][0]}\n" for i in range(1, room))
+    states = (f"Ticket {i}: {_KNOWN[i % len(_KNOWN)][1]}\n" for i in range(1, room))
     state = ""
     while len(llm.tokenize(state.encode(), add_bos=False)) < room:
         state += next(states)
-    _, question, *options = _KNOWN[0]
     begun = perf_counter()
-    answer = decide(llm, state, Choice(question, options), form=_default_form(llm))
+    answer = decide(llm, state, _KNOWN[0][0], form=_form(llm))
     seconds = perf_counter() - begun
     text = f"{1000 * seconds:,.0f} ms for a question about {answer.stats.n_prompt:,} tokens that were not read before"
     return Finding(text, "a smaller model or quantization, or a GPU" if seconds > _MAX_S else None)
@@ -354,7 +339,7 @@ def _examine(llm: Llama) -> dict[str, Finding]:
 
 def _profile(llm: Llama, *, as_json: bool) -> None:
     """Measure the model's profile, keep it and show it."""
-    if _is_trained(llm):
+    if _trained(llm)[0] is not None:
         raise ArgumentError("--profile: the model was trained to decide, and is asked as it was trained")
     with status.status("measuring") as shown:
         profile, trials = measure_profile(llm, lambda form: shown.update(f"measuring {form}"))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from token_trie.cli.label import CalibrationOptions, LabellerOptions, RowLabeller
+from token_trie.cli.label import CalibrationOptions, LabellerOptions, RowLabeller, read_gold
 from token_trie.cli.options import (
     ChoiceOptions,
     InputFormatOption,
@@ -25,7 +25,7 @@ from token_trie.cli.options import (
 )
 from token_trie.cli.tables import Table, TableRow, format_of, open_table
 from token_trie.decisions.calibration import NAMED
-from token_trie.decisions.gold import Labels, is_nothing
+from token_trie.decisions.gold import Labels
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama
@@ -101,8 +101,6 @@ def evaluate(
         raise ArgumentError("--cache and --no-cache: use only one of them")
     with closing(open_table(table, format_of(table, input_format, "--input-format"))) as opened:
         labeller = asked.labeller(opened, choices, gold, calibrating=CalibrationOptions())
-        if labeller.template is not None and gold in labeller.template.columns:
-            raise ArgumentError(f"--gold: column {gold!r} must not be in the prompt")
         rows = _Rows(opened, labeller, gold, on_error)
     place = None if no_cache else cache or users_cache() / "readings"
     llm = model.load(4096)
@@ -164,19 +162,10 @@ class _Rows:
     """The rows of a table that have labels."""
 
     def __init__(self, table: Table, labeller: RowLabeller, gold: str, on_error: OnError) -> None:
-        if table.columns is not None and gold not in table.columns:
-            raise ArgumentError(
-                f"{table.name}: no column {gold!r}, which --gold names; the columns are {', '.join(table.columns)}"
-            )
         self._labeller = labeller
-        self._gold = gold
         self._on_error = on_error
-        self._labels = Labels(labeller.choices, labeller.choices)
-        self._rows: list[tuple[TableRow, Any, str, str]] = []
-        self._problems: list[str] = []
-        self._n_empty = 0
-        for row in table.rows():
-            self._take(row)
+        labels = Labels(labeller.choices, labeller.choices)
+        self._rows, self._problems, self._n_empty = read_gold(table, gold, labeller, labels)
         if self._problems and on_error == "stop":
             more = len(self._problems) - 1
             others = f"; so {'is' if more == 1 else 'are'} {more:,} more" if more else ""
@@ -193,10 +182,10 @@ class _Rows:
             try:
                 found = evaluate_(
                     llm,
-                    [prompt for _, prompt, _, _ in self._rows],
-                    [label for _, _, label, _ in self._rows],
+                    [one.asked for one in self._rows],
+                    [one.label for one in self._rows],
                     self._labeller.asked,
-                    texts=[text for _, _, _, text in self._rows],
+                    texts=[self._text(one.row) for one in self._rows],
                     progress=True,
                     **options,
                     **options_of_rows,
@@ -205,7 +194,7 @@ class _Rows:
                 placed = re.match(r"(?:prompts|states)\[(\d+)\]: ", str(error))
                 if placed is None:
                     raise
-                row = self._rows[int(placed[1])][0]
+                row = self._rows[int(placed[1])].row
                 problem = f"{row.where}: {str(error)[placed.end() :]}"
                 if self._on_error == "stop":
                     raise type(error)(f"{problem} (--on-error skip leaves such rows out)") from error
@@ -213,7 +202,7 @@ class _Rows:
                 self._problems.append(problem)
                 del self._rows[int(placed[1])]
             else:
-                return replace(found, numbers=tuple(row.number for row, _, _, _ in self._rows))
+                return replace(found, numbers=tuple(one.row.number for one in self._rows))
 
     def summarize(self) -> None:
         """Print how many rows were left out."""
@@ -222,20 +211,5 @@ class _Rows:
         if self._problems:
             say(f"{len(self._problems):,} rows of no use are left out")
 
-    def _take(self, row: TableRow) -> None:
-        try:
-            if row.bad is not None:
-                raise ArgumentError(row.bad)
-            if self._gold not in row.values:
-                raise ArgumentError(f"no column {self._gold!r}, which --gold names")
-            if is_nothing(row.values[self._gold]):
-                self._n_empty += 1
-                return
-            label = text_of(row.values[self._gold])
-            if self._labels.position(label) is None:
-                raise ArgumentError(f"{self._gold}: {self._labels.refusal(label)}")
-            asked = self._labeller.ask(row.values)
-            text = " ".join(map(text_of, self._labeller.columns_read(row.values).values()))
-            self._rows.append((row, asked, label, text))
-        except ArgumentError as error:
-            self._problems.append(f"{row.where}: {error}")
+    def _text(self, row: TableRow) -> str:
+        return " ".join(map(text_of, self._labeller.columns_read(row.values).values()))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
-from abc import ABC, abstractmethod
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,30 +15,25 @@ import typer
 from rich.table import Table as Drawn
 
 from token_trie.cli.options import (
-    ChatOption,
     ChoiceOptions,
-    InputFormatOption,
     LeafEndOption,
     ModelOptions,
-    OnError,
-    TableArgument,
+    RowPrompt,
     as_prompt,
     command,
-    read,
+    require_one_standard_input,
     say,
     status,
 )
-from token_trie.cli.resume import ResultTable, digest
-from token_trie.cli.tables import Format, Table, TableRow, format_of, open_table
+from token_trie.cli.rows import RowJob, RowsOptions, digest, run_job
+from token_trie.cli.tables import Table, TableRow, format_of, open_table
 from token_trie.decisions.calibration import NAMED, over_rows
-from token_trie.decisions.decision import Decision
-from token_trie.decisions.gold import is_nothing
+from token_trie.decisions.decision import LOW_MASS, Decision
+from token_trie.decisions.gold import Labels, is_nothing
 from token_trie.decisions.many import choose_many
 from token_trie.decisions.options import MAX_SCORED
-from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
-from token_trie.native.loaded import digest_of_model
-from token_trie.progress import Progress
 from token_trie.questions.answer import ChoiceAnswer
 from token_trie.questions.decide import decide_many, read_questions
 from token_trie.questions.examples import Examples
@@ -108,10 +101,6 @@ class CalibrationOptions:
             return None
         return self.given.gate(self.target_accuracy)
 
-    def review(self, probability: float) -> list[float]:
-        """Return the values of the column review, if there is one: 1 means review by a person."""
-        return [] if self.gate is None else [float(not self.gate.decides(probability))]
-
     @property
     def marks(self) -> list[Any]:
         """Parts of the run's digest."""
@@ -119,26 +108,13 @@ class CalibrationOptions:
         return [given, None if self.gate is None else self.gate.threshold]
 
 
-class Labelled(NamedTuple):
-    """Result of a row."""
-
-    answer: str
-    figures: list[float]
-    is_unfit: bool = False
-    """Whether none of the choices seems to fit."""
-
-
-class RowLabeller(ABC):
+class RowLabeller(RowJob):
     """Labels rows.
 
     Attributes
     ----------
     choices : list of str
         The labels.
-    columns : list of str
-        The columns that are added; the first is the label.
-    set, options : list
-        What labels depend on besides the model, for the run's digest: the choices, and all other options.
     asked, row_options
         The choices or the question, and the options of rows, for evaluation and fitting.
     template : Template or None
@@ -148,26 +124,40 @@ class RowLabeller(ABC):
     """
 
     choices: list[str]
-    columns: list[str]
-    set: list[Any]
-    options: list[Any]
     asked: Any
     row_options: RowOptions
     template: Template | None
     empty: Prompt | None = None
 
-    def __init__(self, calibrating: CalibrationOptions, figures: list[str], template: Template | None) -> None:
-        review = [] if calibrating.gate is None else ["review"]
-        self.columns = [*figures, *review]
+    doing = "labelling"
+
+    def __init__(
+        self,
+        calibrating: CalibrationOptions,
+        columns: list[str],
+        template: Template | None,
+        choices: list[str],
+        probabilities: bool,
+        marks: dict[str, list[Any]],
+    ) -> None:
+        figures = [*columns[1:], *([] if calibrating.gate is None else ["review"])]
+        figures += [f"p_{text}" for text in choices if probabilities]
+        self.columns = {columns[0]: "string"} | dict.fromkeys(figures, "float64")
+        self.marks = marks
+        self.choices = choices
         self.calibrating = calibrating
         self.template = template
         self.unread: set[str] = set()
+        self._probabilities = probabilities
+        self._counts: Counter[str] = Counter()
+        self._n_unfit = 0
 
     def look_at(self, table: Table, gold: str | None) -> None:
         """Check the template against a table; without one, find out which columns hold labels, to leave them out.
 
         Such columns are `gold`, and those whose cells in the first rows are all choices.
         """
+        self.marks["another prompt or option"].append(gold)
         if self.template is not None:
             if table.columns is not None:
                 self.template.check(table.columns, f"{table.name}: ")
@@ -199,17 +189,37 @@ class RowLabeller(ABC):
         if isinstance(self.calibrating.given, Calibration):
             self.calibrating.given.binding.require(reader_of(llm, self.asked, self.row_options).binding)
 
-    @abstractmethod
-    def ask(self, values: dict[str, Any]) -> Any:
-        """Return the prompt or state of a row; ArgumentError if it has none."""
+    def values(self, text: str, figures: list[float | None], probabilities: Iterable[float]) -> dict[str, Any]:
+        """Return the values of the added columns; the first figure is the probability of the text."""
+        if figures and self.calibrating.gate is not None:
+            figures = [*figures, float(not self.calibrating.gate.decides(figures[0] or 0.0))]
+        numbers = [*figures, *(probabilities if self._probabilities else ())]
+        return dict(zip(self.columns, [text, *(float(f"{one or 0.0:.6g}") for one in numbers)], strict=True))
 
-    @abstractmethod
-    def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
-        """Yield an answer or an error for each row."""
+    def count(self, values: Mapping[str, Any]) -> None:
+        """Count the label of a row."""
+        self._counts[str(values[next(iter(self.columns))])] += 1
+        self._n_unfit += "margin" in values and float(values["mass"]) < LOW_MASS
 
-    @abstractmethod
-    def read(self, answer: Any) -> Labelled:
-        """Return the result of an answer."""
+    def summarize(self, n_left_out: int) -> None:
+        """Print how many rows have each label."""
+        n = sum(self._counts.values())
+        drawn = Drawn(box=None, header_style="bold")
+        drawn.add_column(next(iter(self.columns)))
+        drawn.add_column("rows", justify="right")
+        drawn.add_column("%", justify="right")
+        for text in self.choices:
+            if self._counts[text]:
+                drawn.add_row(plain(text), f"{self._counts[text]:,}", f"{100 * self._counts[text] / n:.1f}")
+        if n:
+            status.print(drawn)
+        unused = [text for text in self.choices if not self._counts[text]]
+        if n and unused:
+            more = f" and {len(unused) - _MAX_NAMED:,} more" if len(unused) > _MAX_NAMED else ""
+            say(f"no row got: {', '.join(unused[:_MAX_NAMED])}{more}")
+        skipped = f", {n_left_out:,} left out" if n_left_out else ""
+        unfit = f"; in {self._n_unfit:,} the model gives the choices together less than 1 %" if self._n_unfit else ""
+        say(f"{n:,} rows labelled{skipped}{unfit}")
 
 
 class _PromptLabeller(RowLabeller):
@@ -223,17 +233,15 @@ class _PromptLabeller(RowLabeller):
         calibrating: CalibrationOptions,
     ) -> None:
         figures = ["probability", "margin", "mass"] if mode == "exact" else []
-        super().__init__(calibrating, ["answer", *figures], template)
-        self.columns += [f"p_{text}" for text in texts if probabilities]
-        self.choices = self.set = texts
-        self.options = [template.text, asked.chat, asked.leaf_end, mode, *calibrating.marks]
+        options = [template.text, asked.chat, asked.leaf_end, mode, *calibrating.marks]
+        marks = {"other choices": [texts], "another prompt or option": options}
+        super().__init__(calibrating, ["answer", *figures], template, texts, probabilities, marks)
         name = f"{template.text} (as a message)" if asked.chat else template.text
         self.asked, self.row_options = texts, RowOptions(template=name, leaf_end=asked.leaf_end)
         self.empty = as_prompt(template.fill(dict.fromkeys(template.columns, _ABSENT)), asked.chat)
         self._template = template
         self._chat = asked.chat
         self._mode = mode
-        self._probabilities = probabilities
 
     def check(self, llm: Llama) -> None:
         trie = TokenTrie.from_choices(llm, self.choices)
@@ -263,13 +271,11 @@ class _PromptLabeller(RowLabeller):
             calibration=None if given == "raw" else given,
         )
 
-    def read(self, answer: Decision[str]) -> Labelled:
-        figures: list[float | None] = []
-        if answer.probabilities is not None:
-            probability = answer.probabilities[answer.index]
-            figures = [probability, answer.margin, answer.mass, *self.calibrating.review(probability)]
-            figures += answer.probabilities.tolist() if self._probabilities else []
-        return Labelled(answer.text, [0.0 if one is None else one for one in figures], answer.fits is False)
+    def read(self, answer: Decision[str]) -> dict[str, Any]:
+        if answer.probabilities is None:
+            return self.values(answer.text, [], [])
+        figures = [float(answer.probabilities[answer.index]), answer.margin, answer.mass]
+        return self.values(answer.text, figures, answer.probabilities.tolist())
 
 
 class _QuestionLabeller(RowLabeller):
@@ -282,7 +288,6 @@ class _QuestionLabeller(RowLabeller):
         probabilities: bool,
         calibrating: CalibrationOptions,
     ) -> None:
-        super().__init__(calibrating, ["value", "probability", "confidence", "mass"], template)
         described: dict[str, str | None] = {}
         for text in texts:
             name, _, description = text.partition("=")
@@ -291,26 +296,29 @@ class _QuestionLabeller(RowLabeller):
             if name in described:
                 raise ArgumentError(f"--choice: {name!r} is given twice, with different descriptions")
             described[name] = description or None
-        self.choices, self.set = list(described), list(described.items())
-        self.columns += [f"p_{name}" for name in described if probabilities]
         form: FormName | Form | None = replace(FORMS[asked.form or "unlisted"], chat=True) if asked.chat else asked.form
-        self.options = ["question", question, repr(form), None if template is None else template.text, asked.orders]
-        self.options += [*([asked.effort] if asked.effort != "default" else []), *calibrating.marks]
+        options = ["question", question, repr(form), None if template is None else template.text, asked.orders]
+        options += [*([asked.effort] if asked.effort != "default" else []), *calibrating.marks]
+        marks: dict[str, list[Any]] = {
+            "other choices": [list(described.items())],
+            "another prompt or option": options,
+        }
+        columns = ["value", "probability", "confidence", "mass"]
+        super().__init__(calibrating, columns, template, list(described), probabilities, marks)
         self.asked = Choice(question, described)
         self._is_chat = asked.chat
-        columns = "" if template is None else template.text  # otherwise known from the table
-        self.row_options = RowOptions(columns=columns, form=form, effort=asked.effort, orders=asked.orders)
-        self._probabilities = probabilities
+        read = "" if template is None else template.text  # otherwise known from the table
+        self.row_options = RowOptions(columns=read, form=form, effort=asked.effort, orders=asked.orders)
 
     def put(self, examples: Examples) -> None:
         """Put examples before each row; ArgumentError for an answer that is not a choice."""
         self.row_options = replace(self.row_options, examples=examples)
-        self.options += ["examples", examples.of(self.asked, self.choices).digest]
+        self.marks["another prompt or option"] += ["examples", examples.of(self.asked, self.choices).digest]
 
     def check(self, llm: Llama) -> None:
         asked = read_questions(self.asked, self.row_options.of_question(), llm)[None]
         if isinstance(asked, FormAsked) and asked.profile is not None:
-            self.options += ["profile", repr(asked.forms)]  # a measured one may change between two runs
+            self.marks["another prompt or option"] += ["profile", repr(asked.forms)]  # a measured one may change between two runs
         if self._is_chat and not has_chat_template(llm):
             raise ArgumentError("--chat: this model's file has no chat template; leave the option out")
         super().check(llm)
@@ -334,16 +342,13 @@ class _QuestionLabeller(RowLabeller):
             calibration=named,
         )
 
-    def read(self, answer: ChoiceAnswer[str]) -> Labelled:
+    def read(self, answer: ChoiceAnswer[str]) -> dict[str, Any]:
         p = answer.probabilities
-        mass = 0.0 if answer.mass is None else answer.mass
-        figures = [p[answer.value], answer.confidence, mass, *self.calibrating.review(p[answer.value])]
-        figures += p.values() if self._probabilities else ()
-        return Labelled(answer.value, figures)
+        return self.values(answer.value, [p[answer.value], answer.confidence, answer.mass], p.values())
 
 
 @dataclass(frozen=True)
-class LabellerOptions:
+class LabellerOptions(RowPrompt):
     """The question or the prompt for each row."""
 
     question: Annotated[
@@ -351,7 +356,8 @@ class LabellerOptions:
         typer.Option(
             "--question",
             "-q",
-            help="The question to answer about each row, as in `decide`. Each choice is then NAME or NAME=DESCRIPTION.",
+            help="The question to answer about each row, as in `decide`: about all its columns, or about the text of "
+            "--prompt. Each choice is then NAME or NAME=DESCRIPTION.",
         ),
     ] = None
     form: Annotated[
@@ -368,19 +374,6 @@ class LabellerOptions:
         int,
         typer.Option(min=1, help="With --form listed or letters: the number of orders of the choices to average over."),
     ] = 1
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            "--prompt",
-            "-p",
-            help="The text before the answer. {column} stands for the row's value in that column, and \\n for a line "
-            "break. With --question: the text that the question is about; default: all columns.",
-        ),
-    ] = None
-    prompt_file: Annotated[
-        Path | None, typer.Option(help="A file with the text of --prompt. In it, \\n is not a line break.")
-    ] = None
-    chat: ChatOption = False
     leaf_end: LeafEndOption = "longest"
     examples: Annotated[
         Path | None,
@@ -429,14 +422,14 @@ class LabellerOptions:
             raise ArgumentError("--form both: asks a yes-or-no question and its opposite; use unlisted for choices")
         if self.orders != 1 and self.form not in ("listed", "letters"):
             raise ArgumentError("--orders: needs --form listed or letters; in other forms choices have no order")
-        if [str(path) for path in (table.path, choices.choices_file, self.prompt_file)].count("-") > 1:
-            raise ArgumentError("-: only one option can read standard input")
+        require_one_standard_input(table.path, choices.choices_file, self.prompt_file)
         texts = list(dict.fromkeys(choices.read()))
         if len(texts) == 1:
             raise ArgumentError(f"one choice, {texts[0]!r}: each row would get it; give at least two")
-        template = self._template()
+        template = self.template()
         if self.question is None:
-            assert template is not None
+            if template is None:
+                raise ArgumentError("use --question, --prompt or --prompt-file")
             if self.examples is not None:
                 raise ArgumentError("--examples: only with --question; a prompt can contain examples in its text")
             _require_no_descriptions(texts)
@@ -451,35 +444,64 @@ class LabellerOptions:
             raise ArgumentError("--examples-each and --nearest: only with --examples")
         return labeller
 
-    def _template(self) -> Template | None:
-        if self.prompt is not None and self.prompt_file is None:
-            return Template(self.prompt, has_escapes=True)
-        if self.prompt is None and self.prompt_file is not None:
-            return Template(read(self.prompt_file), has_escapes=False)
-        if self.prompt is None and self.question is not None:
-            return None
-        raise ArgumentError("use --question, --prompt or --prompt-file, and not both of the last two")
-
     def _read_examples(self, path: Path, labeller: RowLabeller, gold: str | None) -> Examples:
         if gold is None:
             raise ArgumentError("--examples: needs --gold, the column with their answers")
-        states, answers = [], []
         with closing(open_table(path, format_of(path, None, "the ending of its name"))) as table:
-            if table.columns is not None and gold not in table.columns:
-                raise ArgumentError(f"{table.name}: no column {gold!r}, which --gold names")
-            for row in table.rows():
-                if row.bad is None and is_nothing(row.values.get(gold)):
-                    continue
-                try:
-                    if row.bad is not None:
-                        raise ArgumentError(row.bad)
-                    answers.append(text_of(row.values[gold]))
-                    states.append(labeller.ask({name: value for name, value in row.values.items() if name != gold}))
-                except ArgumentError as error:
-                    raise ArgumentError(f"{row.where}: {error}") from error
-        if not states:
+            examples, problems, _ = read_gold(table, gold, labeller)
+        if problems:
+            raise ArgumentError(problems[0])
+        if not examples:
             raise ArgumentError(f"{path}: no row with an answer in {gold!r}")
+        states, answers = [one.asked for one in examples], [one.label for one in examples]
         return Examples(states, answers, self.examples_each, self.nearest)
+
+
+class GoldRow(NamedTuple):
+    """A row with a label, and what the model reads of it."""
+
+    row: TableRow
+    label: str
+    asked: Any
+
+
+def read_gold(
+    table: Table, gold: str, labeller: RowLabeller, labels: Labels | None = None
+) -> tuple[list[GoldRow], list[str], int]:
+    """Read the rows of a table that have a label in column `gold`, which has to be one of `labels`.
+
+    Returns
+    -------
+    The rows, the problems of other rows, and the number of rows without a label.
+
+    Raises
+    ------
+    ArgumentError
+        The table has no such column, or the prompt has it.
+    """
+    if labeller.template is not None and gold in labeller.template.columns:
+        raise ArgumentError(f"--gold: column {gold!r} must not be in the prompt")
+    if table.columns is not None and gold not in table.columns:
+        raise ArgumentError(
+            f"{table.name}: no column {gold!r}, which --gold names; the columns are {', '.join(table.columns)}"
+        )
+    rows: list[GoldRow] = []
+    problems: list[str] = []
+    n_empty = 0
+    for row in table.rows():
+        try:
+            if row.bad is not None:
+                raise ArgumentError(row.bad)
+            if is_nothing(row.values.get(gold)):
+                n_empty += 1
+                continue
+            label = text_of(row.values[gold])
+            if labels is not None and labels.position(label) is None:
+                raise ArgumentError(f"{gold}: {labels.refusal(label)}")
+            rows.append(GoldRow(row, label, labeller.ask(row.values)))
+        except ArgumentError as error:
+            problems.append(f"{row.where}: {error}")
+    return rows, problems, n_empty
 
 
 def _require_no_descriptions(texts: list[str]) -> None:
@@ -506,19 +528,11 @@ def _require_no_descriptions(texts: list[str]) -> None:
     "tail -n 100 log.jsonl | token-trie label - --input-format jsonl -p '{message}\\nSeverity:' -c low -c high",
 )
 def label(
-    table: TableArgument,
+    rows: RowsOptions,
     choices: ChoiceOptions,
     model: ModelOptions,
     asked: LabellerOptions,
     calibrating: CalibrationOptions,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            help="The table to write. Each row is written as soon as it is labelled; - is standard output.",
-        ),
-    ] = Path("-"),
     mode: Annotated[
         LabelMode,
         typer.Option(
@@ -533,15 +547,6 @@ def label(
         str | None,
         typer.Option("--gold", help="A column with correct answers, of --examples and of TABLE, which is not read."),
     ] = None,
-    prefix: Annotated[str, typer.Option(help="Text before the names of the added columns.")] = "",
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted run that wrote --output.")] = False,
-    on_error: Annotated[
-        OnError, typer.Option(help="For a row that cannot be labelled: stop, or report and skip it.")
-    ] = "stop",
-    input_format: InputFormatOption = None,
-    output_format: Annotated[
-        Format | None, typer.Option(help="Format of --output. Default: by the ending of its name.")
-    ] = None,
 ) -> None:
     """Answer a question or a prompt for each row of a table, and write the table with the answers.
 
@@ -549,132 +554,16 @@ def label(
     the probability is above an even share) and mass (the probability that the model, without the constraint, writes one
     of the choices). With --prompt alone, they are answer, probability, margin (the distance to the next best
     probability) and mass (near 0 if none of the choices fits); with --mode greedy, only answer. The last two columns
-    are row (the number of the row in TABLE) and run (a digest of choices and options). Rows that cannot be labelled are
-    reported on standard error.
+    are row (the number of the row in TABLE) and run (a digest of choices, options and model). Rows that cannot be
+    labelled are reported on standard error.
     """
-    if str(output) == "-" and sys.stdout is None:
-        raise ArgumentError("--output: standard output is closed; use a file")
-    kind = format_of(table, input_format, "--input-format")
-    if output_format is None and str(output) == "-":
-        output_format = "csv" if kind == "csv" else "jsonl"
-    to = format_of(output, output_format, "--output-format")
-    if resume and over_rows(calibrating.given) is not None:
+    if rows.resume and over_rows(calibrating.given) is not None:
         raise ArgumentError(
             f"--resume: not with --calibration {calibrating.given}, which depends on all rows; use a calibration file "
             "instead"
         )
-    with ExitStack() as files:
-        opened = files.enter_context(closing(open_table(table, kind)))
-        labeller = asked.labeller(
-            opened, choices, gold, mode=mode, probabilities=probabilities, calibrating=calibrating
-        )
-        if not status.is_terminal:
-            say(f"labelling {opened.name}")
-        llm = model.load(4096)
-        labeller.check(llm)  # a mistake in the choices is not reported as one of the first row
-        run = f"{digest(labeller.set)}-{digest(*labeller.options, gold, digest_of_model(model.path))}"
-        results = files.enter_context(closing(ResultTable(output, to, opened, labeller.columns, prefix, run)))
-        labelling = _Labelling(opened, labeller, results, on_error)
-        if resume:
-            labelling.resume()
-        else:
-            results.begin()
-        try:
-            labelling.run(llm)
-            results.finish()
-        except (TokenTrieError, OSError, KeyboardInterrupt):
-            labelling.print_how_to_resume()
-            raise
-    labelling.summarize()
+    with rows.open() as table:
+        labeller = asked.labeller(table, choices, gold, mode=mode, probabilities=probabilities, calibrating=calibrating)
+        run_job(labeller, table, rows, model)
     if calibrating.gate is not None:
         say(f"the gate: {calibrating.gate}")
-
-
-class _Labelling:
-    """Labels the rows of a table and writes the results."""
-
-    def __init__(self, table: Table, labeller: RowLabeller, results: ResultTable, on_error: OnError) -> None:
-        self._table = table
-        self._labeller = labeller
-        self._results = results
-        self._on_error = on_error
-        self._progress = Progress(table.size, "rows")
-        self._under_way: deque[TableRow] = deque()
-        self._n_bad = 0
-        self._n_unfit = 0
-        self._counts: Counter[str] = Counter()
-
-    def resume(self) -> None:
-        """Skip rows that an earlier run labelled."""
-        self._results.resume(self._labeller.choices, lambda text: self._counts.update([text]))
-
-    def run(self, llm: Llama) -> None:
-        """Label the rows."""
-        decisions = self._labeller.answer(llm, self._asked())
-        with self._progress:
-            for n, decision in enumerate(decisions, 1):
-                row = self._under_way.popleft()
-                if isinstance(decision, TokenTrieError):
-                    self._report(row, str(decision.__cause__ or decision))
-                else:
-                    self._write(row, decision)
-                self._progress.move(n, row.read)
-
-    def _asked(self) -> Iterator[Any]:
-        seen = 0
-        for row in self._table.rows():
-            seen = row.number
-            bad = row.bad
-            asked: Any = None
-            try:
-                if bad is None:
-                    self._results.check(row)
-                    asked = self._labeller.ask(row.values)
-            except ArgumentError as error:
-                bad = str(error)
-            if self._results.has(row):
-                continue
-            if bad is None:
-                self._under_way.append(row)
-                yield asked
-            else:
-                self._report(row, bad)
-        self._results.require_all(seen)
-
-    def _write(self, row: TableRow, answer: Any) -> None:
-        labelled = self._labeller.read(answer)
-        self._results.write(row, [labelled.answer, *(float(f"{figure:.6g}") for figure in labelled.figures)])
-        self._counts[labelled.answer] += 1
-        self._n_unfit += labelled.is_unfit
-
-    def _report(self, row: TableRow, message: str) -> None:
-        if self._on_error == "stop":
-            raise ArgumentError(f"{row.where}: {message} (--on-error skip leaves such rows out)")
-        self._n_bad += 1
-        self._progress.clear()
-        say(f"{row.where}: {message}")
-
-    def print_how_to_resume(self) -> None:
-        """Print how to resume."""
-        if self._results.can_resume:
-            say(f"{self._results.n_written:,} rows are in {self._results.name}; --resume continues after them")
-
-    def summarize(self) -> None:
-        """Print the counts."""
-        n = sum(self._counts.values())
-        drawn = Drawn(box=None, header_style="bold")
-        drawn.add_column(self._labeller.columns[0])
-        drawn.add_column("rows", justify="right")
-        drawn.add_column("%", justify="right")
-        for text in self._labeller.choices:
-            if self._counts[text]:
-                drawn.add_row(plain(text), f"{self._counts[text]:,}", f"{100 * self._counts[text] / n:.1f}")
-        if n:
-            status.print(drawn)
-        unused = [text for text in self._labeller.choices if not self._counts[text]]
-        if n and unused:
-            more = f" and {len(unused) - _MAX_NAMED:,} more" if len(unused) > _MAX_NAMED else ""
-            say(f"no row got: {', '.join(unused[:_MAX_NAMED])}{more}")
-        skipped = f", {self._n_bad:,} left out" if self._n_bad else ""
-        unfit = f"; in {self._n_unfit:,} the model gives the choices together less than 1 %" if self._n_unfit else ""
-        say(f"{n:,} rows labelled{skipped}{unfit}")

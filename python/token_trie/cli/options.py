@@ -24,6 +24,7 @@ from token_trie.native.core import Llama, _core, llama_cpp
 from token_trie.native.llama_facts import wrapped_model
 from token_trie.native.options import Options, described
 from token_trie.sets.prompt import Prompt
+from token_trie.sets.template import Template
 from token_trie.sets.trie import TokenTrie
 from token_trie.show.trie import plain
 
@@ -298,10 +299,42 @@ class PromptOptions:
 
     def read(self, choices: ChoiceOptions) -> tuple[Prompt, list[str]]:
         """Return the prompt and the choices; ArgumentError if both are to come from standard input."""
-        if self.prompt == "-" and str(choices.choices_file) == "-":
-            raise ArgumentError("--prompt and --choices-file: only one of them can be standard input")
+        require_one_standard_input(self.prompt, choices.choices_file)
         texts = choices.read()
         return as_prompt(read(Path("-")) if self.prompt == "-" else self.prompt, self.chat), texts
+
+
+@dataclass(frozen=True)
+class RowPrompt:
+    """The text that the model reads of each row."""
+
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt",
+            "-p",
+            help="The text that the model reads of each row, before its answer. {column} stands for the row's value in "
+            "that column, and \\n for a line break.",
+        ),
+    ] = None
+    prompt_file: Annotated[
+        Path | None, typer.Option(help="A file with the text of --prompt. In it, \\n is not a line break.")
+    ] = None
+    chat: ChatOption = False
+
+    def template(self) -> Template | None:
+        """Return the template; None if there is none."""
+        if self.prompt is not None and self.prompt_file is not None:
+            raise ArgumentError("--prompt and --prompt-file: use only one of them")
+        if self.prompt_file is not None:
+            return Template(read(self.prompt_file), has_escapes=False)
+        return None if self.prompt is None else Template(self.prompt, has_escapes=True)
+
+
+def require_one_standard_input(*given: object) -> None:
+    """Raise ArgumentError if several options are ``-``."""
+    if list(map(str, given)).count("-") > 1:
+        raise ArgumentError("-: only one of them can be standard input")
 
 
 def as_prompt(text: str, chat: bool) -> Prompt:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from token_trie.cli.options import SERVED_N_CTX, ModelOptions, command, say
-from token_trie.cli.resume import WholeLines, digest, lock, write_all
+from token_trie.cli.rows import OutputFile, digest, require_same_run
 from token_trie.errors import ArgumentError
 from token_trie.native.loaded import File, digest_of_model
 from token_trie.progress import Progress
@@ -64,8 +64,11 @@ def run_batch(
     if not requests.is_file():
         raise ArgumentError(f"--input: no file {str(requests)!r}")
     files = [] if sets is None else [path for path in sorted(sets.iterdir()) if path.is_file()]
-    run = digest(digest_of_model(model.path)), digest([[path.name, File.at(path).digest()] for path in files])
-    with closing(_Answers(answers, resume, "-".join(run))) as written:
+    marks = {
+        "another model": digest(digest_of_model(model.path)),
+        "other sets, or before their files changed": digest([[path.name, File.at(path).digest()] for path in files]),
+    }
+    with closing(_Answers(answers, resume, marks)) as written:
         lines = _read(requests, written.marks)
         first = next(lines, None)  # reports an invalid first line before the model is loaded
         if first is not None:
@@ -94,7 +97,7 @@ async def _answer(server: Any, lines: Iterator[_Line], written: _Answers, progre
                 response = httpx.Response(400, json={"error": fault})
             else:
                 response = await client.send(request)
-            written.put(line, response)
+            written.answer(line, response)
             progress.move(written.n, line.read)
 
     client = httpx.AsyncClient(
@@ -135,47 +138,39 @@ def _read(path: Path, done: dict[str, str]) -> Iterator[_Line]:
                 yield _Line(custom_id, url, body.encode(), mark, file.tell())
 
 
-class _Answers:
-    """The file of answers; an unfinished last line is cut off.
+class _Answers(OutputFile):
+    """The file of answers."""
 
-    `run` has digests of the model and of the sets, joined by a hyphen.
-    """
-
-    def __init__(self, path: Path, resume: bool, run: str) -> None:
-        if path.exists() and path.stat().st_size and not resume:
-            raise ArgumentError(f"--output: {str(path)!r} exists; continue it with --resume, or remove it")
-        self._file = io.FileIO(path, "a+b")
-        self._run = run
+    def __init__(self, path: Path, resume: bool, marks: dict[str, str]) -> None:
+        super().__init__(path, resume)
+        self._run_marks = marks
         self.marks: dict[str, str] = {}
         """Mark of the request by the custom_id of each answer."""
-        self.n = self.n_refused = 0
+        self.n = self.n_refused = end = 0
         try:
-            if not lock(self._file):
-                raise ArgumentError(f"--output: another run writes {str(path)!r}")
-            with path.open("rb") as file:
-                lines = WholeLines(file)
-                for line in lines:
+            with path.open("rb") if self.size else io.BytesIO() as file:
+                for number, line in enumerate(file, 1):
+                    if not line.endswith(b"\n"):
+                        break
                     try:
-                        self._count(json.loads(line))
+                        answer = json.loads(line)
+                        require_same_run(answer["x_run"], marks)
+                        self._count(answer)
                     except (ValueError, KeyError, TypeError, RecursionError) as error:
                         why = str(error) if isinstance(error, ArgumentError) else "was not written by run-batch"
-                        raise ArgumentError(f"--resume: {str(path)!r}: line {lines.n} {why}") from error
-            self._file.truncate(lines.end)
+                        raise ArgumentError(f"--resume: {self.name!r}: line {number} {why}") from error
+                    end += len(line)
+            self.cut(end)
         except BaseException:
-            self._file.close()
+            self.close()
             raise
 
     def _count(self, answer: Any) -> None:
-        (model, _, sets), (own_model, _, own_sets) = self._run.partition("-"), answer["x_run"].partition("-")
-        if own_model != model:
-            raise ArgumentError("was answered with another model; use that one, or another --output")
-        if own_sets != sets:
-            raise ArgumentError("was answered with other sets, or before their files changed; use those")
         self.marks[answer["custom_id"]] = answer["x_request"]
         self.n += 1
         self.n_refused += answer["response"]["status_code"] != 200
 
-    def put(self, line: _Line, response: Any) -> None:
+    def answer(self, line: _Line, response: Any) -> None:
         """Write an answer."""
         is_json = response.headers.get("content-type", "").startswith("application/json")
         answer = {
@@ -188,15 +183,11 @@ class _Answers:
             },
             "error": None,
             "x_request": line.mark,
-            "x_run": self._run,
+            "x_run": "-".join(self._run_marks.values()),
         }
         try:
             text = json.dumps(answer, ensure_ascii=False).encode()
         except UnicodeEncodeError:  # half a surrogate pair, which JSON can only escape
             text = json.dumps(answer).encode()
-        write_all(self._file, text + b"\n")
+        self.put(text + b"\n")
         self._count(answer)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()

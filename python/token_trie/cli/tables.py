@@ -57,6 +57,8 @@ class Table(ABC):
     """None: each row has its own."""
     size: int | None = None
     """Bytes or rows; None: unknown."""
+    read: int = 0
+    """Amount read so far, in the unit of the size."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,16 +93,21 @@ def _raised(error: ArgumentError) -> Iterator[TableRow]:
     yield
 
 
-def open_table(path: Path, kind: Format) -> Table:
-    """Open a table, ``-`` for standard input; ArgumentError or OSError if it is missing or of another format."""
+def open_table(path: Path, kind: Format, *, is_cut: bool = False) -> Table:
+    """Open a table, ``-`` for standard input; ArgumentError or OSError if it is missing or of another format.
+
+    Of a table that is cut, the rows before the cut are read; a Parquet table is then a stream of Arrow record batches.
+    """
     if kind == "parquet":
-        return ParquetTable(path)
-    return (_Csv if kind == "csv" else _JsonLines)(path)
+        return _ArrowStream(path) if is_cut else ParquetTable(path)
+    return (_Csv if kind == "csv" else _JsonLines)(path, is_cut)
 
 
 class _Lines(Table):
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, is_cut: bool) -> None:
         super().__init__(path)
+        self._is_cut = is_cut
+        self._is_over = False
         if str(path) == "-":
             if sys.stdin is None:
                 raise ArgumentError("-: standard input is closed")
@@ -108,7 +115,6 @@ class _Lines(Table):
         else:
             self._file = path.open("rb")
             self.size = os.fstat(self._file.fileno()).st_size or None
-        self._n_read = 0  # in bytes
         self._n_lines = 0
 
     def close(self) -> None:
@@ -117,23 +123,27 @@ class _Lines(Table):
 
     def _lines(self) -> Iterator[bytes]:
         for line in self._file:
+            if self._is_cut and not line.endswith(b"\n"):
+                break
             self._n_lines += 1
-            self._n_read += len(line)
-            if self._n_lines == 1:
+            self.read += len(line)
+            if self._n_lines == 1 and not self._is_cut:
                 check_is_utf8(line, self.name)
                 line = line.removeprefix(b"\xef\xbb\xbf")
             yield line
+        self._is_over = True
 
     def _row(self, number: int, line: int, values: dict[str, Any], bad: str | None = None) -> TableRow:
-        return TableRow(number, f"{self.name}, line {line}", values, bad, self._n_read)
+        return TableRow(number, f"{self.name}, line {line}", values, bad, self.read)
 
 
 class _Csv(_Lines):
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, is_cut: bool) -> None:
+        super().__init__(path, is_cut)
         # Keep bytes that are not UTF-8, to report the row instead of the file.
         lines = (line.decode("utf-8", "surrogateescape") for line in self._lines())
-        self._records = read_csv(lines)
+        csv.field_size_limit(2**31 - 1)  # the largest value that every platform accepts
+        self._records = csv.reader(lines, strict=True)
         try:
             self.columns = self._read_head()
         except ArgumentError:
@@ -176,6 +186,8 @@ class _Csv(_Lines):
             except StopIteration:
                 return
             except csv.Error as error:
+                if self._is_cut and self._is_over:
+                    return
                 lines = f"line {line}" if line == self._n_lines else f"lines {line} to {self._n_lines}"
                 raise ArgumentError(
                     f"{self.name}, {lines}: {_reason(error)}; the rest is not read, because any line may be part of a "
@@ -216,6 +228,8 @@ class _JsonLines(_Lines):
 class ParquetTable(Table):
     """A Parquet table."""
 
+    schema: Any
+
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         if str(path) == "-":
@@ -227,7 +241,7 @@ class ParquetTable(Table):
             self._file = parquet.ParquetFile(path)
         except arrow.ArrowException as error:
             raise ArgumentError(f"{path}: {error}") from error
-        self.schema: Any = self._file.schema_arrow
+        self.schema = self._file.schema_arrow
         self.columns = list(self.schema.names)
         _check_columns(self.columns, self.name)
         self.size = self._file.metadata.num_rows
@@ -237,14 +251,13 @@ class ParquetTable(Table):
         self._file.close()
 
     def _read(self) -> Iterator[TableRow]:
-        """Read the rows; a cell without a Python value makes a row bad."""
         number = 0
         for batch in self.batches(256):
             yield from self.rows_of(batch, number)
             number += batch.num_rows
 
     def rows_of(self, batch: Any, number: int) -> Iterator[TableRow]:
-        """Read the rows of a batch after `number` rows."""
+        """Read the rows of a batch after `number` rows; a cell without a Python value makes a row bad."""
         readers = [reader_of(field.type) for field in self.schema]
         for i, cells in enumerate(zip(*batch.columns, strict=True)):
             number += 1
@@ -270,10 +283,31 @@ class ParquetTable(Table):
             raise ArgumentError(f"{self.name}: after row {number}: {error}") from error
 
 
-def read_csv(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Return CSV records with cells of any length; csv.Error for invalid quotes."""
-    csv.field_size_limit(2**31 - 1)  # the largest value that every platform accepts
-    return csv.reader(lines, strict=True)
+class _ArrowStream(ParquetTable):
+    """A stream of record batches of one row each, which may be cut inside of one."""
+
+    def __init__(self, path: Path) -> None:
+        Table.__init__(self, path)
+        arrow, _ = import_pyarrow()
+        self._file = path.open("rb")
+        try:
+            self._stream = arrow.ipc.open_stream(self._file)
+        except (arrow.ArrowException, OSError) as error:
+            self.close()
+            raise ArgumentError(f"{self.name}: {error}") from error
+        self.schema = self._stream.schema
+        self.columns = list(self.schema.names)
+        self.read = self._file.tell()
+
+    def batches(self, n: int) -> Iterator[Any]:
+        arrow, _ = import_pyarrow()
+        try:
+            for batch in self._stream:
+                self.read = self._file.tell()
+                yield batch
+        except (arrow.ArrowException, OSError) as error:
+            if self._file.read(1):
+                raise ArgumentError(f"{self.name}: at byte {self.read:,}: {error}") from error
 
 
 def _reason(error: csv.Error) -> str:

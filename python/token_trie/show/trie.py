@@ -138,16 +138,20 @@ def draw(trie: TokenTrie, piece: Callable[[int], bytes] | None = None, max_lines
 
 def render(name: str, **values: Any) -> str:
     """Return a page from a template of this folder."""
-    page: str = _template(name).render(**values)
+    page: str = _pages().get_template(name).render(**values)
     return page
 
 
 @cache
-def _template(name: str) -> Any:
+def _pages() -> Any:
     import jinja2
 
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(percent=percent, clip=clip, comma="{:,}".format, three="{:.3f}".format)
-    return environment.from_string(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    return environment

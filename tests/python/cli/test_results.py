@@ -1,19 +1,19 @@
 from __future__ import annotations
 
-import io
 import json
 import resource
 import signal
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from labelling import COMMAND, TEXTS, Cli, without_figures
-from token_trie.cli.resume import WholeLines, result_rows
-from token_trie.cli.tables import TableRow
+from token_trie.cli.rows import rows_of
+from token_trie.cli.tables import TableRow, open_table
 
 
 @pytest.mark.parametrize("to", ["csv", "jsonl", "parquet"])
@@ -82,15 +82,16 @@ def test_a_run_that_was_killed_goes_on(cli: Cli, name: str) -> None:
 
 
 @given(st.lists(st.lists(st.text(st.sampled_from('a\r\n",\0 é')), min_size=2, max_size=2)))
-def test_csv_reads_back_as_it_was_written(records: list[list[str]]) -> None:
-    rows, columns = result_rows("csv", None, []), ["a", "\r"]
+def test_csv_reads_back_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, records: list[list[str]]) -> None:
+    path = tmp_path_factory.getbasetemp() / "written.csv"
+    writer, columns = rows_of("csv", None, {}), ["a", "\r"]
     values = [dict(zip(columns, record, strict=True)) for record in records]
-    written = rows.head(columns) + b"".join(
-        rows.encode(columns, TableRow(i, "", row), {}) for i, row in enumerate(values, 1)
-    )
-    lines = WholeLines(io.BytesIO(written))
-    assert rows.read_head(lines) == columns
-    assert [[*values.values()] for values in rows.decode(lines, columns)] == records
+    lines = [writer.encode(columns, TableRow(i, "", row), {}) for i, row in enumerate(values, 1)]
+    path.write_bytes(writer.head(columns) + b"".join(lines))
+    with closing(open_table(path, "csv", is_cut=True)) as table:
+        assert table.columns == columns
+        assert [[*row.values.values()] for row in table.rows()] == records
+        assert table.read == path.stat().st_size
 
 
 def test_cells_of_any_length_and_kind_of_line_break_go_on(cli: Cli) -> None:
@@ -121,7 +122,7 @@ def changed(cli: Cli, what: str) -> tuple[list[str], str]:
     if what == "choices":
         return [*cli.arguments(table, "--resume"), "-c", "maybe"], "was written with other choices"
     if what == "prompt":
-        return cli.arguments(table, "--resume", prompt="{text}?"), "was written with another prompt, model or option"
+        return cli.arguments(table, "--resume", prompt="{text}?"), "was written with another prompt or option"
     if what == "columns":
         return cli.arguments(table, "--resume", "--probabilities"), "this run writes id, text, answer"
     if what == "foreign":
@@ -135,7 +136,7 @@ def changed(cli: Cli, what: str) -> tuple[list[str], str]:
         return cli.arguments(table, "--resume"), "row 1 after row 1"
     if what == "shorter":
         cli.table(TEXTS[:2])
-        return cli.arguments(table, "--resume"), "has 2 rows, and row 8 was labelled before"
+        return cli.arguments(table, "--resume"), "has 2 rows, and row 8 was written before"
     assert what == "table"
     cli.table([*TEXTS[:-1], "another"])
     return cli.arguments(table, "--resume"), "differs from row"

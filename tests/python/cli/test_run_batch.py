@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from token_trie.cli.resume import lock
+from token_trie.cli.rows import lock
 
 COMMAND = [str(Path(sys.executable).with_name("token-trie")), "run-batch"]
 

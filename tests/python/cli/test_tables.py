@@ -208,7 +208,7 @@ def test_json_of_other_columns_than_the_first_is_no_row_of_csv(cli: Cli) -> None
             "out.txt: the format is not clear from the name (.csv, .jsonl, .ndjson, .parquet)",
         ),
         (b"text\n", ["-o", "/nowhere/out.csv"], "/nowhere/out.csv"),
-        (b"text\n", ["--prompt-file", "p.txt"], "use --question, --prompt or --prompt-file"),
+        (b"text\n", ["--prompt-file", "p.txt"], "--prompt and --prompt-file: use only one of them"),
         (b"text\n", ["-m", "nowhere.gguf"], "--model: no file 'nowhere.gguf'"),
     ],
 )

@@ -1,0 +1,229 @@
+"""``token-trie extract``: a record for each row of a table."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table as Drawn
+
+from token_trie.cli.options import (
+    Flags,
+    ModelOptions,
+    RowPrompt,
+    as_prompt,
+    command,
+    flags_of,
+    read,
+    require_one_standard_input,
+    say,
+    status,
+)
+from token_trie.cli.rows import RowJob, RowsOptions, run_job
+from token_trie.decisions.options import RecordOptions
+from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.native.core import Llama
+from token_trie.records.fill import Record, fill, read_template
+from token_trie.sets.template import Template
+from token_trie.show.trie import plain
+
+_OWN_COLUMNS = ("truncated", "row", "run")
+_TYPES = {"string": "string", "integer": "int64", "number": "float64", "boolean": "bool"}
+
+
+@flags_of(
+    RecordOptions,
+    without=("indent", "on_text", "think"),
+    mode="exact: the most probable value of each choice (the default); greedy: the best token at each branch point; "
+    "sampled: a random token there.",
+)
+class WriteOptions(Flags):
+    """Options of the records."""
+
+
+class _Extraction(RowJob):
+    """Extracts records by a schema.
+
+    Each property of an object is a column: a text, a number or a bool, and JSON where it is none of these. A schema of
+    other values has one column.
+    """
+
+    doing = "extracting from"
+
+    def __init__(self, schema: object, template: Template, chat: bool, options: dict[str, Any]) -> None:
+        record = read_template(schema)
+        self._schema, self._template, self._chat, self._options = schema, template, chat, options
+        properties = _resolved(record.schema, record.schema).get("properties")
+        fields = properties if isinstance(properties, dict) and properties else {"": record.schema}
+        self._column_of = {
+            name: f"record_{name}" if name in _OWN_COLUMNS else name or "record" for name in map(str, fields)
+        }
+        types = (_type_of(part, record.schema) for part in fields.values())
+        self.columns = dict(zip(self._column_of.values(), types, strict=True)) | {"truncated": "string"}
+        self.marks = {
+            "another schema": [record.schema],
+            "another prompt or option": [template.text, chat, sorted(options.items())],
+        }
+        self._n = self._n_truncated = self._n_refused = 0
+        self._absent: Counter[str] = Counter()
+
+    def check(self, llm: Llama) -> None:
+        pass
+
+    def ask(self, values: dict[str, Any]) -> Any:
+        return as_prompt(self._template.fill(values), self._chat)
+
+    def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Record[Any] | TokenTrieError]:
+        for record in fill_many(llm, asked, self._schema, on_error="return", **self._options):
+            if isinstance(record, TokenTrieError):
+                self._n_refused += _is_refusal(record)
+            yield record
+
+    def read(self, answer: Record[Any]) -> dict[str, Any]:
+        value = json.loads(answer.text)
+        fields = {"": value} if "" in self._column_of else value if isinstance(value, dict) else {}
+        found = {column: fields.get(name) for name, column in self._column_of.items()}
+        return found | {"truncated": " ".join(pointer or "/" for pointer in answer.truncated) or None}
+
+    def count(self, values: Mapping[str, Any]) -> None:
+        self._n += 1
+        self._n_truncated += bool(values["truncated"])
+        self._absent.update(column for column in self._column_of.values() if values[column] in (None, ""))
+
+    def summarize(self, n_left_out: int) -> None:
+        drawn = Drawn(box=None, header_style="bold")
+        drawn.add_column("field")
+        drawn.add_column("absent", justify="right")
+        drawn.add_column("%", justify="right")
+        for name, column in self._column_of.items():
+            n = self._absent[column]
+            drawn.add_row(plain(name or column), f"{n:,}", f"{100 * n / max(self._n, 1):.1f}")
+        if self._n:
+            status.print(drawn)
+        truncated = f", {self._n_truncated:,} of them with a truncated value" if self._n_truncated else ""
+        refused = f" ({self._n_refused:,} refused by the type)" if self._n_refused else ""
+        left_out = f", {n_left_out:,} left out{refused}" if n_left_out else ""
+        say(f"{self._n:,} records extracted{truncated}{left_out}")
+
+
+def fill_many(
+    llm: Llama, prompts: Iterable[Any], schema: Any, *, on_error: str, **options: Any
+) -> Iterator[Record[Any] | TokenTrieError]:
+    """Write a record for each prompt."""
+    for prompt in prompts:
+        try:
+            yield fill(llm, prompt, schema, **options)
+        except TokenTrieError as error:
+            yield error
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    """Whether a validator of a type refused a record that its schema allows."""
+    while error is not None:
+        if type(error).__name__ == "ValidationError":
+            return True
+        error = error.__cause__
+    return False
+
+
+def _resolved(part: Any, root: Any) -> dict[str, Any]:
+    """Return a part of a schema; where it refers to another part of it, that one."""
+    for _ in range(16):
+        if not isinstance(part, dict) or not str(part.get("$ref", "")).startswith("#"):
+            break
+        found = root
+        for step in part["$ref"].removeprefix("#").split("/")[1:]:
+            found = found[step.replace("~1", "/").replace("~0", "~")]
+        part = found
+    return part if isinstance(part, dict) else {}
+
+
+def _type_of(part: Any, root: Any) -> str:
+    """Return the type in Arrow of a part of a schema: a text where values have several types, or are not flat."""
+    kinds: set[str] = set()
+    waiting = [part]
+    while waiting:
+        found = _resolved(waiting.pop(), root)
+        given = found.get("type", [])
+        kinds.update([given] if isinstance(given, str) else given)
+        values = [*found.get("enum", []), *([found["const"]] if "const" in found else [])]
+        if not given:
+            kinds.update("null" if value is None else _JSON_TYPES.get(type(value), "object") for value in values)
+        for name in ("anyOf", "oneOf", "allOf"):
+            waiting += found.get(name, [])
+    kinds.discard("null")
+    if kinds == {"integer", "number"}:
+        return "float64"
+    return _TYPES.get(next(iter(kinds)), "string") if len(kinds) == 1 else "string"
+
+
+_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
+
+
+def _imported(given: str) -> Any:
+    """Return what MODULE:NAME names; modules are found in the current folder, too."""
+    module, colon, name = given.partition(":")
+    if not (module and colon and name):
+        raise ArgumentError(f"--type: {given!r} is not MODULE:CLASS")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # a module may raise anything
+        raise ArgumentError(f"--type: {given!r}: {type(error).__name__}: {error}") from error
+    return found
+
+
+def _schema_in(path: Path) -> Any:
+    try:
+        return json.loads(read(path))
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"--schema: {path}: not JSON ({error})") from error
+
+
+@command(
+    "token-trie extract mails.csv --schema order.json -p 'Mail: {text}\\nThe order as JSON:' -o orders.csv",
+    "token-trie extract mails.jsonl --type shop:Order -p '{subject}: {body}' --chat -m model.gguf -o orders.parquet",
+    "token-trie extract mails.csv --schema order.json --prompt-file ask.txt -o orders.jsonl --on-error skip --resume",
+)
+def extract(
+    rows: RowsOptions,
+    text: RowPrompt,
+    model: ModelOptions,
+    write: WriteOptions,
+    schema: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="The JSON Schema of the records; - reads standard input.")
+    ] = None,
+    type_: Annotated[
+        str | None,
+        typer.Option(
+            "--type", metavar="MODULE:CLASS", help="Instead: a pydantic model, a dataclass or another type in Python."
+        ),
+    ] = None,
+) -> None:
+    """Write a record for each row of a table, by a JSON Schema or a type, and the table with the records.
+
+    The added columns are the fields of the records. In JSON lines a field has its value, and is null if absent; in CSV
+    and Parquet, lists and objects are JSON. The last columns are truncated (JSON pointers of values that ended at
+    --max-tokens), row (the number of the row in TABLE) and run (a digest of schema, options and model). Rows without a
+    record are reported on standard error.
+    """
+    if (schema is None) == (type_ is None):
+        raise ArgumentError("--schema and --type: use exactly one of them")
+    require_one_standard_input(rows.table, schema, text.prompt_file)
+    template = text.template()
+    if template is None:
+        raise ArgumentError("use --prompt or --prompt-file")
+    form = _imported(type_) if schema is None and type_ is not None else _schema_in(schema or Path("-"))
+    with rows.open() as table:
+        if table.columns is not None:
+            template.check(table.columns, f"{table.name}: ")
+        run_job(_Extraction(form, template, text.chat, write.given), table, rows, model)

@@ -1,0 +1,173 @@
+"""Records for the rows of a table; the tiny model writes at random, and always the same."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import pytest
+from labelling import COMMAND, TEXTS, Cli
+from token_trie import fill
+from token_trie.sets.template import text_of
+
+SCHEMA = {
+    "$defs": {"Team": {"enum": ["sales", "support"]}},
+    "type": "object",
+    "properties": {
+        "team": {"$ref": "#/$defs/Team"},
+        "n": {"type": "integer", "minimum": 0, "maximum": 99},
+        "late": {"type": "boolean"},
+        "share": {"enum": [0.5, 1, None]},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+        "run": {"type": "string", "maxLength": 4},
+    },
+    "required": ["team", "n", "tags", "share", "run"],
+    "additionalProperties": False,
+}
+PROMPT = "Mail: {text}\\nOrder:"
+FIELDS = {"team": "team", "n": "n", "late": "late", "share": "share", "tags": "tags", "run": "record_run"}
+
+
+def arguments(cli: Cli, table: Path, output: Path, *options: str, schema: object = SCHEMA) -> list[str]:
+    file = cli.folder / "schema.json"
+    file.write_text(json.dumps(schema))
+    asked = ["extract", str(table), "--schema", str(file), "-p", PROMPT, "-m", str(cli.model), "--n-ctx", "512"]
+    return [*asked, "-o", str(output), "--mode", "greedy", "--max-tokens", "8", *options]
+
+
+def expected(model: llama_cpp.Llama, text: str, schema: object = SCHEMA) -> dict[str, Any]:
+    record = fill(model, f"Mail: {text}\nOrder:", schema, mode="greedy", max_tokens=8)
+    assert isinstance(record.value, dict)
+    return record.value
+
+
+def test_each_row_gets_the_record_that_fill_writes(cli: Cli, tiny: llama_cpp.Llama) -> None:
+    output = cli.folder / "out.jsonl"
+    done = cli.call(arguments(cli, cli.table(TEXTS), output))
+    assert (done.code, done.out) == (0, ""), done.err
+    rows = cli.rows(output)
+    assert [row["text"] for row in rows] == TEXTS
+    for row in rows:
+        record = expected(tiny, row["text"])
+        assert {name: row[column] for name, column in FIELDS.items()} == {name: record.get(name) for name in FIELDS}
+    assert f"{len(TEXTS)} records extracted" in done.err
+    n_absent = sum(row["late"] is None for row in rows)
+    assert any(line.split() == ["late", str(n_absent), f"{100 * n_absent / 8:.1f}"] for line in done.err.splitlines())
+
+
+@pytest.mark.parametrize("to", ["csv", "parquet"])
+def test_flat_fields_have_columns_of_their_types_and_others_are_json(cli: Cli, to: str) -> None:
+    lines, output = cli.folder / "out.jsonl", cli.folder / f"out.{to}"
+    table = cli.table(TEXTS)
+    if to == "parquet":
+        arrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    for path in (lines, output):
+        assert cli.call(arguments(cli, table, path)).code == 0
+    records = [{name: row[name] for name in FIELDS.values()} for row in cli.rows(lines)]
+    if to == "csv":
+        found = [[row[name] for name in FIELDS.values()] for row in cli.rows(output)]
+        assert found == [[text_of(value) for value in record.values()] for record in records]
+        return
+    whole = parquet.read_table(output)
+    kinds = [arrow.string(), arrow.int64(), arrow.bool_(), arrow.float64(), arrow.string(), arrow.string()]
+    assert [whole.schema.field(name).type for name in FIELDS.values()] == kinds
+    assert whole.select(list(FIELDS.values())).to_pylist() == [r | {"tags": json.dumps(r["tags"])} for r in records]
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.parquet"])
+def test_a_run_that_is_killed_eleven_times_has_each_row_once(cli: Cli, name: str) -> None:
+    if name == "out.parquet":
+        pytest.importorskip("pyarrow")
+    output = cli.folder / name
+    growing = output.with_name(f"{name}.rows") if name == "out.parquet" else output
+    texts = [f"{text} {i}" for i in range(40) for text in TEXTS]
+    table = cli.table(texts)
+    command = [*COMMAND, *arguments(cli, table, output, "--resume")]
+    n_killed = 0
+    while n_killed < (11 if name == "out.jsonl" else 2):
+        size = growing.stat().st_size if growing.exists() else 0
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+            deadline = time.monotonic() + 300
+            while not growing.exists() or growing.stat().st_size < size + 500:
+                assert process.poll() is None, process.stderr and process.stderr.read()
+                assert time.monotonic() < deadline
+                time.sleep(0.002)
+            process.send_signal(signal.SIGKILL)
+        n_killed += 1
+        with growing.open("ab") as file:
+            file.write(b'{"id": "half a ro')
+    done = cli.call(arguments(cli, table, output, "--resume"))
+    assert done.code == 0, done.err
+    if name == "out.parquet":
+        rows = pytest.importorskip("pyarrow.parquet").read_table(output).to_pylist()
+    else:
+        rows = cli.rows(output)
+    assert [row["text"] for row in rows] == texts
+    assert [int(row["row"]) for row in rows] == list(range(1, len(texts) + 1))
+    assert f"{len(texts):,} records extracted" in done.err
+
+
+def test_a_type_is_read_from_a_module_and_what_it_refuses_is_left_out(cli: Cli, monkeypatch: Any) -> None:
+    pytest.importorskip("pydantic")
+    (cli.folder / "its_shop.py").write_text(
+        "from typing import Literal\n"
+        "import pydantic\n"
+        "class Order(pydantic.BaseModel):\n"
+        "    team: Literal['sales', 'support']\n"
+        "    @pydantic.field_validator('team')\n"
+        "    @classmethod\n"
+        "    def refuse(cls, team):\n"
+        "        raise ValueError('never')\n"
+        "class Team(pydantic.BaseModel):\n"
+        "    team: Literal['sales', 'support'] | None\n"
+    )
+    monkeypatch.chdir(cli.folder)
+    output = cli.folder / "out.jsonl"
+
+    def extract(kind: str, *options: str) -> Any:
+        asked = ["extract", str(cli.table(TEXTS)), "--type", kind, "-p", PROMPT, "-m", str(cli.model), "--n-ctx", "512"]
+        return cli.call([*asked, "-o", str(output), *options])
+
+    refused = extract("its_shop:Order", "--on-error", "skip")
+    assert refused.code == 0
+    assert "0 records extracted, 8 left out (8 refused by the type)" in refused.err
+    assert (extract("its_shop:Order").code, output.read_bytes()) == (1, b"")
+    assert extract("its_shop:Team").code == 0
+    assert {row["team"] for row in cli.rows(output)} <= {"sales", "support", None}
+    other = extract("its_shop:Order", "--resume")
+    assert (other.code, "was written with another schema" in other.err) == (1, True)
+    assert "ModuleNotFoundError" in extract("nowhere:Order").err
+    assert "'its_shop' is not MODULE:CLASS" in extract("its_shop").err
+
+
+def test_values_that_end_early_are_named(cli: Cli) -> None:
+    output = cli.folder / "out.csv"
+    schema = {"type": "object", "properties": {"note": {"type": "string"}}, "required": ["note"]}
+    done = cli.call(arguments(cli, cli.table(TEXTS), output, schema=schema))
+    assert done.code == 0, done.err
+    truncated = [row["truncated"] for row in cli.rows(output)]
+    assert set(truncated) <= {"", "/note"}
+    assert f"{truncated.count('/note')} of them with a truncated value" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--type", "a:b"], "--schema and --type: use exactly one of them"),
+        (["--prompt-file", "p.txt"], "--prompt and --prompt-file: use only one of them"),
+        (["-p", "{nothing}"], "no column 'nothing', which the prompt has; there are id, text"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(cli: Cli, options: list[str], message: str) -> None:
+    done = cli.call(arguments(cli, cli.table(TEXTS), cli.out, *options))
+    assert (done.code, message in done.err, cli.out.exists()) == (1, True, False)
+
+
+def test_a_schema_that_cannot_be_kept_is_refused_before_the_model_is_loaded(cli: Cli) -> None:
+    done = cli.call(arguments(cli, cli.table(TEXTS), cli.out, "-m", "nowhere.gguf", schema={"not": {}}))
+    assert (done.code, "not" in done.err, "nowhere.gguf" in done.err) == (1, True, False)
