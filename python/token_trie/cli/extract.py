@@ -42,6 +42,10 @@ _TYPES = {"string": "string", "integer": "int64", "number": "float64", "boolean"
     without=("indent", "on_text", "think"),
     mode="exact: the most probable value of each choice (the default); greedy: the best token at each branch point; "
     "sampled: a random token there.",
+    max_nodes="For --mode exact: number of nodes after which the search for one value ends with the best so far; 0: no "
+    "limit.",
+    max_tokens="Largest number of tokens of one text or number. A longer one ends there if the schema lets it, and is "
+    "listed in the column truncated.",
 )
 class WriteOptions(Flags):
     """Options of the records."""

@@ -138,12 +138,14 @@ class RowLabeller(RowJob):
         template: Template | None,
         choices: list[str],
         probabilities: bool,
-        marks: dict[str, list[Any]],
+        described: list[Any],
+        options: list[Any],
     ) -> None:
         figures = [*columns[1:], *([] if calibrating.gate is None else ["review"])]
         figures += [f"p_{text}" for text in choices if probabilities]
         self.columns = {columns[0]: "string"} | dict.fromkeys(figures, "float64")
-        self.marks = marks
+        self.options = [*options, *calibrating.marks]
+        self.marks = {"other choices": described, "another prompt, option or profile": self.options}
         self.choices = choices
         self.calibrating = calibrating
         self.template = template
@@ -157,7 +159,7 @@ class RowLabeller(RowJob):
 
         Such columns are `gold`, and those whose cells in the first rows are all choices.
         """
-        self.marks["another prompt or option"].append(gold)
+        self.options.append(gold)
         if self.template is not None:
             if table.columns is not None:
                 self.template.check(table.columns, f"{table.name}: ")
@@ -233,9 +235,8 @@ class _PromptLabeller(RowLabeller):
         calibrating: CalibrationOptions,
     ) -> None:
         figures = ["probability", "margin", "mass"] if mode == "exact" else []
-        options = [template.text, asked.chat, asked.leaf_end, mode, *calibrating.marks]
-        marks = {"other choices": [texts], "another prompt or option": options}
-        super().__init__(calibrating, ["answer", *figures], template, texts, probabilities, marks)
+        options = [template.text, asked.chat, asked.leaf_end, mode]
+        super().__init__(calibrating, ["answer", *figures], template, texts, probabilities, texts, options)
         name = f"{template.text} (as a message)" if asked.chat else template.text
         self.asked, self.row_options = texts, RowOptions(template=name, leaf_end=asked.leaf_end)
         self.empty = as_prompt(template.fill(dict.fromkeys(template.columns, _ABSENT)), asked.chat)
@@ -298,13 +299,9 @@ class _QuestionLabeller(RowLabeller):
             described[name] = description or None
         form: FormName | Form | None = replace(FORMS[asked.form or "unlisted"], chat=True) if asked.chat else asked.form
         options = ["question", question, repr(form), None if template is None else template.text, asked.orders]
-        options += [*([asked.effort] if asked.effort != "default" else []), *calibrating.marks]
-        marks: dict[str, list[Any]] = {
-            "other choices": [list(described.items())],
-            "another prompt or option": options,
-        }
-        columns = ["value", "probability", "confidence", "mass"]
-        super().__init__(calibrating, columns, template, list(described), probabilities, marks)
+        options += [asked.effort] if asked.effort != "default" else []
+        columns, choices = ["value", "probability", "confidence", "mass"], list(described.items())
+        super().__init__(calibrating, columns, template, list(described), probabilities, choices, options)
         self.asked = Choice(question, described)
         self._is_chat = asked.chat
         read = "" if template is None else template.text  # otherwise known from the table
@@ -313,12 +310,12 @@ class _QuestionLabeller(RowLabeller):
     def put(self, examples: Examples) -> None:
         """Put examples before each row; ArgumentError for an answer that is not a choice."""
         self.row_options = replace(self.row_options, examples=examples)
-        self.marks["another prompt or option"] += ["examples", examples.of(self.asked, self.choices).digest]
+        self.options += ["examples", examples.of(self.asked, self.choices).digest]
 
     def check(self, llm: Llama) -> None:
         asked = read_questions(self.asked, self.row_options.of_question(), llm)[None]
         if isinstance(asked, FormAsked) and asked.profile is not None:
-            self.marks["another prompt or option"] += ["profile", repr(asked.forms)]  # a measured one may change between two runs
+            self.options += ["profile", repr(asked.forms)]  # a measured one may change between two runs
         if self._is_chat and not has_chat_template(llm):
             raise ArgumentError("--chat: this model's file has no chat template; leave the option out")
         super().check(llm)

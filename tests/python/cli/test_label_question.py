@@ -66,7 +66,7 @@ def test_a_run_that_was_cut_goes_on_with_the_same_question_alone(cli: Cli) -> No
     for more in (["--form", "letters"], ["-p", "{text}"]):
         done = label(cli, table, "--resume", *more)
         assert done.code == 1
-        assert "was written with another prompt or option" in done.err
+        assert "was written with another prompt, option or profile" in done.err
 
 
 def test_a_run_does_not_go_on_with_a_profile_that_was_measured_since(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_a_run_does_not_go_on_with_a_profile_that_was_measured_since(cli: Cli, m
     llm.close()
     done = label(cli, table, "--resume")
     assert done.code == 1
-    assert "was written with another prompt, model or option" in done.err
+    assert "was written with another prompt, option or profile" in done.err
     assert label(cli, table, "--form", "letters", output=cli.folder / "other.csv").code == 0
 
 

@@ -122,7 +122,7 @@ def changed(cli: Cli, what: str) -> tuple[list[str], str]:
     if what == "choices":
         return [*cli.arguments(table, "--resume"), "-c", "maybe"], "was written with other choices"
     if what == "prompt":
-        return cli.arguments(table, "--resume", prompt="{text}?"), "was written with another prompt or option"
+        return cli.arguments(table, "--resume", prompt="{text}?"), "was written with another prompt, option or profile"
     if what == "columns":
         return cli.arguments(table, "--resume", "--probabilities"), "this run writes id, text, answer"
     if what == "foreign":
