@@ -208,10 +208,7 @@ class Labeller:
     r"""Labels each row of a batch with one of a set of choices, by a model's answer to a prompt about the row.
 
     It is small and can be pickled. A process loads the model when it first labels, once for each file and parameters.
-
-    `COLUMNS` are added to the batch: the label, its probability among the choices, the margin to the next
-    choice, and the model's own probability of all choices. A row that fails has an ``error``, an empty label and NaN;
-    other rows have an empty ``error``.
+    `COLUMNS` are added to the batch. A row that fails has an ``error``, an empty label and NaN.
 
     Parameters
     ----------

@@ -126,12 +126,7 @@ class TrieMatcher:
         return matcher
 
     def accept_token(self, token_id: int) -> bool:
-        """Step over a token.
-
-        Returns
-        -------
-        bool
-            Whether it was allowed. If not, the matcher does not move.
+        """Step over a token, and return whether it was allowed; if not, the matcher does not move.
 
         Raises
         ------
@@ -188,7 +183,7 @@ class TrieMatcher:
         raise ArgumentError("a TrieMatcher cannot be pickled; pickle its TokenTrie, and make a matcher of it there")
 
     def fill_next_token_bitmask(self, bitmask: Bitmask, index: int = 0) -> bool:
-        """Fill a row of a mask with what is legal next.
+        """Fill a row of a mask with what is legal next; return whether it needs to be applied: not if all tokens are.
 
         Parameters
         ----------
@@ -197,11 +192,6 @@ class TrieMatcher:
             the vocabulary are undefined. Rows may have any stride; the words of a row are contiguous.
         index : int
             The row; others do not change.
-
-        Returns
-        -------
-        bool
-            Whether the row needs to be applied: False where every token is legal.
 
         Raises
         ------
@@ -253,36 +243,23 @@ class BatchMatcher:
     def batch_fill_next_token_bitmask(
         matchers: Sequence[TrieMatcher], bitmask: Bitmask, indices: Sequence[int] | None = None
     ) -> list[bool]:
-        """Fill a row for each matcher, as `TrieMatcher.fill_next_token_bitmask` does.
+        """Fill a row for each matcher, as `TrieMatcher.fill_next_token_bitmask` does, with the same results.
 
-        Parameters
-        ----------
-        matchers : sequence of TrieMatcher
-            All with the same ``vocab_size``.
-        bitmask : numpy.ndarray or torch.Tensor, int32, shape (rows, ceil(vocab_size / 32))
-            Rows that no matcher fills do not change.
-        indices : sequence of int, optional
-            The row of each; by default matcher ``i`` fills row ``i``.
-
-        Returns
-        -------
-        list of bool
-            Whether the row of each needs to be applied.
+        All have the same ``vocab_size``. By default, matcher ``i`` fills row ``i``; rows that none fills do not change.
         """
-        rows = None if indices is None else _integers(indices, "indices")
+        rows = None if indices is None else to_tokens(indices, "indices").tolist()
         return _core.fill_masks(_handles(matchers), host_array(bitmask), rows)
 
     @staticmethod
     def batch_accept_token(matchers: Sequence[TrieMatcher], tokens: Sequence[int]) -> list[bool]:
-        """Step each matcher over its token; returns whether each was allowed.
+        """Step each matcher over its token, and return whether each was allowed.
 
         Raises
         ------
         VocabularyError, ArgumentError
             As for `TrieMatcher.accept_token`, for the row that the message names; then no matcher has moved.
         """
-        handles = _handles(matchers)
-        return _core.accept_each(handles, to_tokens(tokens, "tokens").tolist())
+        return _core.accept_each(_handles(matchers), to_tokens(tokens, "tokens").tolist())
 
     @staticmethod
     def batch_rollback(matchers: Sequence[TrieMatcher], num_tokens: Sequence[int] | int = 1) -> None:
@@ -296,7 +273,7 @@ class BatchMatcher:
         handles = _handles(matchers)
         if isinstance(num_tokens, (int, np.integer)):
             num_tokens = [num_tokens] * len(handles)
-        counts = _integers(num_tokens, "num_tokens")
+        counts = to_tokens(num_tokens, "num_tokens").tolist()
         for i, count in enumerate(counts):
             check_counts(0, **{f"num_tokens[{i}]": count})
         _core.rollback_each(handles, counts)
@@ -311,10 +288,6 @@ def _handles(matchers: Sequence[TrieMatcher]) -> list[_core.Matcher]:
         if not isinstance(matcher, TrieMatcher):
             raise ArgumentError(f"matchers[{i}]: {type(matcher).__name__} where a TrieMatcher belongs")
     return [matcher._handle for matcher in listed]
-
-
-def _integers(numbers: Sequence[int], what: str) -> list[int]:
-    return [int(n) for n in to_tokens(numbers, what)]
 
 
 _ENDED = -1
@@ -370,22 +343,17 @@ class UniqueMatchers:
                 f"n: {n} sequences, and fewer members that can end; each of end_tokens continues a longer member there"
             )
         self._nodes = [0] * n
-        self._gone: defaultdict[int, Counter[int]] = defaultdict(
-            Counter
-        )  # number of sequences that left a node by a token
+        # The number of sequences that left a node by a token.
+        self._gone: defaultdict[int, Counter[int]] = defaultdict(Counter)
 
     def __len__(self) -> int:
         """Return the number of sequences."""
         return len(self._matchers)
 
     def accept_token(self, row: int, token_id: int) -> bool:
-        """Step one sequence over a token.
+        """Step one sequence over a token, and return whether it was allowed; if not, the sequence does not move.
 
-        Returns
-        -------
-        bool
-            Whether it was allowed. If not, the sequence does not move. If two sequences draw the last seat in one step,
-            the second is refused: fill its mask again, and draw again.
+        If two sequences draw the last seat in one step, the second is refused: fill its mask again, and draw again.
 
         Raises
         ------

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from token_trie.native.core import Llama
 from token_trie.questions.form import Form
 from token_trie.questions.question import Choice
 from token_trie.sets.template import Template
+from token_trie.trust.cache import CachedRows, key_of
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fit import KINDS, FitOptions, takes_states
 from token_trie.trust.metrics import log_softmax, numbered
-from token_trie.trust.rows import Readings, Row, RowOptions, RowReader, reader_of
+from token_trie.trust.rows import Readings, RowOptions, reader_of
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -145,80 +146,48 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return classes
 
     def _read(self, texts: list[str], *, states: bool) -> Readings:
-        return _shared(str(Path(self.model_path).resolve()), self.n_ctx, self.n_gpu_layers, self.n_threads).read(
-            texts, self._reader, self._template.fill, states=states
-        )
-
-    @property
-    def _template(self) -> Template:
+        """Return the readings of texts; the model reads only new ones."""
         template = Template(self.prompt, has_escapes=False, what="prompt")
         if template.columns != ["text"]:
             raise ArgumentError("prompt: is to have {text} in it, and nothing else in braces")
-        return template
+        llm = loaded(str(Path(self.model_path).resolve()), self.n_ctx, self.n_gpu_layers, self.n_threads)
+        with _sharing:
+            lock, caches = _shared.setdefault(llm, (threading.Lock(), {}))
+        choices, options = self._options()
+        with lock:
+            reader = reader_of(llm, choices, options)
+            key = key_of(options, reader.binding)
+            if sum(map(len, caches.values())) > _MAX_ROWS:
+                caches.clear()
+            cached = caches.setdefault(key, CachedRows(None, key))
+            read, _ = cached.read(reader, [template.fill({"text": text}) for text in texts], states=states)
+        return read if states else replace(read, states=None)
 
-    def _reader(self, llm: Llama) -> RowReader:
-        classes = self.classes_.tolist()
-        if self.choices is not None:
-            missing = [one for one in classes if one not in self.choices]
-            if missing:
-                raise ArgumentError(f"choices: nothing for the class {missing[0]!r}")
-        described: Any = None if self.choices is None else {one: self.choices[one] for one in classes}
-        form: Any = self.form
-        leaf_end: Any = self.leaf_end
+    def _options(self) -> tuple[Any, RowOptions]:
+        """Return the choices or the question, and the options of rows."""
+        classes, given = self.classes_.tolist(), self.choices
+        missing = [one for one in classes if given is not None and one not in given]
+        if missing:
+            raise ArgumentError(f"choices: nothing for the class {missing[0]!r}")
+        described = None if given is None else {one: given[one] for one in classes}
+        how: dict[str, Any] = {"form": self.form, "orders": self.orders}
         if self.question is not None:
-            options = RowOptions(form=form, orders=self.orders)
-            return reader_of(
-                llm, Choice(self.question, dict.fromkeys(classes) if described is None else described), options
-            )
-        options = RowOptions(template=self.prompt, leaf_end=leaf_end, form=form, orders=self.orders)
-        return reader_of(llm, [str(one) for one in classes] if described is None else list(described.values()), options)
+            return Choice(self.question, dict.fromkeys(classes) if described is None else described), RowOptions(**how)
+        options = RowOptions(template=self.prompt, leaf_end=self.leaf_end, **how)  # type: ignore[arg-type]
+        return [str(one) for one in classes] if described is None else list(described.values()), options
+
+
+_shared: weakref.WeakKeyDictionary[Llama, tuple[threading.Lock, dict[str, CachedRows]]] = weakref.WeakKeyDictionary()
+_sharing = threading.Lock()
 
 
 def _texts(given: Iterable[str]) -> list[str]:
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise ArgumentError(f"X: {type(given).__name__} where texts belong")
     texts = list(given)
-    if (
-        texts and isinstance(texts[0], np.ndarray) and len(texts[0]) == 1
-    ):  # one column, such as the values of a data frame
-        texts = [row[0] for row in texts]
+    if texts and isinstance(texts[0], np.ndarray) and len(texts[0]) == 1:
+        texts = [row[0] for row in texts]  # one column, such as the values of a data frame
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise ArgumentError(f"X[{i}]: {type(text).__name__} where a text belongs")
     return texts
-
-
-class _Shared:
-    """A Llama of this process, and its cached rows."""
-
-    def __init__(self, llm: Llama) -> None:
-        self._llm = llm
-        self._rows: OrderedDict[tuple[Any, ...], Row] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def read(self, texts: list[str], reader_of: Any, put: Any, *, states: bool) -> Readings:
-        """Return the readings of texts; the model reads only new ones."""
-        with self._lock:
-            reader: RowReader = reader_of(self._llm)
-            keys = [(reader.binding, put({"text": text})) for text in texts]
-            new = {key: None for key in keys if key not in self._rows or (states and self._rows[key].state is None)}
-            read = dict(zip(new, reader.read([prompt for _, prompt in new], states=states), strict=True))
-            self._rows.update(read)
-            rows = [self._rows[key] for key in keys]
-            while len(self._rows) > _MAX_ROWS:
-                self._rows.popitem(last=False)
-        if not states:
-            rows = [row._replace(state=None) for row in rows]
-        return Readings.of(rows, reader.binding)
-
-
-_shared_by: weakref.WeakKeyDictionary[Llama, _Shared] = weakref.WeakKeyDictionary()
-_sharing = threading.Lock()
-
-
-def _shared(path: str, n_ctx: int, n_gpu_layers: int, n_threads: int | None) -> _Shared:
-    llm = loaded(path, n_ctx, n_gpu_layers, n_threads)
-    with _sharing:
-        if llm not in _shared_by:
-            _shared_by[llm] = _Shared(llm)
-        return _shared_by[llm]

@@ -173,15 +173,13 @@ class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     Notes
     -----
-    ``generate`` applies a processor after its penalties and before its truncation (``top_k``, ``top_p``), which then
-    cannot remove every allowed token. If processors before it (``no_repeat_ngram_size``, ``min_new_tokens``,
-    ``bad_words_ids``, ``suppress_tokens``, ...) or the model leave a row none, all allowed tokens are put back with
-    equal scores, below those of any other beam, with one warning (logger ``token_trie.transformers``). If a processor
-    after it does, the row leaves the set, with a warning.
+    ``generate`` applies it after its penalties and before its truncation (``top_k``, ``top_p``), which then cannot
+    remove every allowed token. If processors before it (``no_repeat_ngram_size``, ``min_new_tokens``, ...) or the model
+    leave a row none, all are put back with equal scores, below those of any other beam, with one warning (logger
+    ``token_trie.transformers``). If a processor after it does, the row leaves the set, with a warning; so does a beam
+    when there are more beams than members, with a score of -inf.
 
-    An answer has up to ``TokenTrie.max_tokens`` tokens and an end token; set ``max_new_tokens`` accordingly. A row that
-    takes a token outside the set, as beams do if they are more than the members, is not constrained any more; its score
-    is -inf.
+    An answer has up to ``TokenTrie.max_tokens`` tokens and an end token; set ``max_new_tokens`` accordingly.
     """
 
     def __init__(self, matcher: TrieMatcher, prompt_length: int | None = None) -> None:
@@ -237,9 +235,8 @@ def _check_tensors(input_ids: torch.Tensor, scores: torch.Tensor, n_vocab: int) 
 def prefix_allowed_tokens_fn(matcher: TrieMatcher, prompt_length: int) -> Callable[[int, torch.Tensor], list[int]]:
     """Make a function for ``generate(..., prefix_allowed_tokens_fn=…)``.
 
-    `TrieLogitsProcessor` does the same, is faster, and runs after most other processors: this function is called row by
-    row, lists all allowed tokens, and gets no scores. Processors after it, such as your own, can remove every allowed
-    token; the row then leaves the set, with a warning (logger ``token_trie.transformers``). ``suppress_tokens`` and
+    `TrieLogitsProcessor` is faster and gets scores. If processors after this function remove every allowed token, the
+    row leaves the set, with a warning (logger ``token_trie.transformers``). ``suppress_tokens`` and
     ``begin_suppress_tokens`` that hold all allowed tokens are refused.
 
     Parameters

@@ -227,8 +227,13 @@ def read_request(params: Any) -> TrieRequest | None:
     if given is None:
         return None
     is_text = isinstance(given, str)
-    if is_text:
-        given = _parse(given) if given.lstrip().startswith("{") else {"name": given}
+    if is_text and not given.lstrip().startswith("{"):
+        given = {"name": given}
+    elif is_text:
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError) as error:
+            raise PayloadError(f"{KEY}: {error}") from error
     if not isinstance(given, Mapping):
         raise ArgumentError(f"{KEY}: {type(given).__name__} where an object, its JSON or a name belongs")
     if "descriptors" in given:
@@ -245,24 +250,13 @@ def read_request(params: Any) -> TrieRequest | None:
         encode(options["path"], "path")
     mode = options.get("mode")
     is_greedy = mode is not None and lookup(mode, STEP_MODES, "mode") == STEP_MODES["greedy"]
-    _check_others(params, options.get("on_complete") == "release")
-    return TrieRequest(sources[0], given[sources[0]], options, is_greedy, may_open=not is_text)
-
-
-def _check_others(params: Any, releases: bool) -> None:
     if params.structured_outputs is not None:
         raise ArgumentError(f"{KEY}: beside structured_outputs; a request has one constraint")
     if params.min_tokens > 0:
         raise ArgumentError(f"{KEY}: beside min_tokens, which forbids the end where nothing else may follow")
-    if params.ignore_eos and not releases:
+    if params.ignore_eos and options.get("on_complete") != "release":
         raise ArgumentError(f"{KEY}: beside ignore_eos, by which an answer would not end; on_complete release may")
-
-
-def _parse(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise PayloadError(f"{KEY}: {error}") from error
+    return TrieRequest(sources[0], given[sources[0]], options, is_greedy, may_open=not is_text)
 
 
 def _named(name: object) -> Path:
@@ -308,20 +302,21 @@ class MaskedRow(NamedTuple):
 
 
 class Decoding:
-    """The position of a request in its set, moved along its output."""
+    """The position of a request in its set, moved along its output; under V1, vLLM appends to that."""
 
-    def __init__(self, matcher: TrieMatcher, is_greedy: bool) -> None:
+    def __init__(self, matcher: TrieMatcher, is_greedy: bool, output: Sequence[int]) -> None:
         self._matcher = matcher
         self.is_greedy = is_greedy
+        self._output = output
         self._last = -1
         self._is_lost = False
         self._has_warned = False
         self.n_tokens = 0
         """Number of tokens of the output that it has stepped over."""
 
-    def follow(self, output: Sequence[int]) -> None:
+    def follow(self) -> None:
         """Move to the end of the output, from the start if tokens were taken back; RuntimeError for unknown tokens."""
-        n = self.n_tokens
+        n, output = self.n_tokens, self._output
         if n and (n > len(output) or output[n - 1] != self._last):
             self._matcher.reset()
             self.n_tokens, self._is_lost = 0, False
@@ -361,41 +356,6 @@ class Decoding:
         if not self._has_warned:
             self._has_warned = True
             _log.warning(PUT_BACK, "these were put back with equal logits")
-
-
-class Decoder:
-    """Begins decodings for one engine, and never raises: a wrong request ends only itself.
-
-    Most errors are raised when the request comes in. Later ones, such as a file that has changed since, are logged, and
-    the request is forced to an end token.
-    """
-
-    def __init__(self, find_vocabulary: Callable[[], EngineVocabulary]) -> None:
-        self._find = find_vocabulary
-        self._vocabulary: EngineVocabulary | None = None
-
-    @property
-    def vocabulary(self) -> EngineVocabulary:
-        """The engine's vocabulary, found at the first use."""
-        if self._vocabulary is None:
-            self._vocabulary = self._find()
-        return self._vocabulary
-
-    def begin(self, params: Any, prompt: Sequence[int] | None) -> Decoding | None:
-        """Begin after a prompt; None for a request without a set."""
-        if not params.extra_args:
-            return None
-        ends = sorted(params.all_stop_token_ids)
-        try:
-            request = read_request(params)
-            if request is None:
-                return None
-            return Decoding(request.matcher(self.vocabulary, list(prompt or ()), ends), request.is_greedy)
-        except TokenTrieError as error:
-            _log.error("a request is ended: %s", error)
-        except Exception:
-            _log.exception("a request is ended, by a defect in token-trie")
-        return Decoding(_ended_matcher(self.vocabulary.size, ends), False) if ends else None
 
 
 def _ended_matcher(size: int, ends: list[int]) -> TrieMatcher:
@@ -444,45 +404,6 @@ def _apply(logits: torch.Tensor, mask: torch.Tensor, size: int, given: Sequence[
     logits[:, size:].index_fill_(0, torch.tensor(rows, device=logits.device), -torch.inf)
 
 
-class RequestBatch:
-    """Rows of Model Runner V1: one for each request. vLLM moves requests between rows, and appends to their outputs."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-        self._rows: dict[int, tuple[Decoding, Sequence[int]]] = {}
-
-    def update(self, changes: BatchUpdate) -> None:
-        """Remove, add and move requests, in this order."""
-        for row in changes.removed:
-            self._rows.pop(row, None)
-        for row, params, prompt, output in changes.added:
-            self._put(row, self._begin(params, prompt, output))
-        for source, target, direction in changes.moved:
-            moved, replaced = self._rows.pop(source, None), self._rows.pop(target, None)
-            self._put(target, moved)
-            if direction is MoveDirectionality.SWAP:
-                self._put(source, replaced)
-
-    def _begin(
-        self, params: Any, prompt: Sequence[int] | None, output: Sequence[int]
-    ) -> tuple[Decoding, Sequence[int]] | None:
-        decoding = self._decoder.begin(params, prompt)
-        return None if decoding is None else (decoding, output)
-
-    def _put(self, row: int, entry: tuple[Decoding, Sequence[int]] | None) -> None:
-        self._rows.pop(row, None)
-        if entry is not None:
-            self._rows[row] = entry
-
-    def rows(self) -> list[MaskedRow]:
-        """Return the rows of requests with a set. Outputs are current only when logits are masked."""
-        found: list[MaskedRow] = []
-        for row, (decoding, output) in self._rows.items():
-            decoding.follow(output)
-            found += decoding.rows(row)
-        return found
-
-
 class Slots:
     """Rows of Model Runner V2: one or more for each request, whose tokens are on the device, in the request's slot.
 
@@ -493,8 +414,8 @@ class Slots:
     The new tokens of each step are copied to the host in one transfer, which waits for the device.
     """
 
-    def __init__(self, decoder: Decoder, states: LogitsProcRequestState) -> None:
-        self._decoder = decoder
+    def __init__(self, begin: Callable[[Any, Sequence[int]], Decoding | None], states: LogitsProcRequestState) -> None:
+        self._begin = begin
         self._states = states
         self._added: dict[int, Any] = {}
         self._decodings: dict[int, Decoding] = {}
@@ -512,7 +433,7 @@ class Slots:
         """Begin to decode the added requests, whose prompts can be read now."""
         for slot, params in self._added.items():
             n_prompt = int(self._states.prompt_len.np[slot])
-            decoding = self._decoder.begin(params, self._states.all_token_ids.gpu[slot, :n_prompt].tolist())
+            decoding = self._begin(params, self._states.all_token_ids.gpu[slot, :n_prompt].tolist())
             if decoding is not None:
                 self._decodings[slot] = decoding
         self._added.clear()
@@ -591,20 +512,15 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
 
     def __init__(self, vllm_config: Any, where: Any, is_pin_memory: bool | None = None) -> None:
         """Begin without requests. V1 passes a device and whether memory is pinned, V2 the state of its requests."""
-        model = vllm_config.model_config
-        self._decoder = Decoder(
-            lambda: EngineVocabulary(
-                model.get_vocab_size(), None if model.skip_tokenizer_init else cached_tokenizer_from_config(model)
-            )
-        )
+        model = self._model = vllm_config.model_config
         is_v2 = is_pin_memory is None
         if not is_v2 and vllm_config.scheduler_config.async_scheduling and not model.logits_processors:
             raise RuntimeError(
                 "token_trie: loaded from an entry point alone, which under asynchronous scheduling is given no tokens; "
                 "name it, by --logits-processors token_trie.engines.vllm:TrieLogitsProcessor"
             )
-        self._slots = Slots(self._decoder, where) if is_v2 else None
-        self._batch = RequestBatch(self._decoder)
+        self._slots = Slots(self._begin, where) if is_v2 else None
+        self._rows: dict[int, Decoding] = {}  # of V1: vLLM moves requests between rows
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
@@ -622,14 +538,53 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
         if vocabulary is not None:
             request.matcher(vocabulary, [], [*(sampling_params.stop_token_ids or ()), 0])
 
+    @cached_property
+    def _vocabulary(self) -> EngineVocabulary:
+        model = self._model
+        tokenizer = None if model.skip_tokenizer_init else cached_tokenizer_from_config(model)
+        return EngineVocabulary(model.get_vocab_size(), tokenizer)
+
+    def _begin(self, params: Any, prompt: Sequence[int] | None, output: Sequence[int] = ()) -> Decoding | None:
+        """Begin after a prompt; None for a request without a set. It never raises: a wrong request ends only itself.
+
+        Errors that `validate_params` could not find, such as a file that has changed since, are logged.
+        """
+        if not params.extra_args:
+            return None
+        ends = sorted(params.all_stop_token_ids)
+        try:
+            request = read_request(params)
+            if request is None:
+                return None
+            return Decoding(request.matcher(self._vocabulary, list(prompt or ()), ends), request.is_greedy, output)
+        except TokenTrieError as error:
+            _log.error("a request is ended: %s", error)
+        except Exception:
+            _log.exception("a request is ended, by a defect in token-trie")
+        return Decoding(_ended_matcher(self._vocabulary.size, ends), False, output) if ends else None
+
     def is_argmax_invariant(self) -> bool:
         """Return False: greedy requests are masked too."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Apply the changes of a batch (V1)."""
-        if batch_update is not None:
-            self._batch.update(batch_update)
+        """Remove, add and move the requests of a batch, in this order (V1)."""
+        if batch_update is None:
+            return
+        for row in batch_update.removed:
+            self._rows.pop(row, None)
+        for row, params, prompt, output in batch_update.added:
+            self._put(row, self._begin(params, prompt, output))
+        for source, target, direction in batch_update.moved:
+            moved, replaced = self._rows.pop(source, None), self._rows.pop(target, None)
+            self._put(target, moved)
+            if direction is MoveDirectionality.SWAP:
+                self._put(source, replaced)
+
+    def _put(self, row: int, decoding: Decoding | None) -> None:
+        self._rows.pop(row, None)
+        if decoding is not None:
+            self._rows[row] = decoding
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """Assign a slot to a request (V2); returns whether it is constrained."""
@@ -643,9 +598,13 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext | None = None) -> torch.Tensor:
         """Set the logits of tokens that are not allowed to -inf, in place; can be called repeatedly in a step."""
-        if self._slots is None or ctx is None:
-            return mask_(logits, self._batch.rows())
-        return mask_(logits, self._slots.rows(ctx))
+        if self._slots is not None and ctx is not None:
+            return mask_(logits, self._slots.rows(ctx))
+        found: list[MaskedRow] = []
+        for row, decoding in self._rows.items():
+            decoding.follow()  # outputs are current only now
+            found += decoding.rows(row)
+        return mask_(logits, found)
 
 
 _vocabularies: WeakKeyDictionary[InputProcessor, EngineVocabulary] = WeakKeyDictionary()

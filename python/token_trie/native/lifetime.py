@@ -13,7 +13,7 @@ from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from threading import get_ident
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama, llama_cpp
@@ -84,32 +84,15 @@ class Closeable(ABC):
 
 _all_open: set[Closeable] = set()
 
-
-def _disown_all() -> None:
-    for one in list(_all_open):
-        one.disown()
-    _all_open.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown_all)
-
-
-R = TypeVar("R", bound="Resource")
-
-
-class Resource(Protocol):
-    """An object of which a Llama has at most one of each class."""
-
-    def close(self) -> None:
-        """Free it."""
-
-    def disown(self) -> bool:
-        """Prepare it for a forked process; return whether it can be used there."""
+R = TypeVar("R")
 
 
 class Attachment:
-    """Data and resources that belong to one Llama."""
+    """Data and resources that belong to one Llama.
+
+    A resource has `close`, which frees it, and `disown`, which prepares it for a forked process and returns whether it
+    can be used there.
+    """
 
     def __init__(self, context: int) -> None:
         self.closed = False
@@ -118,8 +101,8 @@ class Attachment:
         self.known: dict[object, Any] = {}  # results about the model, kept for the next call
         self.making = threading.Lock()
         self._renewing = threading.Lock()
-        self._made: dict[type[Resource], Resource] = {}
-        self._making: dict[type[Resource], threading.Lock] = {}
+        self._made: dict[type, Any] = {}  # resources, one of each class
+        self._making: dict[type, threading.Lock] = {}
         self.streams: set[Closeable] = set()
         self.context = context
         self.applied = applied_to(context)  # contexts opened on the model get the same settings
@@ -129,8 +112,7 @@ class Attachment:
 
     def made(self, kind: type[R]) -> R | None:
         """Return the resource of a class, if it was made."""
-        found = self._made.get(kind)
-        return found if isinstance(found, kind) else None
+        return self._made.get(kind)
 
     def make(self, kind: type[R], make: Callable[[], R]) -> R:
         """Return the resource of a class; make it if there is none."""
@@ -262,15 +244,18 @@ def lease(llm: Any) -> AbstractContextManager[Any]:
     return attachment(llm).lease()
 
 
-def _disown_leases() -> None:
+def _disown_all() -> None:
     global _attaching
     _attaching = threading.Lock()
+    for one in list(_all_open):
+        one.disown()
+    _all_open.clear()
     for attached in list(_attached):
         attached.disown()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown_leases)
+    os.register_at_fork(after_in_child=_disown_all)
 
 
 T = TypeVar("T")

@@ -66,12 +66,18 @@ class File(NamedTuple):
             now = File.at(self.path)
             if now.identity[:_N_STABLE] != self.identity[:_N_STABLE]:
                 raise ArgumentError(f"{self.path!r} was changed after it was loaded")
-            found = _digests.find(now)
+            key, is_large = str(now.identity), now.identity[2] > _MAX_UNSTORED
+            if key not in _digests and is_large:
+                _digests.update(_stored_digests())
+            found = _digests.get(key)
             if found is None:
                 found = _digest(self.path, now.identity[2])
                 if File.at(self.path) != now:
                     raise ArgumentError(f"{self.path!r} is being changed")
-                _digests.keep(now, found)
+                if time.time() - max(now.identity[3:]) / 1e9 >= _SETTLED_S:
+                    _digests[key] = found
+                    if is_large:
+                        _store_digest(key, found)
         except OSError as error:
             raise ArgumentError(f"cannot read {self.path!r}: {error}") from error
         return found
@@ -105,45 +111,28 @@ def users_cache() -> Path:
     return base / "token-trie"
 
 
-class _Digests:
-    """Digests by the identity of files; those of large files are also stored in the user's cache."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, str] = {}
-
-    def find(self, file: File) -> str | None:
-        """Return the digest of a file, or None."""
-        key = str(file.identity)
-        if key not in self._known and file.identity[2] > _MAX_UNSTORED:
-            self._known.update(self._stored())
-        return self._known.get(key)
-
-    def keep(self, file: File, digest: str) -> None:
-        """Keep a digest, unless the file could still change without a new identity."""
-        if time.time() - max(file.identity[3:]) / 1e9 < _SETTLED_S:
-            return
-        key = str(file.identity)
-        self._known[key] = digest
-        if file.identity[2] > _MAX_UNSTORED:
-            stored = [*(self._stored() | {key: digest}).items()][-_MAX_REMEMBERED:]
-            with suppress(OSError, RuntimeError):  # no home, or the folder is not writable: computed again next time
-                path = _digests_path()
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, json.dumps(dict(stored), indent=0).encode())
-
-    def _stored(self) -> dict[str, str]:
-        with suppress(OSError, ValueError, RuntimeError, RecursionError):
-            found = json.loads(_digests_path().read_bytes())
-            if isinstance(found, dict) and all(isinstance(one, str) for one in found.values()):
-                return found
-        return {}
+_digests: dict[str, str] = {}
+"""By the identity of files; those of large files are also stored in the user's cache."""
 
 
 def _digests_path() -> Path:
     return users_cache() / "digests.json"
 
 
-_digests = _Digests()
+def _stored_digests() -> dict[str, str]:
+    with suppress(OSError, ValueError, RuntimeError, RecursionError):
+        found = json.loads(_digests_path().read_bytes())
+        if isinstance(found, dict) and all(isinstance(one, str) for one in found.values()):
+            return found
+    return {}
+
+
+def _store_digest(key: str, digest: str) -> None:
+    stored = [*(_stored_digests() | {key: digest}).items()][-_MAX_REMEMBERED:]
+    with suppress(OSError, RuntimeError):  # no home, or the folder is not writable: computed again next time
+        path = _digests_path()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(dict(stored), indent=0).encode())
 
 
 class Applied(NamedTuple):
@@ -246,10 +235,12 @@ def _address(pointer: Any) -> int:
     return pointer if isinstance(pointer, int) else ctypes.cast(pointer, ctypes.c_void_p).value or 0
 
 
-def _on_model(result: Any, arguments: Sequence[Any]) -> None:
-    if result:
-        _models.pop(_address(result), None)
-        _models[_address(result)] = File.at(os.fsdecode(arguments[0]))
+def _record(files: dict[int, File], pointer: Any, path: Any = None) -> None:
+    """Record the file that an object was loaded from, None if unknown."""
+    if pointer:
+        files.pop(_address(pointer), None)
+        if path is not None:
+            files[_address(pointer)] = File.at(os.fsdecode(path))
 
 
 def _on_context(result: Any, _: Sequence[Any]) -> None:
@@ -266,17 +257,6 @@ def _apply(context: int, applied: Applied) -> None:
         if not _is_empty(context):
             _varied.add(context)
             _mixed.add(context)
-
-
-def _on_adapter(result: Any, arguments: Sequence[Any]) -> None:
-    if result:
-        _adapter_files.pop(_address(result), None)
-        _adapter_files[_address(result)] = File.at(os.fsdecode(arguments[1]))
-
-
-def _on_other_adapter(result: Any, _: Sequence[Any]) -> None:
-    if result:
-        _adapter_files.pop(_address(result), None)
 
 
 def _on_adapters(result: Any, arguments: Sequence[Any]) -> None:
@@ -308,12 +288,12 @@ def _on_control_vector(result: Any, arguments: Sequence[Any]) -> None:
 
 
 _NOTES: dict[str, Callable[[Any, Sequence[Any]], None]] = {
-    "llama_model_load_from_file": _on_model,
-    "llama_load_model_from_file": _on_model,
+    "llama_model_load_from_file": lambda model, given: _record(_models, model, given[0]),
+    "llama_load_model_from_file": lambda model, given: _record(_models, model, given[0]),
     "llama_init_from_model": _on_context,
     "llama_new_context_with_model": _on_context,
-    "llama_adapter_lora_init": _on_adapter,
-    "llama_adapter_lora_init_from_file_ptr": _on_other_adapter,
+    "llama_adapter_lora_init": lambda adapter, given: _record(_adapter_files, adapter, given[1]),
+    "llama_adapter_lora_init_from_file_ptr": lambda adapter, _: _record(_adapter_files, adapter),
     "llama_set_adapters_lora": _on_adapters,
     "llama_set_adapter_lora": _on_one_adapter,  # this and the next three: older releases
     "llama_rm_adapter_lora": _on_removal,
@@ -321,15 +301,6 @@ _NOTES: dict[str, Callable[[Any, Sequence[Any]], None]] = {
     "llama_apply_adapter_cvec": _on_control_vector,
     "llama_set_adapter_cvec": _on_control_vector,
 }
-
-
-def _note_calls() -> None:
-    if not isinstance(llama_cpp, type(sys)):
-        return
-    for name, note in _NOTES.items():
-        function = getattr(llama_cpp, name, None)
-        if hasattr(function, "errcheck"):
-            _note(function, note)
 
 
 def _note(function: Any, note: Callable[[Any, Sequence[Any]], None]) -> None:
@@ -343,4 +314,8 @@ def _note(function: Any, note: Callable[[Any, Sequence[Any]], None]) -> None:
     function.errcheck = noted
 
 
-_note_calls()
+if isinstance(llama_cpp, type(sys)):
+    for _name, _noted in _NOTES.items():
+        _function = getattr(llama_cpp, _name, None)
+        if hasattr(_function, "errcheck"):
+            _note(_function, _noted)

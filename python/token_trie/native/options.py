@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -54,7 +54,7 @@ def takes(family: type[Options]) -> Callable[[F], F]:
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         shown = [
             inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-            for field in _fields(family)
+            for field in fields(family)
         ]
         function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
         if function.__doc__ is not None and family.__doc__ is not None:
@@ -84,7 +84,3 @@ def _parameters(family: type[Options]) -> str:
     classes = [each for each in reversed(family.__mro__) if each is not Options and issubclass(each, Options)]
     texts = [inspect.cleandoc(each.__doc__ or "").partition("----------\n")[2] for each in classes]
     return "\n".join(filter(None, texts))
-
-
-def _fields(family: Any) -> Iterator[Field[Any]]:
-    yield from fields(family)

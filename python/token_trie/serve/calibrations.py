@@ -21,7 +21,7 @@ from token_trie.questions.options import DecideOptions
 from token_trie.questions.scores import LEAF_END, Asked, Scored, priors_of_means, with_scored
 from token_trie.sets.lru import Memory
 from token_trie.trust.calibration import Calibration
-from token_trie.trust.stored import JsonObject
+from token_trie.trust.fitted import JsonObject
 
 _FORMAT, _VERSION = "token-trie running priors", 2
 _MAX_QUESTIONS, _MAX_TEXTS = 4096, 250_000

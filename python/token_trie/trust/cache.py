@@ -48,26 +48,9 @@ def digest_of_prompt(prompt: Any) -> bytes:
 
 
 class CachedRows:
-    """Rows that the model has read, by the digest of each, loaded from a file and written to it.
+    """Rows that the model has read, by the digest of each, in memory and in a file, if there is a folder for it.
 
-    Parameters
-    ----------
-    folder : path, optional
-        Where the file is; None: the rows are in memory only.
-    key : str
-        The digest of all options that the readings depend on.
-
-    Attributes
-    ----------
-    has_states : bool
-        Whether the rows were read with hidden states; not every model has them.
-    problem : str or None
-        Why an existing file was not loaded.
-
-    Raises
-    ------
-    ArgumentError
-        The folder is a file.
+    `key` is the digest of all options that the readings depend on. ArgumentError if the folder is a file.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None, key: str) -> None:
@@ -75,7 +58,9 @@ class CachedRows:
             raise ArgumentError(f"cache: {str(folder)!r} is a file, where a folder belongs")
         self.path = None if folder is None else Path(folder) / f"readings-{key[:24]}.npz"
         self.has_states = False
+        """Whether the rows were read with hidden states; not every model has them."""
         self.problem: str | None = None
+        """Why an existing file was not loaded."""
         self._key = key
         self._rows: dict[bytes, Row] = {}
         if self.path is not None and self.path.exists():
@@ -87,17 +72,9 @@ class CachedRows:
     def read(
         self, reader: RowReader, rows: Sequence[Any], *, states: bool = False, **options: Any
     ) -> tuple[Readings, int]:
-        """Read rows with the model, except cached rows and duplicates.
+        """Read rows with the model, except cached rows and duplicates; return the number of those read too.
 
-        Parameters
-        ----------
-        **options
-            As for `RowReader.read`.
-
-        Returns
-        -------
-        tuple of Readings and int
-            The second is the number of rows that the model has read.
+        Options and errors are those of `RowReader.read`.
         """
         if states and not self.has_states:
             self._rows, self.has_states = {}, True
@@ -123,6 +100,9 @@ class CachedRows:
             if n > n_written:
                 self._write(reader.binding)
         return Readings.of((self._rows[digest] for digest in digests), reader.binding), n
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
     def _load(self, path: Path) -> None:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:

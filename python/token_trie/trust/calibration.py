@@ -22,12 +22,11 @@ from token_trie.native.options import takes
 from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
 from token_trie.trust.cache import groups_of
-from token_trie.trust.fit import KINDS, FitKind, FitOptions, HeldOut, fit_readings, more_rows, takes_states
+from token_trie.trust.fit import KINDS, FitKind, FitOptions, fit_readings, more_rows, takes_states
+from token_trie.trust.fitted import Head, HeldOut, JsonObject
 from token_trie.trust.gate import Gate, find_gate
-from token_trie.trust.head import Head
 from token_trie.trust.metrics import log_softmax
 from token_trie.trust.rows import Readings, reader_of
-from token_trie.trust.stored import JsonObject
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -251,28 +250,30 @@ class Calibration(Calibrator):
     @classmethod
     def from_dict(cls, given: object) -> Self:
         """Read what `to_dict` returned; otherwise CalibrationError, with the name of the field."""
-        read = JsonObject(given, "")
+        read = JsonObject(given)
         if read.text("format") != _FORMAT:
             raise CalibrationError(f"format: this is no {_FORMAT}")
-        if read.integer("version") != _VERSION:
-            raise CalibrationError(
-                f"version: {read.integer('version')}, and this release reads {_VERSION}; fit it anew"
-            )
+        if (version := read.integer("version")) != _VERSION:
+            raise CalibrationError(f"version: {version}, and this release reads {_VERSION}; fit it anew")
         binding = Binding.from_dict(read.get("binding"))
         n = len(binding.classes)
         if n < 2 or len(set(binding.classes)) < n:
             raise CalibrationError("binding.classes: two or more, each once, belong here")
-        kind = read.one_of("kind", list(KINDS))
-        if (kind == "head") != (read.get("head") is not None):
+        kind, base = read.text("kind", list(KINDS)), read.text("base", ("raw", "contextual"))
+        head, held_out = (None if read.get(name) is None else read.inner(name) for name in ("head", "held_out"))
+        if (kind == "head") != (head is not None):
             raise CalibrationError(f"head: a fit of the kind {kind!r} has {'one' if kind == 'head' else 'none'}")
+        temperature = read.floats("temperature")
+        if temperature <= 0:
+            raise CalibrationError(f"temperature: {temperature} is not above 0")
         return cls(
             kind=kind,
             binding=binding,
-            base="contextual" if read.one_of("base", ("raw", "contextual")) == "contextual" else "raw",
+            base="contextual" if base == "contextual" else "raw",
             bias=read.floats("bias", (n,)),
-            temperature=read.above_zero("temperature"),
-            head=None if read.get("head") is None else Head.from_stored(read.inner("head"), n),
-            held_out=None if read.get("held_out") is None else HeldOut.from_stored(read.inner("held_out")),
+            temperature=temperature,
+            head=None if head is None else Head.from_stored(head, n),
+            held_out=None if held_out is None else HeldOut.from_stored(held_out),
             n_rows=read.integer("n_rows"),
         )
 

@@ -50,28 +50,18 @@ class WrongRow:
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedWay:
-    """The answers of one way, and their metrics.
-
-    Attributes
-    ----------
-    name : str
-    says : str
-        A description.
-    of : {"model", "labels", "words"}
-        model: the model alone. labels: fits to labels; each row is answered by a fit on other rows. words: a baseline
-        from labels, without the model.
-    answers : ndarray of int64, shape (n_rows,)
-        Positions of classes.
-    probabilities : ndarray of float64, shape (n_rows, n_classes), or None
-        None for greedy answers.
-    figures : Figures
-    """
+    """The answers of one way, and their metrics."""
 
     name: str
     says: str
+    """A description."""
     of: str
+    """model: the model alone. labels: fits to labels; each row is answered by a fit on other rows. words: a baseline
+    from labels, without the model."""
     answers: Ints = field(repr=False)
+    """Positions of classes, shape (n_rows,)."""
     probabilities: Floats | None = field(repr=False)
+    """Shape (n_rows, n_classes); None for greedy answers."""
     figures: Figures = field(repr=False)
 
     @property
@@ -82,43 +72,28 @@ class EvaluatedWay:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A comparison of ways to answer, on the same rows.
-
-    Attributes
-    ----------
-    classes : tuple of str
-    gold : ndarray of int64, shape (n_rows,)
-        The gold labels, as positions of classes.
-    texts : tuple of str
-        The texts of the rows.
-    numbers : tuple of int
-        The numbers of the rows: positions, or in a table from 1 on.
-    ways : tuple of EvaluatedWay
-        In the requested order.
-    notes : tuple of str
-        Remarks on the figures: ways that failed, duplicates, classes without rows.
-    n_read : int
-        Number of rows that the model has read, without cached rows and duplicates.
-    readings : Readings or None
-        The readings with the given options.
-    groups : ndarray of int64, shape (n_rows,)
-        Equal rows have the same number.
-    n_folds : int
-    fitted : Calibration or None
-        The calibration of the way fitted, if it was requested.
-    """
+    """A comparison of ways to answer, on the same rows."""
 
     classes: tuple[str, ...]
     gold: Ints = field(repr=False)
+    """Shape (n_rows,): the right answers, as positions of classes."""
     texts: tuple[str, ...] = field(repr=False)
+    """The texts of the rows."""
     numbers: tuple[int, ...] = field(repr=False)
+    """The numbers of the rows: positions, or in a table from 1 on."""
     ways: tuple[EvaluatedWay, ...]
+    """In the requested order."""
     notes: tuple[str, ...]
+    """Remarks on the figures: ways that failed, duplicates, classes without rows."""
     n_read: int
+    """Number of rows that the model has read, without cached rows and duplicates."""
     readings: Readings | None = field(repr=False)
+    """The readings with the given options."""
     groups: Ints = field(repr=False)
+    """Shape (n_rows,): equal rows have the same number."""
     n_folds: int
     fitted: Calibration | None
+    """The calibration of the way fitted, if it was requested."""
 
     def __getitem__(self, name: str) -> EvaluatedWay:
         """Return a way by its name; KeyError if there is none."""
@@ -170,11 +145,7 @@ class Comparison:
     def gate(self, target_accuracy: float, way: str | None = None) -> Gate:
         """Find the lowest confidence from which a way, by default the best, reaches a target accuracy.
 
-        Returns
-        -------
-        Gate
-            As for `Calibration.gate`. The best way was chosen on these rows, so the assurance covers all ways that it
-            was chosen from.
+        The best way was chosen on these rows, so its assurance covers all ways that it was chosen from.
         """
         one = self.best if way is None else self[way]
         if one.confidence is None:
@@ -295,23 +266,7 @@ def _words_of(row: Any) -> str:
 
 
 class EvaluationRows:
-    """The rows of an evaluation, which the model reads once for each set of options.
-
-    Attributes
-    ----------
-    classes : tuple of str
-        The names of the classes: for a question, the given options, if they are texts.
-    groups : ndarray of int64, shape (n_rows,)
-        Equal rows have the same number.
-    n_read : int
-        Number of rows that the model has read.
-    notes : list of str
-        Remarks on the rows, and on what was read.
-    read : dict
-        Readings by options, and the name of a question's calibration.
-    calibrations : dict
-        Calibrations that were fitted, by kind.
-    """
+    """The rows of an evaluation, which the model reads once for each set of options."""
 
     def __init__(
         self,
@@ -339,7 +294,7 @@ class EvaluationRows:
         self._empty, self._cache, self._states, self._n_folds = empty, cache, states, n_folds
         self.reader = reader_of(llm, choices, options)
         named, texts_of = self.reader.values, self.reader.binding.classes
-        self.classes = tuple(
+        self.classes = tuple(  # for a question the given options, if they are texts
             value if is_question(choices) and isinstance(value, str) else text
             for value, text in zip(named, texts_of, strict=True)
         )
@@ -350,7 +305,7 @@ class EvaluationRows:
         self.folds = folds_of(self.gold, self.groups, n_folds)
         self.notes = _notes_on(self.gold, self.groups, self.classes, n_folds)
         self.n_read = 0
-        self.read: dict[tuple[RowOptions, str], Readings] = {}
+        self.read: dict[tuple[RowOptions, str], Readings] = {}  # by options, and the name of a question's calibration
         self.calibrations: dict[FitKind, Calibration] = {}
         self._kept: dict[str, CachedRows] = {}
 

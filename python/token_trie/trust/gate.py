@@ -21,34 +21,24 @@ N_STARTS = 4
 
 @dataclass(frozen=True)
 class Gate:
-    """A threshold above which answers reach a target accuracy, with a given confidence.
-
-    Attributes
-    ----------
-    target_accuracy, assurance : float
-        The requested accuracy, and the requested confidence that it is reached.
-    threshold : float or None
-        Answers with at least this probability are accepted; None: no threshold was found, and no answer is accepted.
-    n : int
-        Number of rows that were used.
-    n_different : int
-        Number of different rows among them.
-    n_decided : int
-        Number of the rows with an accepted answer.
-    accuracy : float or None
-        Accuracy of the accepted answers.
-    lower_bound : float or None
-        Lower bound of this accuracy, and of the accuracy over different rows, with the requested confidence.
-    """
+    """A threshold above which answers reach a target accuracy, with a given confidence."""
 
     target_accuracy: float
     assurance: float
+    """The requested accuracy, and the requested confidence that it is reached."""
     threshold: float | None
+    """Answers with at least this probability are accepted; None: no threshold was found, and no answer is
+    accepted."""
     n: int
+    """Number of rows that were used."""
     n_different: int
+    """Number of different rows among them."""
     n_decided: int
+    """Number of the rows with an accepted answer."""
     accuracy: float | None
+    """Accuracy of the accepted answers."""
     lower_bound: float | None
+    """Lower bound of this accuracy, and of the accuracy over different rows, with the requested confidence."""
 
     @property
     def coverage(self) -> float:
@@ -82,13 +72,11 @@ def find_gate(
 ) -> Gate:
     """Find the lowest confidence from which answers reach a target accuracy.
 
-    The thresholds form a grid over numbers of different rows, fixed in advance. Each is tested by the lower bound of
-    Clopper and Pearson (1934) on the accuracy of all rows at or above it. Equal rows are one observation: the bound is
-    the lower of two, on the accuracy over different rows, which is exact, and on the accuracy over all rows, with the
-    effective sample size of `effective` (Korn and Graubard, 1998). Both agree where rows repeat equally often. Tests in
-    a fixed order that stop at the first failure need no correction. Several such sequences start at different
-    thresholds and go down, so that a few confident mistakes do not end all of them; they share the risk equally
-    (fixed-sequence testing with several starts; Angelopoulos et al., "Learn then Test", 2021).
+    The thresholds form a grid over numbers of different rows, fixed in advance. Each is tested by the lower of two
+    bounds of Clopper and Pearson (1934): on the accuracy over different rows, which is exact, and on the accuracy over
+    all rows, with the effective sample size of `effective`. Tests in a fixed order that stop at the first failure need
+    no correction. Several such sequences start at different thresholds, so that a few confident mistakes do not end all
+    of them; they share the risk equally (Angelopoulos et al., "Learn then Test", 2021).
 
     Parameters
     ----------
@@ -101,10 +89,6 @@ def find_gate(
         Equal rows have the same value; by default no two rows are equal.
     n_ways : int
         Number of ways to answer from which this one was chosen on the same rows; they share the risk equally.
-
-    Returns
-    -------
-    Gate
 
     Raises
     ------

@@ -52,22 +52,10 @@ def within(folds: Folds, i: int, gold: Ints, groups: Ints) -> Folds:
 
 
 def folds_of(gold: Ints, groups: Ints, n_folds: int) -> Folds:
-    """Split rows into random folds; an empty list if training rows would have only one class.
+    """Split rows into at most n_folds random folds; an empty list if training rows would have only one class.
 
-    Folds are not stratified: with equal class frequencies in all folds, a fit would know those of the test rows, and
-    would seem better than chance on random labels.
-
-    Parameters
-    ----------
-    gold : ndarray of int64, shape (n_rows,)
-    groups : ndarray of int64, shape (n_rows,)
-        Rows of one group, such as duplicates, are in one fold.
-    n_folds : int
-        Maximum number of folds.
-
-    Returns
-    -------
-    list of pairs of ndarray of int64
+    Rows of one group are in one fold. Folds are not stratified: with equal class frequencies in all folds, a fit would
+    know those of the test rows, and would seem better than chance on random labels.
     """
     n_groups = int(groups.max()) + 1
     n_folds = min(n_folds, n_groups)
@@ -144,53 +132,35 @@ class ClassFigures:
 
 @dataclass(frozen=True)
 class Figures:
-    """Metrics of one way to answer. Metrics that need probabilities are None, or empty, for a way without them.
-
-    Attributes
-    ----------
-    accuracy : float
-    interval : tuple of float
-        Wilson's 95 % confidence interval of the accuracy. Equal rows count as one observation.
-    balanced_accuracy : float
-        The mean recall of the classes that have rows.
-    macro_f1 : float
-        The mean over the classes that occur.
-    log_loss : float or None
-        In nats.
-    brier : float or None
-        The sum over the classes; for two classes half of that, as in scikit-learn.
-    ece : float or None
-        Expected calibration error of the answers, over ten bins of equal width.
-    ece_of_equal_bins : float or None
-        The same, over ten bins with equal numbers of rows.
-    risk_area : float or None
-        The area under the risk-coverage curve: the mean error rate over all numbers of accepted rows, the most
-        confident first.
-    unfit : float or None
-        The share of rows in which all classes together have a probability below 1 %.
-    per_class : tuple of ClassFigures
-    confusion : tuple of tuples of int
-        Numbers of rows; a row for each gold class, a column for each answer.
-    reliability : tuple of Bin
-        The bins of equal width that have rows.
-    coverage : tuple of Point
-        By decreasing confidence.
-    """
+    """Metrics of one way to answer. Metrics that need probabilities are None, or empty, for a way without them."""
 
     accuracy: float
     interval: tuple[float, float]
+    """Wilson's 95 % confidence interval of the accuracy. Equal rows count as one observation."""
     balanced_accuracy: float
+    """The mean recall of the classes that have rows."""
     macro_f1: float
+    """The mean over the classes that occur."""
     log_loss: float | None
+    """In nats."""
     brier: float | None
+    """The sum over the classes; for two classes half of that, as in scikit-learn."""
     ece: float | None
+    """Expected calibration error of the answers, over ten bins of equal width."""
     ece_of_equal_bins: float | None
+    """The same, over ten bins with equal numbers of rows."""
     risk_area: float | None
+    """The area under the risk-coverage curve: the mean error rate over all numbers of accepted rows, the most
+    confident first."""
     unfit: float | None
+    """The share of rows in which all classes together have a probability below 1 %."""
     per_class: tuple[ClassFigures, ...]
     confusion: tuple[tuple[int, ...], ...]
+    """Numbers of rows; a row for each gold class, a column for each answer."""
     reliability: tuple[Bin, ...]
+    """The bins of equal width that have rows."""
     coverage: tuple[Point, ...]
+    """By decreasing confidence."""
 
 
 def figures_of(
@@ -225,13 +195,16 @@ def figures_of(
     if probabilities is not None:
         confidence = probabilities[np.arange(len(gold)), answers]
         points = coverage_of(confidence, is_right)
+        n_each = np.diff([0, *(point.n for point in points)])
+        bins = bins_of(confidence, is_right, np.linspace(0.0, 1.0, N_BINS + 1))
+        of_equal_mass = bins_of(confidence, is_right, np.percentile(confidence, np.linspace(0, 100, N_BINS + 1)))
         of_probabilities = {
             "log_loss": float(metrics.log_loss(gold, probabilities, labels=labels)),
             "brier": float(metrics.brier_score_loss(gold, probabilities, labels=labels)),
-            "ece": _ece(bins_of(confidence, is_right, _equal_width())),
-            "ece_of_equal_bins": _ece(bins_of(confidence, is_right, _equal_mass(confidence))),
-            "risk_area": _risk_area(points),
-            "reliability": tuple(bins_of(confidence, is_right, _equal_width())),
+            "ece": _ece(bins),
+            "ece_of_equal_bins": _ece(of_equal_mass),
+            "risk_area": float(np.average([1 - point.accuracy for point in points], weights=n_each)),
+            "reliability": tuple(bins),
             "coverage": tuple(points),
         }
     return Figures(
@@ -260,13 +233,6 @@ def effective(shares: Floats, weights: Floats) -> tuple[float, float]:
     The effective sample size is the smaller of Kish's (1965), as if all rows of a group were right or wrong together,
     and that of the linearized variance of the mean (Korn and Graubard, 1998), which is smaller where large groups are
     more often wrong. With equal weights, it is the number of groups.
-
-    Parameters
-    ----------
-    shares : ndarray of float64, shape (n_groups,)
-        In [0, 1].
-    weights : ndarray of float64, shape (n_groups,)
-        Above 0: the sizes, for a mean over rows.
     """
     parts = weights / weights.sum()
     mean = float(np.average(shares, weights=weights))
@@ -300,21 +266,5 @@ def coverage_of(confidence: Floats, is_right: npt.NDArray[np.bool_]) -> list[Poi
     return [Point(float(ranked[i]), int(i + 1), float(right[i] / (i + 1))) for i in ends]
 
 
-def _equal_width() -> Floats:
-    return np.linspace(0.0, 1.0, N_BINS + 1)
-
-
-def _equal_mass(confidence: Floats) -> Floats:
-    return np.asarray(np.percentile(confidence, np.linspace(0, 100, N_BINS + 1)), np.float64)
-
-
 def _ece(bins: list[Bin]) -> float:
     return sum(one.n * abs(one.accuracy - one.confidence) for one in bins) / sum(one.n for one in bins)
-
-
-def _risk_area(points: list[Point]) -> float:
-    before, area = 0, 0.0
-    for point in points:
-        area += (point.n - before) * (1 - point.accuracy)
-        before = point.n
-    return area / before

@@ -159,24 +159,16 @@ KNOWN: list[tuple[Question, list[tuple[str, int]]]] = [
 
 @dataclass(frozen=True)
 class Trial:
-    """Measurements of one type of question.
-
-    Attributes
-    ----------
-    n : int
-        Number of states with known answers.
-    names : tuple of str
-        Names of the forms that were chosen.
-    losses : dict
-        Log loss of each candidate, and of the choice as "chosen" and of the file's profile as "by file".
-    rights : dict
-        Share of right answers, likewise.
-    """
+    """Measurements of one type of question."""
 
     n: int
+    """Number of states with known answers."""
     names: tuple[str, ...]
+    """Names of the forms that were chosen."""
     losses: dict[str, float]
+    """Log loss of each candidate, and of the choice as "chosen" and of the file's profile as "by file"."""
     rights: dict[str, float]
+    """Share of right answers, likewise."""
 
 
 def measure_profile(llm: Llama, on_form: Callable[[str], object] = str) -> tuple[Profile, dict[str, Trial]]:

@@ -106,27 +106,18 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Readings:
-    """The model's scores of rows, with one set of options.
-
-    Attributes
-    ----------
-    raw : ndarray of float64, shape (n_rows, n_classes)
-        Log-weights, whose softmax are the raw probabilities.
-    contextual : ndarray of float64, shape (n_rows, n_classes), or None
-        The same less the contextual prior; for questions only.
-    mass : ndarray of float64, shape (n_rows,)
-        The model's own probability for all classes together.
-    states : ndarray of float32, shape (n_rows, n_embd), or None
-        The hidden state of the last token of the prompt.
-    binding : Binding
-        The model, classes and options of the readings.
-    """
+    """The model's scores of rows, with one set of options."""
 
     raw: Floats
+    """Log-weights, whose softmax are the raw probabilities, shape (n_rows, n_classes)."""
     contextual: Floats | None
+    """The same less the contextual prior; for questions only."""
     mass: Floats
+    """The model's own probability for all classes together, shape (n_rows,)."""
     states: States | None
+    """float32, shape (n_rows, n_embd): the hidden state of the last token of the prompt."""
     binding: Binding
+    """The model, classes and options of the readings."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -158,18 +149,12 @@ class Readings:
 
 
 class RowReader(ABC):
-    """Reads rows with a model, for a set of choices or a question.
-
-    Attributes
-    ----------
-    values : tuple
-        The caller's value of each class, in their order.
-    binding : Binding
-        The model, classes and options of the readings.
-    """
+    """Reads rows with a model, for a set of choices or a question."""
 
     values: tuple[Any, ...]
+    """The caller's value of each class, in their order."""
     binding: Binding
+    """The model, classes and options of the readings."""
     each: str
     """The noun for a row in messages."""
     alone: str
@@ -187,13 +172,7 @@ class RowReader(ABC):
         n_parallel: int | None = None,
         n_ctx: int | None = None,
     ) -> Iterator[Row]:
-        """Read rows; errors as for `choose_many`, with the position of the row.
-
-        Parameters
-        ----------
-        states : bool
-            Whether to keep hidden states.
-        """
+        """Read rows, with hidden states if requested; errors as for `choose_many`, with the position of the row."""
         many = Many(self._llm, rows, self.each, self.alone, progress, n_parallel, n_ctx)
         return many.results(lambda batch: enumerate(self._rows(batch, rows, states)))
 
@@ -210,10 +189,7 @@ def reader_of(
 ) -> RowReader:
     """Make a reader of rows; for a question, also of their scores by the prior of a named calibration.
 
-    Raises
-    ------
-    ArgumentError
-        Choices or options are wrong or do not fit together, or two choices are the same answer.
+    ArgumentError: choices or options are wrong or do not fit together, or two choices are the same answer.
     """
     options.require_for(is_question=is_question(choices))
     if is_question(choices):

@@ -187,7 +187,7 @@ def test_digests_of_large_files_are_remembered_between_processes(tmp_path: Path,
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "cache"))
     monkeypatch.setattr(loaded, "_MAX_UNSTORED", 0)
-    monkeypatch.setattr(loaded, "_digests", loaded._Digests())
+    monkeypatch.setattr(loaded, "_digests", {})
     path = tmp_path / "file"
     path.write_bytes(b"some bytes")
     fresh = loaded.File.at(path).digest()
@@ -195,12 +195,12 @@ def test_digests_of_large_files_are_remembered_between_processes(tmp_path: Path,
     os.utime(path, (1.0, 1.0))
     monkeypatch.setattr(loaded, "_SETTLED_S", -1.0)
     assert loaded.File.at(path).digest() == fresh
-    monkeypatch.setattr(loaded, "_digests", loaded._Digests())
+    monkeypatch.setattr(loaded, "_digests", {})
     monkeypatch.setattr(loaded, "_digest", lambda *_: pytest.fail("read again"))
     assert loaded.File.at(path).digest() == fresh
     loaded._digests_path().write_bytes(b"[broken")
     monkeypatch.setattr(loaded, "_digest", lambda *_: "anew")
-    monkeypatch.setattr(loaded, "_digests", loaded._Digests())
+    monkeypatch.setattr(loaded, "_digests", {})
     assert loaded.File.at(path).digest() == "anew"
 
 

@@ -40,7 +40,7 @@ def asks_for(sequences: dict[str, list[int]] | None, **options: Any) -> Any:
 
 
 def allowed(processor: Any, n_rows: int, *context: Any) -> list[set[int]]:
-    n_vocab = processor._decoder.vocabulary.size
+    n_vocab = processor._vocabulary.size
     logits = processor.apply(torch.zeros(n_rows, n_vocab), *context)
     return [set(row.isfinite().nonzero()[:, 0].tolist()) for row in logits]
 
