@@ -27,14 +27,12 @@ from token_trie.cli.options import (
 )
 from token_trie.cli.rows import RowJob, RowsOptions, run_job
 from token_trie.decisions.options import RecordOptions
+from token_trie.engines.data import RecordColumns, fill_many
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
-from token_trie.records.fill import Record, fill, read_template
+from token_trie.records.fill import Record
 from token_trie.sets.template import Template
 from token_trie.show.trie import plain
-
-_OWN_COLUMNS = ("truncated", "row", "run")
-_TYPES = {"string": "string", "integer": "int64", "number": "float64", "boolean": "bool"}
 
 
 @flags_of(
@@ -61,17 +59,11 @@ class _Extraction(RowJob):
     doing = "extracting from"
 
     def __init__(self, schema: object, template: Template, chat: bool, options: dict[str, Any]) -> None:
-        record = read_template(schema)
         self._schema, self._template, self._chat, self._options = schema, template, chat, options
-        properties = _resolved(record.schema, record.schema).get("properties")
-        fields = properties if isinstance(properties, dict) and properties else {"": record.schema}
-        self._column_of = {
-            name: f"record_{name}" if name in _OWN_COLUMNS else name or "record" for name in map(str, fields)
-        }
-        types = (_type_of(part, record.schema) for part in fields.values())
-        self.columns = dict(zip(self._column_of.values(), types, strict=True)) | {"truncated": "string"}
+        self._fields = RecordColumns(schema, ("truncated", "row", "run"))
+        self.columns = {**self._fields.types, "truncated": "string"}
         self.marks = {
-            "another schema": [record.schema],
+            "another schema": [self._fields.schema],
             "another prompt or option": [template.text, chat, sorted(options.items())],
         }
         self._n = self._n_truncated = self._n_refused = 0
@@ -90,41 +82,27 @@ class _Extraction(RowJob):
             yield record
 
     def read(self, answer: Record[Any]) -> dict[str, Any]:
-        value = json.loads(answer.text)
-        fields = {"": value} if "" in self._column_of else value if isinstance(value, dict) else {}
-        found = {column: fields.get(name) for name, column in self._column_of.items()}
-        return found | {"truncated": " ".join(pointer or "/" for pointer in answer.truncated) or None}
+        truncated = " ".join(pointer or "/" for pointer in answer.truncated)
+        return self._fields.values(answer.text) | {"truncated": truncated or None}
 
     def count(self, values: Mapping[str, Any]) -> None:
         self._n += 1
         self._n_truncated += bool(values["truncated"])
-        self._absent.update(column for column in self._column_of.values() if values[column] in (None, ""))
+        self._absent.update(name for name in self._fields.types if values[name] in (None, ""))
 
     def summarize(self, n_left_out: int) -> None:
         drawn = Drawn(box=None, header_style="bold")
         drawn.add_column("field")
         drawn.add_column("absent", justify="right")
         drawn.add_column("%", justify="right")
-        for name, column in self._column_of.items():
-            n = self._absent[column]
-            drawn.add_row(plain(name or column), f"{n:,}", f"{100 * n / max(self._n, 1):.1f}")
+        for name in self._fields.types:
+            drawn.add_row(plain(name), f"{self._absent[name]:,}", f"{100 * self._absent[name] / max(self._n, 1):.1f}")
         if self._n:
             status.print(drawn)
         truncated = f", {self._n_truncated:,} of them with a truncated value" if self._n_truncated else ""
         refused = f" ({self._n_refused:,} refused by the type)" if self._n_refused else ""
         left_out = f", {n_left_out:,} left out{refused}" if n_left_out else ""
         say(f"{self._n:,} records extracted{truncated}{left_out}")
-
-
-def fill_many(
-    llm: Llama, prompts: Iterable[Any], schema: Any, *, on_error: str, **options: Any
-) -> Iterator[Record[Any] | TokenTrieError]:
-    """Write a record for each prompt."""
-    for prompt in prompts:
-        try:
-            yield fill(llm, prompt, schema, **options)
-        except TokenTrieError as error:
-            yield error
 
 
 def _is_refusal(error: BaseException | None) -> bool:
@@ -134,40 +112,6 @@ def _is_refusal(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def _resolved(part: Any, root: Any) -> dict[str, Any]:
-    """Return a part of a schema; where it refers to another part of it, that one."""
-    for _ in range(16):
-        if not isinstance(part, dict) or not str(part.get("$ref", "")).startswith("#"):
-            break
-        found = root
-        for step in part["$ref"].removeprefix("#").split("/")[1:]:
-            found = found[step.replace("~1", "/").replace("~0", "~")]
-        part = found
-    return part if isinstance(part, dict) else {}
-
-
-def _type_of(part: Any, root: Any) -> str:
-    """Return the type in Arrow of a part of a schema: a text where values have several types, or are not flat."""
-    kinds: set[str] = set()
-    waiting = [part]
-    while waiting:
-        found = _resolved(waiting.pop(), root)
-        given = found.get("type", [])
-        kinds.update([given] if isinstance(given, str) else given)
-        values = [*found.get("enum", []), *([found["const"]] if "const" in found else [])]
-        if not given:
-            kinds.update("null" if value is None else _JSON_TYPES.get(type(value), "object") for value in values)
-        for name in ("anyOf", "oneOf", "allOf"):
-            waiting += found.get(name, [])
-    kinds.discard("null")
-    if kinds == {"integer", "number"}:
-        return "float64"
-    return _TYPES.get(next(iter(kinds)), "string") if len(kinds) == 1 else "string"
-
-
-_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
 
 def _imported(given: str) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sized
 from functools import cache
 from operator import methodcaller
 from typing import Any
@@ -18,11 +20,12 @@ from token_trie.decisions.calibration import over_rows
 from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.many import choose_many
-from token_trie.decisions.options import ChooseOptions
+from token_trie.decisions.options import ChooseOptions, RecordOptions
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.checks import check_counts
 from token_trie.native.core import Llama, llama_cpp
-from token_trie.sets.template import Template
+from token_trie.records.fill import Record, fill, read_template
+from token_trie.sets.template import Template, text_of
 from token_trie.trust.calibration import Calibration
 
 _plain: Callable[[Any], Any] = methodcaller("as_py")
@@ -201,10 +204,127 @@ def loaded(path: str, n_ctx: int, n_gpu_layers: int, n_threads: int | None) -> L
 
 
 COLUMNS = {"label": str, "probability": float, "margin": float, "mass": float, "error": str}
-"""The columns that are added to a batch, in this order: texts, and float64."""
+"""The columns that a `Labeller` adds to a batch, in this order: texts, and float64."""
 
 
-class Labeller:
+class _Worker(ABC):
+    """Answers each row of a batch: a small object that can be pickled, whose model is loaded when it is first called.
+
+    `added` are the columns that it adds, str or float; the last is ``error``.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        prompt: str,
+        added: Mapping[str, type],
+        columns: Mapping[str, str] | None,
+        n_ctx: int,
+        n_gpu_layers: int,
+        n_threads: int | None,
+        n_parallel: int | None,
+        options: dict[str, Any],
+    ) -> None:
+        check_counts(n_ctx=n_ctx)
+        if n_parallel is not None:
+            check_counts(2, n_parallel=n_parallel)
+        for name in ("on_error", "as_ready", "progress", "sets", "probabilities"):
+            if name in options:
+                raise TypeError(f"{type(self).__name__}() takes no {name!r}")
+        unknown = [name for name in columns or {} if name not in added]
+        if unknown:
+            raise ArgumentError(f"columns: {unknown[0]!r} is none of {', '.join(added)}")
+        self.model = os.fspath(model)
+        self.template = Template(prompt, has_escapes=False, what="prompt")
+        self.added = added
+        self.columns = {name: (columns or {}).get(name, name) for name in added}
+        self.n_ctx, self.n_gpu_layers, self.n_threads = n_ctx, n_gpu_layers, n_threads
+        self.n_parallel = n_parallel
+        self.options = options
+
+    @abstractmethod
+    def _answers(self, llm: Llama, prompts: Iterator[Any]) -> Iterator[Any]:
+        """Yield an answer or a TokenTrieError for each prompt."""
+
+    @abstractmethod
+    def _values(self, answer: Any) -> dict[str, Any]:
+        """Return the values of the columns, None where there is nothing; texts and numbers."""
+
+    def __call__(self, batch: Any) -> Any:
+        """Return a batch with the answers to its rows.
+
+        Parameters
+        ----------
+        batch : dict of arrays or lists, pandas.DataFrame, or pyarrow.Table or RecordBatch
+            The result has the same type. For an empty batch, no model is loaded.
+        """
+        kind = type(batch).__module__.partition(".")[0]
+        if isinstance(batch, Mapping):
+            return {**batch, **self._answered(batch.items())}
+        if kind == "pandas":
+            pandas: Any = sys.modules["pandas"]
+            made = self._answered(batch.items())
+            return batch.assign(
+                **{name: pandas.array(each, "string") if each.dtype == object else each for name, each in made.items()}
+            )
+        if kind == "pyarrow":
+            import pyarrow
+
+            for name, values in self._answered(zip(batch.schema.names, batch.columns, strict=True)).items():
+                type_ = pyarrow.string() if values.dtype == object else pyarrow.float64()
+                batch = batch.append_column(pyarrow.field(name, type_), pyarrow.array(values, type_))
+            return batch
+        raise ArgumentError(f"batch: {type(batch).__name__} where a dict, a DataFrame or an Arrow table belongs")
+
+    def _answered(self, named: Iterable[tuple[Any, Any]]) -> dict[str, npt.NDArray[Any]]:
+        columns = [(str(name), column) for name, column in named]
+        n = self._check(columns)
+        given = {name: cells_of(column) for name, column in columns if name in self.template.columns}
+        found: dict[str, npt.NDArray[Any]] = {
+            name: np.full(n, "", object) if kind is str else np.full(n, np.nan) for name, kind in self.added.items()
+        }
+        rows: list[int] = []
+
+        def prompts() -> Iterator[Any]:
+            for i in range(n):
+                try:
+                    prompt = self.template.fill({name: _cell(name, cells[i]) for name, cells in given.items()})
+                except ArgumentError as error:
+                    found["error"][i] = str(error)
+                else:
+                    rows.append(i)
+                    yield prompt
+
+        if n == 0:
+            return {self.columns[name]: values for name, values in found.items()}
+        llm = loaded(self.model, self.n_ctx, self.n_gpu_layers, self.n_threads)
+        for k, answer in enumerate(self._answers(llm, prompts())):
+            if isinstance(answer, TokenTrieError):
+                found["error"][rows[k]] = str(answer.__cause__ or answer)
+                continue
+            for name, value in self._values(answer).items():
+                if value is not None:
+                    found[name][rows[k]] = value
+        return {self.columns[name]: values for name, values in found.items()}
+
+    def _check(self, columns: list[tuple[str, Any]]) -> int:
+        """Return the number of rows; ArgumentError for columns that are not those of a batch."""
+        names = [name for name, _ in columns]
+        self.template.check(names, "batch: ")
+        for name in self.template.columns:
+            if names.count(name) > 1:
+                raise ArgumentError(f"batch: {names.count(name)} columns {name!r}, which the prompt has")
+        for name in self.columns.values():
+            if name in names:
+                raise ArgumentError(f"batch: it has a column {name!r} already; columns={{…}} names another")
+        first, n = columns[0][0], _count(*columns[0])
+        for name, column in columns:
+            if _count(name, column) != n:
+                raise ArgumentError(f"batch: column {name!r} has {len(column):,} rows, where {first!r} has {n:,}")
+        return n
+
+
+class Labeller(_Worker):
     r"""Labels each row of a batch with one of a set of choices, by a model's answer to a prompt about the row.
 
     It is small and can be pickled. A process loads the model when it first labels, once for each file and parameters.
@@ -264,17 +384,7 @@ class Labeller:
         n_parallel: int | None = None,
         **options: Any,
     ) -> None:
-        check_counts(n_ctx=n_ctx)
-        if n_parallel is not None:
-            check_counts(2, n_parallel=n_parallel)
-        for name in ("on_error", "as_ready", "progress", "sets", "probabilities"):
-            if name in options:
-                raise TypeError(f"Labeller() takes no {name!r}")
-        unknown = [name for name in columns or {} if name not in COLUMNS]
-        if unknown:
-            raise ArgumentError(f"columns: {unknown[0]!r} is none of {', '.join(COLUMNS)}")
-        self.model = os.fspath(model)
-        self.template = Template(prompt, has_escapes=False, what="prompt")
+        super().__init__(model, prompt, COLUMNS, columns, n_ctx, n_gpu_layers, n_threads, n_parallel, options)
         if over_rows(calibration) is not None:
             raise ArgumentError(
                 "calibration: 'batch' would depend on how the engine cuts the batches; fit a Calibration of "
@@ -285,101 +395,155 @@ class Labeller:
         read = ChooseOptions.read("Labeller", {**self.options, "calibration": known})
         self.choices = ChoiceRequest.read(choices, read).choices
         self.calibration = calibration
-        self.columns = {name: (columns or {}).get(name, name) for name in COLUMNS}
-        self.n_ctx, self.n_gpu_layers, self.n_threads = n_ctx, n_gpu_layers, n_threads
-        self.n_parallel = n_parallel
 
-    def __call__(self, batch: Any) -> Any:
-        """Return a batch with its labels.
-
-        Parameters
-        ----------
-        batch : dict of arrays or lists, pandas.DataFrame, or pyarrow.Table or RecordBatch
-            The result has the same type. For an empty batch, no model is loaded.
-        """
-        kind = type(batch).__module__.partition(".")[0]
-        if isinstance(batch, Mapping):
-            return {**batch, **self._labelled(batch.items())}
-        if kind == "pandas":
-            pandas: Any = sys.modules["pandas"]
-            made = self._labelled(batch.items())
-            return batch.assign(
-                **{name: pandas.array(each, "string") if each.dtype == object else each for name, each in made.items()}
-            )
-        if kind == "pyarrow":
-            import pyarrow
-
-            for name, values in self._labelled(zip(batch.schema.names, batch.columns, strict=True)).items():
-                type_ = pyarrow.string() if values.dtype == object else pyarrow.float64()
-                batch = batch.append_column(pyarrow.field(name, type_), pyarrow.array(values, type_))
-            return batch
-        raise ArgumentError(f"batch: {type(batch).__name__} where a dict, a DataFrame or an Arrow table belongs")
-
-    def _labelled(self, named: Iterable[tuple[Any, Any]]) -> dict[str, npt.NDArray[Any]]:
-        columns = [(str(name), column) for name, column in named]
-        n = self._check(columns)
-        given = {name: cells_of(column) for name, column in columns if name in self.template.columns}
-        found: dict[str, npt.NDArray[Any]] = {
-            name: np.full(n, "", object) if kind is str else np.full(n, np.nan) for name, kind in COLUMNS.items()
-        }
-        rows: list[int] = []
-
-        def prompts() -> Iterator[Any]:
-            for i in range(n):
-                try:
-                    prompt = self.template.fill({name: _cell(name, cells[i]) for name, cells in given.items()})
-                except ArgumentError as error:
-                    found["error"][i] = str(error)
-                else:
-                    rows.append(i)
-                    yield prompt
-
-        if n == 0:
-            return {self.columns[name]: values for name, values in found.items()}
-        llm = loaded(self.model, self.n_ctx, self.n_gpu_layers, self.n_threads)
+    def _answers(self, llm: Llama, prompts: Iterator[Any]) -> Iterator[Decision[Any] | TokenTrieError]:
         calibration = Calibration.load(self.calibration) if _is_file(self.calibration) else self.calibration
-        answers = choose_many(
-            llm,
-            prompts(),
-            self.choices,
-            on_error="return",
-            n_parallel=self.n_parallel,
-            calibration=calibration,
-            **self.options,
-        )
-        for k, answer in enumerate(answers):
-            self._put(found, rows[k], answer)
-        return {self.columns[name]: values for name, values in found.items()}
+        options: dict[str, Any] = {**self.options, "calibration": calibration, "n_parallel": self.n_parallel}
+        return choose_many(llm, prompts, self.choices, on_error="return", **options)
 
-    def _check(self, columns: list[tuple[str, Any]]) -> int:
-        """Return the number of rows; ArgumentError for columns that are not those of a batch."""
-        names = [name for name, _ in columns]
-        self.template.check(names, "batch: ")
-        for name in self.template.columns:
-            if names.count(name) > 1:
-                raise ArgumentError(f"batch: {names.count(name)} columns {name!r}, which the prompt has")
-        for name in self.columns.values():
-            if name in names:
-                raise ArgumentError(f"batch: it has a column {name!r} already; columns={{…}} names another")
-        first, n = columns[0][0], _count(*columns[0])
-        for name, column in columns:
-            if _count(name, column) != n:
-                raise ArgumentError(f"batch: column {name!r} has {len(column):,} rows, where {first!r} has {n:,}")
-        return n
+    def _values(self, answer: Decision[Any]) -> dict[str, Any]:
+        probability = None if answer.probabilities is None else answer.probabilities[answer.index]
+        return {"label": answer.text, "probability": probability, "margin": answer.margin, "mass": answer.mass}
 
-    def _put(self, found: dict[str, npt.NDArray[Any]], i: int, answer: Decision[Any] | TokenTrieError) -> None:
-        if isinstance(answer, TokenTrieError):
-            found["error"][i] = str(answer.__cause__ or answer)
-            return
-        figures = {
-            "probability": None if answer.probabilities is None else answer.probabilities[answer.index],
-            "margin": answer.margin,
-            "mass": answer.mass,
+
+def fill_many(
+    llm: Llama, prompts: Iterable[Any], schema: Any, *, on_error: str, n_parallel: int | None = None, **options: Any
+) -> Iterator[Record[Any] | TokenTrieError]:
+    """Write a record for each prompt."""
+    for prompt in prompts:
+        try:
+            yield fill(llm, prompt, schema, **options)
+        except TokenTrieError as error:
+            yield error
+
+
+class RecordColumns:
+    """Columns for records that are valid by a schema: one for each property of an object, one for another value.
+
+    Attributes
+    ----------
+    schema : object
+        The JSON Schema.
+    types : dict of str to str
+        The columns with their types in Arrow: string, int64, float64 or bool, and string where values are not flat.
+    """
+
+    def __init__(self, schema: object, taken: Container[str]) -> None:
+        self.schema = read_template(schema).schema
+        properties: dict[str, Any] = _resolved(self.schema, self.schema).get("properties") or {}
+        self._is_object = bool(properties)
+        fields = properties or {"record": self.schema}
+        self._column_of = {name: f"record_{name}" if name in taken else name for name in fields}
+        self.types = {self._column_of[name]: _type_of(part, self.schema) for name, part in fields.items()}
+
+    def values(self, text: str) -> dict[str, Any]:
+        """Return the JSON values of a record by their columns; None for an absent one."""
+        record = json.loads(text)
+        fields = record if self._is_object and isinstance(record, dict) else {"record": record}
+        return {column: fields.get(name) for name, column in self._column_of.items()}
+
+
+def _resolved(part: Any, root: Any) -> dict[str, Any]:
+    """Return a part of a schema; where it refers to another part of it, that one."""
+    for _ in range(16):
+        if not isinstance(part, dict) or not str(part.get("$ref", "")).startswith("#"):
+            break
+        found = root
+        for step in part["$ref"].removeprefix("#").split("/")[1:]:
+            found = found[step.replace("~1", "/").replace("~0", "~")]
+        part = found
+    return part if isinstance(part, dict) else {}
+
+
+def _type_of(part: Any, root: Any) -> str:
+    """Return the type in Arrow of a part of a schema: a text where values have several types, or are not flat."""
+    kinds: set[str] = set()
+    waiting = [part]
+    while waiting:
+        found = _resolved(waiting.pop(), root)
+        given = found.get("type", [])
+        kinds.update([given] if isinstance(given, str) else given)
+        values = [*found.get("enum", []), *([found["const"]] if "const" in found else [])]
+        if not given:
+            kinds.update("null" if value is None else _JSON_TYPES.get(type(value), "object") for value in values)
+        for name in ("anyOf", "oneOf", "allOf"):
+            waiting += found.get(name, [])
+    kinds.discard("null")
+    if kinds == {"integer", "number"}:
+        return "float64"
+    return _ARROW_TYPES.get(next(iter(kinds)), "string") if len(kinds) == 1 else "string"
+
+
+_ARROW_TYPES = {"string": "string", "integer": "int64", "number": "float64", "boolean": "bool"}
+_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
+
+
+class Extractor(_Worker):
+    r"""Writes a record for each row of a batch, by a model's answer to a prompt about the row.
+
+    It is small and can be pickled, as a `Labeller`. Each property of the schema is a column: numbers are float64, and
+    NaN where absent; all other values are texts, empty where absent, and JSON if they are not texts. The last column is
+    ``error``, which is empty unless the row failed.
+
+    Parameters
+    ----------
+    model, prompt, n_ctx, n_gpu_layers, n_threads, n_parallel
+        As for `Labeller`.
+    schema
+        As for `fill`. A type has to be importable by the workers.
+    columns : mapping of str to str, optional
+        Other names for the added columns.
+    **options
+        Options of `fill`, except ``on_text``.
+
+    Raises
+    ------
+    ArgumentError
+        As for `Labeller`; at once for a schema that is not supported.
+    TypeError
+        There is no such option.
+
+    Examples
+    --------
+    >>> schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    >>> extractor = Extractor("model.gguf", "{text}\nAs JSON:", schema)    # doctest: +SKIP
+    >>> extractor({"text": ["Two, please.", "Seven!"]})["n"]                # doctest: +SKIP
+    array([2., 7.])
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        prompt: str,
+        schema: Any,
+        *,
+        columns: Mapping[str, str] | None = None,
+        n_ctx: int = 4096,
+        n_gpu_layers: int = 0,
+        n_threads: int | None = None,
+        n_parallel: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.record_columns = RecordColumns(schema, ("error",))
+        added = {
+            name: float if kind in ("int64", "float64") else str for name, kind in self.record_columns.types.items()
         }
-        found["label"][i] = answer.text
-        for name, figure in figures.items():
-            if figure is not None:
-                found[name][i] = figure
+        super().__init__(
+            model, prompt, {**added, "error": str}, columns, n_ctx, n_gpu_layers, n_threads, n_parallel, options
+        )
+        if RecordOptions.read("Extractor", options).on_text is not None:
+            raise ArgumentError("on_text: not for many rows")
+        self.schema = schema
+
+    def _answers(self, llm: Llama, prompts: Iterator[Any]) -> Iterator[Record[Any] | TokenTrieError]:
+        return fill_many(llm, prompts, self.schema, on_error="return", n_parallel=self.n_parallel, **self.options)
+
+    def _values(self, answer: Record[Any]) -> dict[str, Any]:
+        values = self.record_columns.values(answer.text)
+        return {
+            name: value if value is None or self.added[name] is float else text_of(value)
+            for name, value in values.items()
+        }
 
 
 def _is_file(calibration: Any) -> bool:

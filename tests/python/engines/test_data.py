@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import pickle
 from pathlib import Path
@@ -7,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from token_trie import ArgumentError, BatchPrior, TokenTrie, choose_many
+from token_trie import ArgumentError, BatchPrior, TokenTrie, choose_many, fill
 from token_trie.engines import data as loading
-from token_trie.engines.data import COLUMNS, Labeller
+from token_trie.engines.data import COLUMNS, Extractor, Labeller
 
 PROMPT = "Review: {text}\nSentiment:"
 CHOICES = ["positive", "negative"]
@@ -205,3 +206,43 @@ def test_what_does_not_fit_is_refused(labeller: Labeller, call: Any, message: st
         call(labeller)
     with pytest.raises(TypeError, match="on_error"):
         Labeller("m", PROMPT, CHOICES, on_error="raise")
+
+
+ORDER = {
+    "type": "object",
+    "properties": {
+        "team": {"enum": ["sales", "support"]},
+        "n": {"type": "integer", "minimum": 0, "maximum": 9},
+        "late": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+        "error": {"enum": ["none", "some"]},
+    },
+    "required": ["team", "n", "tags", "error"],
+}
+
+
+def test_records_are_those_of_fill_in_every_kind_of_batch(model_paths: Any, tiny: Any) -> None:
+    extractor = pickle.loads(pickle.dumps(Extractor(model_paths["tiny"], PROMPT, ORDER, n_ctx=512, mode="greedy")))
+    for batch in batches([*TEXTS, None]):
+        found = columns_of(extractor(batch))
+        assert list(found) == ["text", "id", "team", "n", "late", "tags", "record_error", "error"]
+        assert found["error"] == [""] * 4 + ["nothing in column 'text', which the prompt has"]
+        assert math.isnan(found["n"][4])
+        assert [found[name][4] for name in ("team", "late", "tags")] == ["", "", ""]
+        for i, text in enumerate(TEXTS):
+            # Cells are data, so that <|im_start|> is a text.
+            record: Any = fill(tiny, extractor.template.fill({"text": text}), ORDER, mode="greedy").value
+            late = "" if "late" not in record else json.dumps(record["late"])
+            expected = [record["team"], record["n"], late, json.dumps(record["tags"]), record["error"]]
+            assert [found[name][i] for name in ("team", "n", "late", "tags", "record_error")] == expected
+
+
+def test_records_of_other_values_have_one_column(model_paths: Any) -> None:
+    extractor = Extractor(model_paths["tiny"], PROMPT, {"enum": [1, 2, None]}, columns={"record": "n"}, n_ctx=512)
+    found = extractor({"text": ["good"]})
+    assert list(found) == ["text", "n", "error"]
+    assert found["n"].dtype == float
+    with pytest.raises(ArgumentError, match="not"):
+        Extractor(model_paths["tiny"], PROMPT, {"not": {}})
+    with pytest.raises(ArgumentError, match="max_tokens"):
+        Extractor(model_paths["tiny"], PROMPT, ORDER, max_tokens=0)
