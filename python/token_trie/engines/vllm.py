@@ -19,6 +19,7 @@ import re
 import stat
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
@@ -37,7 +38,7 @@ from token_trie.native.checks import encode, lookup
 from token_trie.native.core import _core
 from token_trie.sets.choices import read_choices
 from token_trie.sets.lru import Memory
-from token_trie.sets.spelling import Spelling, find_seam, inner_tokens, joined, spell
+from token_trie.sets.spelling import find_seam, inner_tokens, joined, spell
 from token_trie.sets.trie import TokenTrie
 
 try:
@@ -56,14 +57,9 @@ _log = logging.getLogger("token_trie.vllm")
 
 
 class EngineVocabulary:
-    """The vocabulary and tokenizer of an engine; a `Speller`.
+    """The vocabulary and tokenizer of an engine; a `Speller`. `size` is the number of columns of the logits.
 
-    Parameters
-    ----------
-    size : int
-        Number of columns of the engine's logits.
-    tokenizer : vllm.tokenizers.TokenizerLike, optional
-        Without it, texts are refused, and the fingerprint of a set cannot be checked.
+    Without a tokenizer, texts are refused, and the fingerprint of a set cannot be checked.
     """
 
     def __init__(self, size: int, tokenizer: Any | None) -> None:
@@ -143,18 +139,13 @@ class EngineVocabulary:
         """
         seam = find_seam(self, prompt, leading_space)
 
-        def spelled() -> Spelling:
-            try:
-                spelling = spell(self, seam, texts, all_spaced=leading_space is True, is_whole=True)
-            except VocabularyError:
-                spelling = None
-            if spelling is not None and not spelling.n_moved:
-                return spelling
-            alone = replace(seam, tail=(), text=b"")
-            return spell(self, alone, texts, all_spaced=leading_space is True, is_whole=True)
-
         def make() -> TokenTrie:
-            tokens, offsets, _ = spelled()
+            n_moved = 1
+            with suppress(VocabularyError):
+                tokens, offsets, n_moved = spell(self, seam, texts, all_spaced=leading_space is True, is_whole=True)
+            if n_moved:
+                alone = replace(seam, tail=(), text=b"")
+                tokens, offsets, _ = spell(self, alone, texts, all_spaced=leading_space is True, is_whole=True)
             return TokenTrie.of_core(_core.Trie.build(tokens, offsets, list(texts), self.fingerprint()))
 
         return self._sets.get((texts, seam, leading_space), len(texts), make)

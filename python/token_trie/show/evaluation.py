@@ -19,7 +19,7 @@ from token_trie.native.options import takes
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.show.trie import clip, printable, render
-from token_trie.trust.evaluate import Comparison, EvaluatedWay, WrongRow, evaluate_rows
+from token_trie.trust.evaluate import Comparison, EvaluatedWay, EvaluationRows, WrongRow
 from token_trie.trust.metrics import N_BINS, Figures, Point
 from token_trie.trust.rows import RowOptions
 
@@ -145,22 +145,22 @@ def evaluate(
         An error of a prompt, with its position.
     """
     read = RowOptions.read("evaluate", options)
-    reading = {"progress": progress, "n_parallel": n_parallel, "n_ctx": n_ctx}
-    return Evaluation.of(
-        evaluate_rows(
-            llm,
-            prompts,
-            gold,
-            choices,
-            read,
-            ways=ways,
-            empty=empty,
-            texts=texts,
-            cache=cache,
-            n_folds=n_folds,
-            **reading,
-        )
+    rows = EvaluationRows(
+        llm,
+        prompts,
+        gold,
+        choices,
+        read,
+        ways=ways,
+        empty=empty,
+        texts=texts,
+        cache=cache,
+        n_folds=n_folds,
+        progress=progress,
+        n_parallel=n_parallel,
+        n_ctx=n_ctx,
     )
+    return Evaluation.of(rows.compare())
 
 
 def share(p: float | None, digits: int = 1) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -31,7 +31,7 @@ from token_trie.trust.cache import CachedRows, groups_of, key_of
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fit import KINDS, FitKind, more_rows, own_parts
 from token_trie.trust.gate import Gate, find_gate
-from token_trie.trust.metrics import Figures, Folds, figures_of, folds_of, softmax, within
+from token_trie.trust.metrics import Figures, Folds, figures_of, folds_of, once_a_train, softmax, within
 from token_trie.trust.rows import DEFAULT_NAME, Readings, RowOptions, is_question, reader_of
 
 
@@ -166,51 +166,6 @@ class Comparison:
         }
 
 
-def evaluate_rows(
-    llm: Llama,
-    prompts: Iterable[Any],
-    gold: Iterable[Any],
-    choices: ChoicesLike | Question,
-    options: RowOptions,
-    *,
-    ways: Iterable[str] | None,
-    empty: Prompt | None,
-    texts: Iterable[str] | None,
-    cache: str | PathLike[str] | None,
-    n_folds: int,
-    **reading: Any,
-) -> Comparison:
-    """Evaluate; arguments as for `token_trie.evaluate`."""
-    check_counts(2, n_folds=n_folds)
-    chosen = _chosen(ways, choices, empty)
-    states = any(way.takes_states for way in chosen.values())
-    rows = EvaluationRows(llm, prompts, gold, choices, options, empty, texts, cache, n_folds, states, reading)
-    evaluated = []
-    for name, way in chosen.items():
-        try:
-            found = way.find(rows)
-        except CalibrationError as error:
-            rows.notes.append(f"{name}: not taken: {error}")
-            continue
-        figures = figures_of(rows.classes, rows.gold, *found, rows.groups)
-        evaluated.append(EvaluatedWay(name, way.says, way.of, *found[:2], figures))
-    if not evaluated:
-        raise CalibrationError("; ".join(rows.notes))
-    return Comparison(
-        classes=rows.classes,
-        gold=rows.gold,
-        texts=tuple(rows.texts),
-        numbers=tuple(range(len(rows.given))),
-        ways=tuple(evaluated),
-        notes=tuple(rows.notes),
-        n_read=rows.n_read,
-        readings=rows.read.get((options, DEFAULT_NAME)),
-        groups=rows.groups,
-        n_folds=n_folds,
-        fitted=rows.calibrations.get("auto"),
-    )
-
-
 def _chosen(ways: Iterable[str] | None, choices: ChoicesLike | Question, empty: Prompt | None) -> dict[str, Method]:
     known = ways_of(is_question=is_question(choices))
     has_prior = is_question(choices) or empty is not None
@@ -258,15 +213,16 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _words_of(row: Any) -> str:
-    if isinstance(row, str):
-        return str(row)
-    if isinstance(row, Sequence):
+    if isinstance(row, Sequence) and not isinstance(row, str):
         return "\n".join(str(one["content"]) if isinstance(one, dict) and "content" in one else str(one) for one in row)
     return str(row)
 
 
 class EvaluationRows:
-    """The rows of an evaluation, which the model reads once for each set of options."""
+    """The rows of an evaluation, which the model reads once for each set of options.
+
+    Arguments are those of `token_trie.evaluate`; `reading` are those of `RowReader.read`.
+    """
 
     def __init__(
         self,
@@ -275,13 +231,16 @@ class EvaluationRows:
         gold: Iterable[Any],
         choices: ChoicesLike | Question,
         options: RowOptions,
+        *,
+        ways: Iterable[str] | None,
         empty: Prompt | None,
         texts: Iterable[str] | None,
         cache: str | PathLike[str] | None,
         n_folds: int,
-        states: bool,
-        reading: Mapping[str, Any],
+        **reading: Any,
     ) -> None:
+        check_counts(2, n_folds=n_folds)
+        self._chosen = _chosen(ways, choices, empty)
         if isinstance(prompts, (str, bytes)) or not isinstance(prompts, Iterable):
             raise ArgumentError(f"prompts: {type(prompts).__name__} where several belong")
         self.given = list(prompts)
@@ -291,7 +250,7 @@ class EvaluationRows:
         if len(self.texts) != len(self.given):
             raise ArgumentError(f"texts: {len(self.texts):,} for {len(self.given):,} rows")
         self.llm, self.choices, self.options, self.reading = llm, choices, options, reading
-        self._empty, self._cache, self._states, self._n_folds = empty, cache, states, n_folds
+        self._empty, self._cache, self._n_folds = empty, cache, n_folds
         self.reader = reader_of(llm, choices, options)
         named, texts_of = self.reader.values, self.reader.binding.classes
         self.classes = tuple(  # for a question the given options, if they are texts
@@ -308,6 +267,33 @@ class EvaluationRows:
         self.read: dict[tuple[RowOptions, str], Readings] = {}  # by options, and the name of a question's calibration
         self.calibrations: dict[FitKind, Calibration] = {}
         self._kept: dict[str, CachedRows] = {}
+
+    def compare(self) -> Comparison:
+        """Compare the ways; CalibrationError if none can be taken."""
+        ways = []
+        for name, way in self._chosen.items():
+            try:
+                found = way.find(self)
+            except CalibrationError as error:
+                self.notes.append(f"{name}: not taken: {error}")
+                continue
+            figures = figures_of(self.classes, self.gold, *found, self.groups)
+            ways.append(EvaluatedWay(name, way.says, way.of, *found[:2], figures))
+        if not ways:
+            raise CalibrationError("; ".join(self.notes))
+        return Comparison(
+            classes=self.classes,
+            gold=self.gold,
+            texts=tuple(self.texts),
+            numbers=tuple(range(len(self.given))),
+            ways=tuple(ways),
+            notes=tuple(self.notes),
+            n_read=self.n_read,
+            readings=self.read.get((self.options, DEFAULT_NAME)),
+            groups=self.groups,
+            n_folds=self._n_folds,
+            fitted=self.calibrations.get("auto"),
+        )
 
     def readings(self, calibration: str = DEFAULT_NAME, **changes: Any) -> Readings:
         """Return the readings with some options changed, and for a question by a named calibration's prior."""
@@ -360,7 +346,7 @@ class EvaluationRows:
             kept = self._kept[key] = CachedRows(self._cache, key)
             if kept.problem is not None:
                 self.notes.append(kept.problem)
-        states = self._states and options == self.options
+        states = options == self.options and any(way.takes_states for way in self._chosen.values())
         read, n = self._kept[key].read(reader, given, states=states, **self.reading)
         self.n_read += n
         return read
@@ -451,24 +437,22 @@ def word_probabilities(texts: Sequence[str], gold: Ints, groups: Ints, n_classes
     extraction: Any = import_sklearn("feature_extraction.text")
     linear: Any = import_sklearn("linear_model")
     metrics: Any = import_sklearn("metrics")
-    rows, labels = np.arange(len(gold)), np.arange(n_classes)
-    known: dict[bytes, Floats] = {}
+    labels = np.arange(n_classes)
 
-    def predict(train: Ints, test: Ints) -> Floats:
-        """Return probabilities of test rows, shape (n_strengths, n_test, n_classes)."""
-        others, key = np.setdiff1d(rows, train), train.tobytes()
-        if key not in known:
-            counted = extraction.TfidfVectorizer(sublinear_tf=True)
-            words = counted.fit_transform([own[i] for i in train])
-            unseen = counted.transform([own[i] for i in others])
-            known[key] = np.zeros((len(_CS), len(others), n_classes))
-            for found, c in zip(known[key], _CS, strict=True):
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # about few rows of a class
-                    made = linear.LogisticRegression(C=c, max_iter=1000).fit(words, gold[train])
-                found[:, made.classes_] = made.predict_proba(unseen)
-        return known[key][:, np.searchsorted(others, test)]
+    def fit(train: Ints, others: Ints) -> Floats:
+        """Return probabilities of the other rows, shape (n_strengths, n_others, n_classes)."""
+        counted = extraction.TfidfVectorizer(sublinear_tf=True)
+        words = counted.fit_transform([own[i] for i in train])
+        unseen = counted.transform([own[i] for i in others])
+        found = np.zeros((len(_CS), len(others), n_classes))
+        for p, c in zip(found, _CS, strict=True):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about few rows of a class
+                made = linear.LogisticRegression(C=c, max_iter=1000).fit(words, gold[train])
+            p[:, made.classes_] = made.predict_proba(unseen)
+        return found
 
+    predict = once_a_train(len(gold), fit)
     probabilities = np.zeros((len(gold), n_classes))
     try:
         for i, (train, test) in enumerate(folds):

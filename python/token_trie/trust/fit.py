@@ -25,6 +25,7 @@ from token_trie.trust.metrics import (
     log_softmax,
     losses,
     numbered,
+    once_a_train,
     read_groups,
     within,
 )
@@ -316,7 +317,7 @@ class _Heads:
         self._shares = log_softmax(readings.raw)
         self._all = np.arange(len(gold))
         self._shape = (len(_CS) + 1, len(gold), int(gold.max()) + 1)
-        self._known: dict[bytes, Floats] = {}
+        self._margins_of = once_a_train(len(gold), self._margins)
 
     def fitted(self, rows: Ints, folds: Folds) -> Iterator[FitCandidate]:
         """Yield the head without scores, then with scores; CalibrationError if classes have too few rows."""
@@ -326,7 +327,8 @@ class _Heads:
         others = np.setdiff1d(self._all, rows)
         margins = np.empty(self._shape)
         for train, test in [*folds, (rows, others)]:
-            margins[:, test] = self._margins(train, test)
+            if len(test):
+                margins[:, test] = self._margins_of(train, test)
         judged = np.concatenate([test for _, test in folds])
         for parts in (margins, np.concatenate([margins, self._shares[None]])):
             log_p = np.empty(self._shape[1:])
@@ -341,22 +343,17 @@ class _Heads:
         head = _mixed(mixture, *_linears(self._states[rows], self._gold[rows], (_CS[mixture.c],)))
         return {"kind": "head", "bias": np.zeros(len(self._texts)), "head": head}
 
-    def _margins(self, train: Ints, test: Ints) -> Floats:
-        """Return the margins of test rows by fits to train rows, shape (n_parts, n_test, n_classes)."""
-        if not len(test):
-            return np.empty((self._shape[0], 0, self._shape[2]))
-        others, key = np.setdiff1d(self._all, train), train.tobytes()
-        if key not in self._known:
-            there = np.unique(self._gold[train])
-            if len(train) <= len(there):
-                raise CalibrationError("gold: too few rows of some classes for a head")
-            found = np.empty((self._shape[0], len(others), self._shape[2]))
-            for i, one in enumerate(_linears(self._states[train], self._gold[train], _CS)):
-                known = one.log_weights_of(self._states[others])
-                found[i] = known.min(axis=1, keepdims=True)  # an unseen class gets the lowest margin
-                found[i][:, there] = known
-            self._known[key] = found
-        return self._known[key][:, np.searchsorted(others, test)]
+    def _margins(self, train: Ints, others: Ints) -> Floats:
+        """Return the margins of other rows by fits to train rows, shape (n_parts, n_others, n_classes)."""
+        there = np.unique(self._gold[train])
+        if len(train) <= len(there):
+            raise CalibrationError("gold: too few rows of some classes for a head")
+        found = np.empty((self._shape[0], len(others), self._shape[2]))
+        for margins, one in zip(found, _linears(self._states[train], self._gold[train], _CS), strict=True):
+            known = one.log_weights_of(self._states[others])
+            margins[:] = known.min(axis=1, keepdims=True)  # an unseen class gets the lowest margin
+            margins[:, there] = known
+        return found
 
 
 def _mixed(mixture: _Mixture, first: Head, second: Head) -> Head:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -68,6 +68,23 @@ def folds_of(gold: Ints, groups: Ints, n_folds: int) -> Folds:
         if all(len(np.unique(gold[train])) > 1 for train, _ in folds):
             return folds
     return []
+
+
+def once_a_train(n_rows: int, fit: Callable[[Ints, Ints], Floats]) -> Callable[[Ints, Ints], Floats]:
+    """Return a function from training rows and test rows to values of the test rows, along the second axis.
+
+    `fit` takes training rows and all other rows, and returns the values of those; it is called once for each training
+    set.
+    """
+    known: dict[bytes, Floats] = {}
+
+    def values(train: Ints, test: Ints) -> Floats:
+        others, key = np.setdiff1d(np.arange(n_rows), train), train.tobytes()
+        if key not in known:
+            known[key] = fit(train, others)
+        return known[key][:, np.searchsorted(others, test)]
+
+    return values
 
 
 def log_softmax(weights: Floats) -> Floats:

@@ -227,20 +227,19 @@ def _chosen(
             n_right += int(p.argmax() == gold)
         return np.array(losses), n_right / len(losses)
 
-    alone = {name: mixed([(name, 1.0)]) for name in measured}
-    sets = [list(names) for n in range(1, _MAX_FORMS + 1) for names in itertools.combinations(measured, n)]
-    of_sets = [(mixed([(name, 1.0) for name in names]), names) for names in sets]
-    (losses, right), best = min(of_sets, key=lambda one: float(one[0][0].mean()))
-    own_losses, own_right = mixed(own)
-    gains = own_losses - losses
+    mixes = {
+        names: mixed([(name, 1.0) for name in names])
+        for n in range(1, _MAX_FORMS + 1)
+        for names in itertools.combinations(measured, n)
+    }
+    best = min(mixes, key=lambda names: float(mixes[names][0].mean()))
+    by_file, chosen = mixed(own), mixes[best]
+    gains = by_file[0] - chosen[0]
     if gains.mean() <= gains.std() / np.sqrt(len(gains)):
-        losses, right, best, forms = own_losses, own_right, [name for name, _ in own], default
+        chosen, best, forms = by_file, tuple(name for name, _ in own), default
     else:
-        best.sort(key=lambda name: float(alone[name][0].mean()))
+        best = tuple(sorted(best, key=lambda name: float(mixes[name,][0].mean())))
         forms = tuple(candidates[name] for name in best)
-    all_losses = {name: float(one.mean()) for name, (one, _) in alone.items()}
-    rights = {name: share for name, (_, share) in alone.items()}
-    figures = {"by file": (own_losses, own_right), "chosen": (losses, right)}
-    all_losses |= {name: float(one.mean()) for name, (one, _) in figures.items()}
-    rights |= {name: share for name, (_, share) in figures.items()}
-    return forms, Trial(len(gains), tuple(best), all_losses, rights)
+    figures = {name: mixes[name,] for name in measured} | {"by file": by_file, "chosen": chosen}
+    losses = {name: float(one.mean()) for name, (one, _) in figures.items()}
+    return forms, Trial(len(gains), best, losses, {name: right for name, (_, right) in figures.items()})

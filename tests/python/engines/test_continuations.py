@@ -90,6 +90,16 @@ def test_models_whose_sequences_share_nothing_are_asked_one_after_the_other(
     assert check(precise, plain, [([50, 60], way[:1]), ([50, 60], way), ([50, 60], [9]), ([8], [9, 10])])[0]
 
 
+def test_a_recurrent_model_scores_what_a_plain_loop_does(recurrent: Any, model_paths: dict[str, Path]) -> None:
+    loop = Plain(model_paths["recurrent"])
+    best = loop.next([50, 60])
+    pairs: list[Pair] = [([50, 60], [best]), ([50, 60], [best, 7]), ([50, 60], [9]), ([8], [9, 10])]
+    got = score_continuations(recurrent, pairs, n_ctx=128)
+    expected = [loop.score(*pair) for pair in pairs]
+    assert [one.logprob for one in got] == pytest.approx([logprob for logprob, _ in expected], abs=1e-2)
+    assert [one.is_greedy for one in got] == [is_greedy for _, is_greedy in expected]
+
+
 def test_nothing_asked_is_nothing_answered_and_greedy_may_be_left_out(precise: llama_cpp.Llama) -> None:
     assert score_continuations(precise, []) == []
     told: list[int] = []
