@@ -3,8 +3,6 @@
 #   Llama_PYTHON         interpreter whose site-packages are looked into (default: Python_EXECUTABLE, else python3)
 #   Llama_SITE_PACKAGES  or that directory itself
 #
-# Sets Llama_RELEASE to that of the llama-cpp-python.
-#
 # The library that the process uses stands under llama_cpp/lib. The wheel leaves a second copy under lib/, which must
 # never be linked, or two llama.cpp would live in one process.
 
@@ -33,14 +31,9 @@ find_library(Llama_LIBRARY llama PATHS ${Llama_SITE_PACKAGES}/llama_cpp/lib NO_D
 find_library(Llama_GGML_LIBRARY ggml PATHS ${Llama_SITE_PACKAGES}/llama_cpp/lib NO_DEFAULT_PATH)
 find_library(Llama_GGML_BASE_LIBRARY ggml-base PATHS ${Llama_SITE_PACKAGES}/llama_cpp/lib NO_DEFAULT_PATH)
 
-if(EXISTS ${Llama_SITE_PACKAGES}/llama_cpp/__init__.py)
-  file(STRINGS ${Llama_SITE_PACKAGES}/llama_cpp/__init__.py Llama_RELEASE REGEX "^__version__ = ")
-  string(REGEX REPLACE ".*[\"']([^\"'+]+).*[\"'].*" "\\1" Llama_RELEASE "${Llama_RELEASE}")
-endif()
-
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(Llama
-  REQUIRED_VARS Llama_LIBRARY Llama_GGML_LIBRARY Llama_GGML_BASE_LIBRARY Llama_INCLUDE_DIR Llama_RELEASE
+  REQUIRED_VARS Llama_LIBRARY Llama_GGML_LIBRARY Llama_GGML_BASE_LIBRARY Llama_INCLUDE_DIR
   REASON_FAILURE_MESSAGE
     "llama-cpp-python is not installed for ${Llama_PYTHON}: pip install llama-cpp-python, or name its interpreter with -DLlama_PYTHON=")
 

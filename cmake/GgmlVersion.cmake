@@ -1,5 +1,14 @@
 # Sets TOKEN_TRIE_GGML_COMPILED to version and commit of the ggml linked, "0.9.4 (a1b2c3d)", to be compared at run time
 # with the one loaded; empty where the surrounding project builds llama.cpp itself, so that the two cannot differ.
+#
+# ggml_build(out ggml): name of the build for a ggml, "0.9.4-a1b2c3d"; "0.9.4" where the commit is not known.
+
+function(ggml_build out ggml)
+  string(REGEX MATCH "^[0-9.]+" version "${ggml}")
+  string(REGEX MATCH "[(][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]" commit "${ggml}")
+  string(REPLACE "(" "-" commit "${commit}")
+  set(${out} "${version}${commit}" PARENT_SCOPE)
+endfunction()
 
 if(Llama_GGML_BASE_LIBRARY AND NOT TOKEN_TRIE_GGML_COMPILED)
   set(source ${CMAKE_CURRENT_BINARY_DIR}/ggml_version.c)

@@ -1,8 +1,9 @@
-# add_llama_headers(target source ggml_version): a llama.cpp of which only the headers are there, in the unpacked sdist of a
+# add_llama_headers(target source ggml): a llama.cpp of which only the headers are there, in the unpacked sdist of a
 # llama-cpp-python, for a wheel. What is linked are empty libraries of the names that llama-cpp-python's have; the loader
-# finds those in the process by then, and the symbols in them. ggml_version: variable that takes the version it will say.
+# finds those in the process by then, and the symbols in them. ggml: variable that takes
+# what the library will report: its version, and its commit where the file COMMIT has that.
 
-function(add_llama_headers target source ggml_version)
+function(add_llama_headers target source ggml)
   set(llama_cpp ${source}/vendor/llama.cpp)
   if(NOT EXISTS ${llama_cpp}/include/llama.h)
     message(FATAL_ERROR "${source}: not the unpacked sdist of a llama-cpp-python: it has no vendor/llama.cpp/include/llama.h")
@@ -13,7 +14,14 @@ function(add_llama_headers target source ggml_version)
   if(NOT version MATCHES "^[0-9]+\\.[0-9]+\\.[0-9]+$")
     message(FATAL_ERROR "${llama_cpp}/ggml/CMakeLists.txt: no version of ggml is read there")
   endif()
-  set(${ggml_version} ${version} PARENT_SCOPE)
+  if(EXISTS ${source}/COMMIT)
+    file(STRINGS ${source}/COMMIT commit REGEX "^[0-9a-f]+$")
+  endif()
+  if(commit)
+    set(${ggml} "${version} (${commit})" PARENT_SCOPE)
+  else()
+    set(${ggml} ${version} PARENT_SCOPE)
+  endif()
   list(GET numbers 0 ggml_major)
 
   add_library(${target} INTERFACE)

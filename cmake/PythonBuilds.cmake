@@ -1,12 +1,14 @@
-# What Python's package holds: under builds/, for each release of llama-cpp-python, the engine and the extension module that
-# binds it, and under builds/none the two without a llama.cpp. Python loads the one that fits: token_trie/native/core.py.
+# What Python's package holds: under builds/, for each llama.cpp, named by the version and commit of its ggml, the engine and
+# the extension module that binds it, and under builds/none the two without a llama.cpp. Python loads the one that fits:
+# token_trie/native/installed.py.
 #
-#   builds/0.3.36/   libtoken_trie.so   _core.*.so
-#   builds/none/     libtoken_trie.so   _core.*.so     sets, matchers, masks and tensors
+#   builds/0.25.3-0c1e570/   libtoken_trie.so   _core.*.so
+#   builds/none/             libtoken_trie.so   _core.*.so     sets, matchers, masks and tensors
 
 find_package(pybind11 CONFIG REQUIRED)
 set(install_include token_trie/include)
 set(install_cmake token_trie/cmake)
+include(GgmlVersion)
 
 # The bindings see none of llama.cpp's headers.
 add_library(token_trie_bindings OBJECT
@@ -16,12 +18,12 @@ add_library(token_trie_bindings OBJECT
 set_up(token_trie_bindings)
 target_link_libraries(token_trie_bindings PRIVATE pybind11::module pybind11::lto)
 
-function(add_build release engine)
-  set(core _core_${release})
+function(add_build name engine)
+  set(core _core_${name})
   pybind11_add_module(${core} csrc/bindings/module.cpp $<TARGET_OBJECTS:token_trie_bindings>)
   target_link_libraries(${core} PRIVATE ${engine})
   target_include_directories(${core} PRIVATE csrc)
-  set(directory ${CMAKE_CURRENT_BINARY_DIR}/builds/${release})
+  set(directory ${CMAKE_CURRENT_BINARY_DIR}/builds/${name})
   set_target_properties(${core} PROPERTIES
     OUTPUT_NAME _core LIBRARY_OUTPUT_DIRECTORY ${directory} INSTALL_RPATH "$ORIGIN")
   # Where llama_cpp stands beside this package. It is loaded before in any case, from wherever it is.
@@ -29,8 +31,8 @@ function(add_build release engine)
     OUTPUT_NAME token_trie LIBRARY_OUTPUT_DIRECTORY ${directory} RUNTIME_OUTPUT_DIRECTORY ${directory}
     INSTALL_RPATH "$ORIGIN/../../../llama_cpp/lib")
   install(TARGETS ${engine} ${core}
-    LIBRARY DESTINATION token_trie/builds/${release}
-    RUNTIME DESTINATION token_trie/builds/${release})
+    LIBRARY DESTINATION token_trie/builds/${name}
+    RUNTIME DESTINATION token_trie/builds/${name})
 endfunction()
 
 add_library(token_trie_none SHARED $<TARGET_OBJECTS:token_trie_sets> csrc/bindings/without_llama.cpp)
@@ -45,12 +47,13 @@ if(TOKEN_TRIE_HEADERS)
     message(FATAL_ERROR "TOKEN_TRIE_HEADERS: ${headers} holds no release; scripts/wheel headers fetches them")
   endif()
   foreach(release IN LISTS releases)
-    add_llama_headers(llama_${release} ${headers}/${release} ggml_version)
-    add_token_trie(token_trie_${release} llama_${release} "${ggml_version}")
-    add_build(${release} token_trie_${release})
+    add_llama_headers(llama_${release} ${headers}/${release} ggml)
+    ggml_build(name "${ggml}")
+    add_token_trie(token_trie_${name} llama_${release} "${ggml}")
+    add_build(${name} token_trie_${name})
   endforeach()
 else()
-  include(GgmlVersion)
-  add_token_trie(token_trie_${Llama_RELEASE} llama "${TOKEN_TRIE_GGML_COMPILED}")
-  add_build(${Llama_RELEASE} token_trie_${Llama_RELEASE})
+  ggml_build(name "${TOKEN_TRIE_GGML_COMPILED}")
+  add_token_trie(token_trie_${name} llama "${TOKEN_TRIE_GGML_COMPILED}")
+  add_build(${name} token_trie_${name})
 endif()

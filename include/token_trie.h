@@ -1122,8 +1122,9 @@ TOKEN_TRIE_API int32_t token_trie_cache_get_stats(struct token_trie_cache_stats 
 TOKEN_TRIE_API void token_trie_cache_clear(void);
 
 /*
- * Tells whether the llama.cpp loaded in this process is the one that this library was compiled against: TOKEN_TRIE_OK,
- * or TOKEN_TRIE_ERROR_LLAMA with both versions in the message. The samplers of this library work in both cases.
+ * Tells whether the llama.cpp loaded in this process is the one that this library was compiled against, by its ggml's
+ * version and commit and the sizes of its structs: TOKEN_TRIE_OK, or TOKEN_TRIE_ERROR_LLAMA with the difference in the
+ * message. The samplers of this library work in both cases.
  */
 TOKEN_TRIE_API int32_t token_trie_check_llama(void);
 

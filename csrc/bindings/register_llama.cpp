@@ -79,6 +79,8 @@ void register_vocab(py::module_ & module) {
             "tokens"_a, "special"_a = false);
     module.def("llama_compiled", &llama_compiled);
     module.def("llama_loaded", &llama_loaded);
+    module.def("llama_constant", &llama_constant);
+    module.def("llama_layout", &llama_layout);
     module.def("require_same_llama", &require_same_llama);
 }
 

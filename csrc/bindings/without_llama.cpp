@@ -55,7 +55,11 @@ std::string llama_compiled() { return ""; }
 
 std::string llama_loaded() { return ""; }
 
+std::uintptr_t llama_constant() { return 0; }
+
 void require_same_llama() {}
+
+std::vector<std::pair<std::string, std::size_t>> llama_layout() { return {}; }
 
 }  // namespace token_trie
 // NOLINTEND(readability-convert-member-functions-to-static, performance-unnecessary-value-param)

@@ -1,19 +1,28 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
 
 // Version and commit of the ggml compiled against and of the one loaded, as "0.9.4 (a1b2c3d)". Compiled is empty where
-// both were built as one project.
+// both were built as one project, and without a commit where only headers without one were there.
 std::string llama_compiled();
 std::string llama_loaded();
 
-// Throws Error (llama) unless the two are the same. Whatever passes llama.cpp's structs by value checks here first, for
-// their layout changes from release to release.
+// Address of a constant in the libllama that is used here: who has another address uses another copy of it.
+std::uintptr_t llama_constant();
+
+// Throws Error (llama) unless the library loaded is the one compiled against: of its version and commit, where both are
+// known, and with structs of the same size. Whatever passes llama.cpp's structs checks here first, for their layout
+// changes from release to release.
 void require_same_llama();
+
+// Bytes of llama.cpp's structs as compiled against: "llama_batch" the size, "llama_batch.logits" the member's offset.
+std::vector<std::pair<std::string, std::size_t>> llama_layout();
 
 // What llama.cpp can compute on, as it names it.
 struct Device {

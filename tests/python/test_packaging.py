@@ -7,8 +7,9 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
-import llama_cpp
 import pytest
+from forked_llama import fork_with_one_more_member
+from token_trie.native.installed import build
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,11 +25,10 @@ def test_an_isolated_build_compiles_against_the_installed_llama_cpp_python(tmp_p
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, "-Cbuild-dir=", ROOT)
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    release = llama_cpp.__version__
     tag = sysconfig.get_config_var("EXT_SUFFIX")
     for name in (
-        f"builds/{release}/_core{tag}",
-        f"builds/{release}/libtoken_trie.so",
+        f"builds/{build.name}/_core{tag}",
+        f"builds/{build.name}/libtoken_trie.so",
         f"builds/none/_core{tag}",
         "_core.pyi",
         "py.typed",
@@ -37,3 +37,20 @@ def test_an_isolated_build_compiles_against_the_installed_llama_cpp_python(tmp_p
     ):
         assert f"token_trie/{name}" in names
     assert not [name for name in names if "llama.so" in name or "ggml" in name]
+
+
+@pytest.mark.skipif(not os.environ.get("CI"), reason="compiles everything again, half a minute; set CI=1 for it")
+def test_a_build_from_source_fits_a_fork_with_other_structs(tmp_path: Path, model_paths: dict[str, Path]) -> None:
+    site = fork_with_one_more_member(tmp_path / "site")
+    pip = (sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--target", site)
+    run(*pip, "-Cbuild-dir=", f"-Ccmake.define.Llama_SITE_PACKAGES={site}", ROOT)
+    code = f"""
+import sys; sys.path.insert(0, {str(site)!r})
+import llama_cpp, token_trie
+llm = llama_cpp.Llama({str(model_paths["tiny"])!r}, n_ctx=256, verbose=False)
+assert llm.context_params.fork_extra == 7
+print(token_trie.__file__, token_trie.choose(llm, "Well?", ["yes", "no"]).text)
+"""
+    file, answer = run(sys.executable, "-c", code).split()
+    assert Path(file).is_relative_to(site)
+    assert answer in ("yes", "no")

@@ -164,12 +164,7 @@ def _decisions(llm: Llama) -> Finding:
 
 
 def _versions(llm: Llama) -> Finding:
-    text = f"llama-cpp-python {llama_cpp.__version__}, ggml {_core.llama_loaded()}"
-    try:
-        _core.require_same_llama()
-    except TokenTrieError as error:
-        return Finding(text, poor=str(error))
-    return Finding(text)
+    return Finding(f"llama-cpp-python {llama_cpp.__version__}, ggml {_core.llama_loaded()}")
 
 
 def _processor(llm: Llama) -> Finding:

@@ -5,18 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Any, TypeAlias
 
-from token_trie.errors import ArgumentError, LlamaVersionError
-from token_trie.native.installed import COMPILE, build, llama_cpp
+from token_trie.errors import ArgumentError
+from token_trie.native.installed import llama_cpp  # which imports the engine's build
 from token_trie.native.llama_facts import model_of
 
-try:
-    from token_trie import _core
-except ImportError as error:
-    message = (
-        f"token-trie's build for llama-cpp-python {build.name} does not load with the llama.cpp of this process; "
-        f"compile it beside that: {COMPILE}"
-    )
-    raise ImportError(f"{message} ({error})") from error
+from token_trie import _core  # isort: skip
 
 Llama: TypeAlias = Any
 """A ``llama_cpp.Llama``; its package has no complete type hints."""
@@ -24,11 +17,6 @@ Llama: TypeAlias = Any
 __all__ = ["Llama", "_core", "llama_cpp", "logger", "vocab_of"]
 
 logger = logging.getLogger("token_trie")
-
-try:
-    _core.require_same_llama()
-except LlamaVersionError as error:
-    logger.warning("%s. Until then, tries and samplers work and the rest is off.", error)
 
 
 def vocab_of(llm: Llama) -> _core.Vocab:

@@ -1,19 +1,23 @@
-"""The llama_cpp of this process, and the engine's build for it.
+"""The llama_cpp of this process, and the engine's build for its libllama.
 
-token_trie/builds/0.3.36/   the engine for llama-cpp-python 0.3.36
-token_trie/builds/none/     sets, matchers, masks and tensors, without a suitable llama.cpp
+token_trie/builds/0.25.3-0c1e570/   the engine for the llama.cpp whose ggml has this version and commit
+token_trie/builds/none/             sets, matchers, masks and tensors, without a suitable llama.cpp
 """
 
 from __future__ import annotations
 
+import ctypes
+import importlib
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from token_trie.errors import LlamaVersionError
+from token_trie.native.llama_facts import library_of
 
 BUILDS = Path(__file__).parents[1] / "builds"
-NO_LLAMA = "none"
+NO_LLAMA = BUILDS / "none"
 COMPILE = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary token-trie token-trie"
 
 
@@ -29,39 +33,83 @@ class Absent:
         raise LlamaVersionError(self.why)
 
 
-def releases() -> list[str]:
-    """Return the releases of llama-cpp-python that this installation has a build for, oldest first."""
-    found = [path.name for path in BUILDS.iterdir() if path.name != NO_LLAMA]
-    return sorted(found, key=lambda name: [int(part) if part.isdigit() else 0 for part in name.split(".")])
+def _call(library: ctypes.CDLL, name: str, restype: Any, *arguments: int) -> Any:
+    function = library[name]  # an object of its own, which llama_cpp does not see
+    function.restype = restype
+    return function(*arguments)
 
 
-def _release(package: Any) -> str:
-    return str(getattr(package, "__version__", "")).partition("+")[0]  # a private build may add a local version
+def _import(folder: Path) -> Any:
+    path = sys.modules["token_trie"].__path__
+    path.append(str(folder))
+    try:
+        return importlib.import_module("token_trie._core")
+    except ImportError:
+        path.remove(str(folder))
+        raise
 
 
-def _find() -> Any:
+def _difference(core: Any, package: Any, library: ctypes.CDLL) -> str | None:
+    """Say how the structs of a llama_cpp and its libllama differ from those that the engine was compiled with."""
+    try:
+        core.require_same_llama()
+    except LlamaVersionError as error:
+        return str(error)
+    if _call(library, "llama_flash_attn_type_name", ctypes.c_void_p, -1) != core.llama_constant():
+        return f"the engine uses another libllama than {library._name}"
+    for name, n_bytes in core.llama_layout():
+        struct, _, member = name.partition(".")
+        declared = getattr(getattr(package, struct, None), member, None) if member else getattr(package, struct, None)
+        found = None if declared is None else declared.offset if member else ctypes.sizeof(declared)
+        if found != n_bytes:
+            return f"{name} is {found} bytes in llama_cpp and {n_bytes} in the engine's build"
+    return None
+
+
+def _find() -> tuple[Any, Path]:
+    """Return llama_cpp and the folder of the build that fits it, which is imported; or why there is none."""
     # Imported before the engine, which then binds to the libllama of the process.
     try:
         import llama_cpp
+
+        library = library_of(llama_cpp)
+        # Elsewhere a symbol is also found in what a library is linked with.
+        ggml = ctypes.CDLL(library._name.replace("llama.dll", "ggml-base.dll")) if sys.platform == "win32" else library
+        version, commit = (_call(ggml, f"ggml_{name}", ctypes.c_char_p).decode() for name in ("version", "commit"))
     except Exception as error:  # also of its libraries, such as a missing libcuda
-        if isinstance(error, ModuleNotFoundError) and error.name == "llama_cpp":
-            return Absent(f"no llama-cpp-python is installed: pip install llama-cpp-python=={releases()[-1]}")
-        return Absent(
-            f"the llama-cpp-python that is installed cannot be imported ({type(error).__name__}: {error}); mend it, or "
-            f"pip install --force-reinstall llama-cpp-python=={releases()[-1]}"
+        why = (
+            "no llama-cpp-python is installed: pip install llama-cpp-python"
+            if isinstance(error, ModuleNotFoundError) and error.name == "llama_cpp"
+            else f"the llama-cpp-python that is installed cannot be used ({type(error).__name__}: {error}); mend "
+            "it, or pip install --force-reinstall llama-cpp-python"
         )
-    if _release(llama_cpp) in releases():
-        return llama_cpp
-    version = getattr(llama_cpp, "__version__", None) or "of no version"
-    return Absent(
-        f"llama-cpp-python {version} is installed, and this token-trie has builds for {', '.join(releases())}; compile "
-        f"one beside it: {COMPILE}"
-    )
+        return Absent(why), NO_LLAMA
+    # llama-cpp-python's version says less: forks number their releases alike.
+    digits = (re.match("[0-9a-f]{7,}", commit) or [""])[0]
+    builds = [path for path in sorted(BUILDS.iterdir()) if path != NO_LLAMA]
+    names = ", ".join(path.name for path in builds)
+    what: str | None = f"no build for ggml {version} ({commit}); there are builds for ggml {names}"
+    for folder in builds:
+        of_version, _, of_commit = folder.name.partition("-")
+        if of_version != version or (digits and not digits.startswith(of_commit)):
+            continue
+        try:
+            what = _difference(_import(folder), llama_cpp, library)
+        except ImportError as error:
+            what = f"the build for ggml {folder.name} does not load: {error}"
+            continue
+        if what is None:
+            return llama_cpp, folder
+        return _absent(library, what), folder
+    return _absent(library, what), NO_LLAMA
 
 
-llama_cpp: Any = _find()
+def _absent(library: ctypes.CDLL, what: str | None) -> Absent:
+    return Absent(f"token-trie does not fit {library._name}: {what}; compile it beside that: {COMPILE}")
+
+
+llama_cpp: Any
+llama_cpp, build = _find()
 has_llama = not isinstance(llama_cpp, Absent)
-build = BUILDS / (_release(llama_cpp) if has_llama else NO_LLAMA)
-
-# So that `import token_trie._core` finds it.
-sys.modules["token_trie"].__path__.append(str(build))
+if build == NO_LLAMA:
+    _import(build)

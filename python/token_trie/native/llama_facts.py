@@ -1,4 +1,4 @@
-"""All uses of private attributes of llama-cpp-python's `Llama`."""
+"""All uses of private attributes of llama-cpp-python."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ COMPLETE = "_create_completion"
 """The method that `create_completion` and `create_chat_completion` call."""
 INIT_SAMPLER = "_init_sampler"
 """The method that makes the sampler chain of a call."""
+
+
+def library_of(package: Any) -> Any:
+    """Return the libllama of a llama_cpp, as ctypes has loaded it."""
+    return package.llama_cpp._lib
 
 
 def model_of(llm: Any) -> Any:

@@ -4,11 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import llama_cpp
 import pytest
-from token_trie.native.installed import BUILDS, releases
+from forked_llama import GGML, LLAMA, declare_one_more_member, fork, fork_with_one_more_member
+from token_trie.native.core import _core
+from token_trie.native.installed import COMPILE, NO_LLAMA, build
 
 WITHOUT = 'import sys; sys.modules["llama_cpp"] = None'
-UNKNOWN = 'import llama_cpp; llama_cpp.__version__ = "99.0.1"'
+VERSION, COMMIT = (part.strip("()").encode() for part in _core.llama_loaded().split())
 
 BROKEN = """
 import sys
@@ -47,14 +50,11 @@ def run(before: str, code: str, *, names: dict[str, Path] | None = None) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "before", [WITHOUT, UNKNOWN, WITHOUT_CUDA], ids=["no llama_cpp", "a release without a build", "broken"]
-)
+@pytest.mark.parametrize("before", [WITHOUT, WITHOUT_CUDA], ids=["no llama_cpp", "broken"])
 def test_sets_files_catalogues_and_matchers_need_no_llama(before: str, tmp_path: Path) -> None:
     run(before, SETS_AND_MATCHERS, names={"FILE": tmp_path / "a.trie"})
 
 
-@pytest.mark.parametrize("before", [WITHOUT, UNKNOWN], ids=["no llama_cpp", "a release without a build"])
 @pytest.mark.parametrize(
     "call",
     [
@@ -63,7 +63,7 @@ def test_sets_files_catalogues_and_matchers_need_no_llama(before: str, tmp_path:
         'token_trie.TokenTrie.from_choices(object(), ["yes", "no"])',
     ],
 )
-def test_what_needs_a_model_says_what_to_install(before: str, call: str) -> None:
+def test_what_needs_a_model_says_what_to_install(call: str) -> None:
     code = f"""
 import token_trie
 try:
@@ -71,11 +71,7 @@ try:
 except token_trie.LlamaVersionError as error:
     print(error)
 """
-    told = run(before, code)
-    assert "pip install" in told
-    assert releases()[-1] in told
-    if before == UNKNOWN:
-        assert "llama-cpp-python 99.0.1" in told
+    assert "pip install llama-cpp-python" in run(WITHOUT, code)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +85,7 @@ except token_trie.LlamaVersionError as error:
         ),
     ],
 )
-def test_a_llama_cpp_that_cannot_be_imported_is_absent_and_the_reason_is_told(
+def test_a_llama_cpp_that_cannot_be_imported_is_absent_and_the_reason_is_reported(
     error: str, reason: str, tmp_path: Path
 ) -> None:
     code = """
@@ -99,34 +95,97 @@ except token_trie.LlamaVersionError as error:
     print(error)
 """
     told = run(BROKEN.format(error=error), SETS_AND_MATCHERS + code, names={"FILE": tmp_path / "a.trie"})
-    assert f"cannot be imported ({reason})" in told
+    assert f"cannot be used ({reason})" in told
 
 
-@pytest.mark.parametrize("version", ["''", "'none'", "'.'", "'..'", "'+cu124'", "None", None])
-def test_what_is_no_release_has_no_build(version: str | None, tmp_path: Path) -> None:
-    before = "import llama_cpp; " + (
-        "del llama_cpp.__version__" if version is None else f"llama_cpp.__version__ = {version}"
-    )
-    code = "import token_trie.native.installed as i; print(i.build, i.has_llama, i.llama_cpp.why, sep='\\n')"
-    told = run(before, SETS_AND_MATCHERS + code, names={"FILE": tmp_path / "a.trie"})
-    build, has_llama, why = told.splitlines()
-    assert (build, has_llama) == (str(BUILDS / "none"), "False")
-    assert f"builds for {', '.join(releases())}" in why
+ANSWER = """
+import llama_cpp, token_trie.native.installed as i
+print(llama_cpp.__version__)
+print(i.build, i.has_llama)
+try:
+    llm = i.llama_cpp.Llama(MODEL, n_ctx=256, verbose=False)
+    print(token_trie.choose(llm, "Well?", ["yes", "no"]).text)
+except token_trie.LlamaVersionError as error:
+    print(error)
+"""
 
 
-def test_the_build_is_that_of_the_installed_release() -> None:
+def answer_with(site: Path, tmp_path: Path, model: Path) -> list[str]:
+    """Use sets, then a model with the llama_cpp of a folder; return lines: version, build and whether used, answer."""
+    before = f"import sys; sys.path.insert(0, {str(site)!r})"
+    lines = run(before, SETS_AND_MATCHERS + ANSWER, names={"FILE": tmp_path / "a.trie", "MODEL": model}).splitlines()
+    assert lines[0] == llama_cpp.__version__  # which says nothing
+    return lines[1:]
+
+
+def other(digits: bytes) -> bytes:
+    return digits.translate(bytes.maketrans(b"0123456789abcdef", b"1234567890bcdefa"))
+
+
+@pytest.mark.parametrize(
+    ("library", "old", "new", "reason"),
+    [
+        (
+            GGML,
+            b"\0" + COMMIT,
+            b"\0" + other(COMMIT),
+            f"no build for ggml {VERSION.decode()} ({other(COMMIT).decode()})",
+        ),
+        (GGML, b"\0" + VERSION, b"\0" + other(VERSION), f"no build for ggml {other(VERSION).decode()} ("),
+        (GGML, b"\0ggml_commit\0", b"\0other_name_\0", "undefined symbol: ggml_commit"),
+        (LLAMA, LLAMA.encode(), b"libother.so.0", "token-trie does not fit "),
+    ],
+    ids=["another commit", "newer", "without a commit", "renamed"],
+)
+def test_a_library_that_is_not_known_is_refused_by_name_and_sets_work(
+    library: str, old: bytes, new: bytes, reason: str, tmp_path: Path, model_paths: dict[str, Path]
+) -> None:
+    site = fork(tmp_path / "site", {library: (old, new)})
+    used, answer = answer_with(site, tmp_path, model_paths["tiny"])
+    assert used.endswith("False")
+    assert reason in answer
+    assert "pip install" in answer
+    if not reason.startswith("undefined"):
+        assert str(site / "llama_cpp" / "lib" / "libllama.so") in answer
+        assert COMPILE in answer
+
+
+def test_a_library_that_does_not_say_its_commit_is_known_by_its_version_and_structs(
+    tmp_path: Path, model_paths: dict[str, Path]
+) -> None:
+    unknown = b"unknown".ljust(len(COMMIT), b"\0")
+    site = fork(tmp_path / "site", {GGML: (COMMIT, unknown)})
+    used, answer = answer_with(site, tmp_path, model_paths["tiny"])
+    assert used == f"{build} True"
+    assert answer in ("yes", "no")
+
+
+def test_a_library_with_another_struct_is_refused(tmp_path: Path, model_paths: dict[str, Path]) -> None:
+    site = fork_with_one_more_member(tmp_path / "site")
+    used, answer = answer_with(site, tmp_path, model_paths["tiny"])
+    assert used.endswith("False")
+    size = dict(_core.llama_layout())["llama_context_params"]
+    assert f"llama_context_params has {size} bytes there and {size + 8} in the library that is loaded" in answer
+    assert COMPILE in answer
+
+
+def test_a_package_that_declares_another_struct_is_refused(tmp_path: Path, model_paths: dict[str, Path]) -> None:
+    site = fork(tmp_path / "site")
+    declare_one_more_member(site)
+    used, answer = answer_with(site, tmp_path, model_paths["tiny"])
+    assert used.endswith("False")
+    assert "llama_context_params is " in answer
+
+
+def test_the_version_of_llama_cpp_python_does_not_choose_the_build() -> None:
     code = "import token_trie.native.installed as i, token_trie._core as c; print(i.build, c.__file__, sep='\\n')"
-    build, core = map(Path, run("", code).splitlines())
-    import llama_cpp
-
-    assert build == BUILDS / llama_cpp.__version__ == core.parent
-
-
-def test_what_a_build_of_ones_own_says_behind_its_release_is_passed_over() -> None:
-    before = 'import llama_cpp; llama_cpp.__version__ += "+cu124"'
-    code = "import llama_cpp, token_trie.native.installed as i; print(i.build.name, llama_cpp.__version__)"
-    build, version = run(before, code).split()
-    assert version == f"{build}+cu124"
+    for before in (
+        "",
+        "import llama_cpp; llama_cpp.__version__ = '99.0.1'",
+        "import llama_cpp; del llama_cpp.__version__",
+    ):
+        assert [Path(line) for line in run(before, code).splitlines()] == [build, Path(_core.__file__)]
+    assert build != NO_LLAMA
 
 
 def test_the_command_says_what_it_runs_without() -> None:
