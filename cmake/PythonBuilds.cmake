@@ -2,8 +2,8 @@
 # the extension module that binds it, and under builds/none the two without a llama.cpp. Python loads the one that fits:
 # token_trie/native/installed.py.
 #
-#   builds/0.25.3-0c1e570/   libtoken_trie.so   _core.*.so
-#   builds/none/             libtoken_trie.so   _core.*.so     sets, matchers, masks and tensors
+#   builds/0.25.3-0c1e570/   libtoken_trie.so   _core.*.so   _abi.py
+#   builds/none/             libtoken_trie.so   _core.*.so   _abi.py     sets, matchers, masks and tensors
 
 find_package(pybind11 CONFIG REQUIRED)
 set(install_include token_trie/include)
@@ -17,6 +17,14 @@ add_library(token_trie_bindings OBJECT
   csrc/bindings/register_matcher.cpp)
 set_up(token_trie_bindings)
 target_link_libraries(token_trie_bindings PRIVATE pybind11::module pybind11::lto)
+
+# The header for cffi.
+set(abi ${CMAKE_CURRENT_BINARY_DIR}/_abi.py)
+add_custom_command(OUTPUT ${abi}
+  COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/cmake/declarations.py
+    ${CMAKE_CURRENT_SOURCE_DIR}/include/token_trie.h ${abi}
+  DEPENDS cmake/declarations.py include/token_trie.h)
+add_custom_target(token_trie_abi ALL DEPENDS ${abi})
 
 function(add_build name engine)
   set(core _core_${name})
@@ -33,6 +41,7 @@ function(add_build name engine)
   install(TARGETS ${engine} ${core}
     LIBRARY DESTINATION token_trie/builds/${name}
     RUNTIME DESTINATION token_trie/builds/${name})
+  install(FILES ${abi} DESTINATION token_trie/builds/${name})
 endfunction()
 
 add_library(token_trie_none SHARED $<TARGET_OBJECTS:token_trie_sets> csrc/bindings/without_llama.cpp)

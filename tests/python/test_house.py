@@ -24,7 +24,11 @@ FLOORS = [
     {"cli"},
 ]
 PACKAGE = Path(token_trie.__file__).parent
-MODULES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in PACKAGE.rglob("*.py")}
+MODULES = {
+    ".".join(file.relative_to(PACKAGE).with_suffix("").parts): file
+    for file in PACKAGE.rglob("*.py")
+    if file.name != "_abi.py"  # generated
+}
 
 
 def module_of(name: str) -> str:

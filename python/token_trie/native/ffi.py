@@ -1,4 +1,4 @@
-"""The public C ABI over cffi, declared by the shipped header, as for any foreign host.
+"""The public C ABI over cffi, declared by the header, as for any foreign host.
 
 ``lib`` has the functions and enum constants of ``include/token_trie.h``; ``ffi`` makes C data for them. Without a
 suitable llama.cpp, the functions raise LlamaVersionError.
@@ -6,28 +6,18 @@ suitable llama.cpp, the functions raise LlamaVersionError.
 
 from __future__ import annotations
 
-import re
+import importlib
 import sys
 import weakref
 from collections.abc import Sequence
 from typing import Any
-
-import cffi
 
 from token_trie.errors import LlamaVersionError, from_status
 
 # Imported before the library is opened, so that it binds to the llama.cpp of the process.
 from token_trie.native import core, installed
 
-HEADER = installed.BUILDS.parent / "include" / "token_trie.h"
 _NAME = {"darwin": "libtoken_trie.dylib", "win32": "token_trie.dll"}.get(sys.platform, "libtoken_trie.so")
-
-
-def declarations(header: str) -> str:
-    """Return a C header as cffi can read it: without preprocessor lines, C++ linkage and export marks."""
-    text = re.sub(r"#ifdef __cplusplus\n.*?#endif", "", header, flags=re.DOTALL)
-    text = re.sub(r"^[ \t]*#.*$", "", text, flags=re.MULTILINE)
-    return text.replace("TOKEN_TRIE_API ", "")
 
 
 class _Refusing:
@@ -46,8 +36,7 @@ class _Refusing:
         return refuse
 
 
-ffi: Any = cffi.FFI()
-ffi.cdef(declarations(HEADER.read_text(encoding="utf-8")))
+ffi: Any = importlib.import_module("token_trie._abi").ffi
 LIBRARY = installed.build / _NAME
 lib: Any = ffi.dlopen(str(LIBRARY))
 if installed.has_llama:

@@ -40,12 +40,12 @@ def _call(library: ctypes.CDLL, name: str, restype: Any, *arguments: int) -> Any
 
 
 def _import(folder: Path) -> Any:
-    path = sys.modules["token_trie"].__path__
-    path.append(str(folder))
+    paths = sys.modules["token_trie"].__path__
+    paths.append(str(folder))
     try:
         return importlib.import_module("token_trie._core")
     except ImportError:
-        path.remove(str(folder))
+        paths.remove(str(folder))
         raise
 
 
@@ -56,7 +56,7 @@ def _difference(core: Any, package: Any, library: ctypes.CDLL) -> str | None:
     except LlamaVersionError as error:
         return str(error)
     if _call(library, "llama_flash_attn_type_name", ctypes.c_void_p, -1) != core.llama_constant():
-        return f"the engine uses another libllama than {library._name}"
+        return "the engine would use another libllama"
     for name, n_bytes in core.llama_layout():
         struct, _, member = name.partition(".")
         declared = getattr(getattr(package, struct, None), member, None) if member else getattr(package, struct, None)
@@ -72,9 +72,9 @@ def _find() -> tuple[Any, Path]:
     try:
         import llama_cpp
 
-        library = library_of(llama_cpp)
+        library, path = library_of(llama_cpp)
         # Elsewhere a symbol is also found in what a library is linked with.
-        ggml = ctypes.CDLL(library._name.replace("llama.dll", "ggml-base.dll")) if sys.platform == "win32" else library
+        ggml = ctypes.CDLL(path.replace("llama.dll", "ggml-base.dll")) if sys.platform == "win32" else library
         version, commit = (_call(ggml, f"ggml_{name}", ctypes.c_char_p).decode() for name in ("version", "commit"))
     except Exception as error:  # also of its libraries, such as a missing libcuda
         why = (
@@ -86,8 +86,8 @@ def _find() -> tuple[Any, Path]:
         return Absent(why), NO_LLAMA
     # llama-cpp-python's version says less: forks number their releases alike.
     digits = (re.match("[0-9a-f]{7,}", commit) or [""])[0]
-    builds = [path for path in sorted(BUILDS.iterdir()) if path != NO_LLAMA]
-    names = ", ".join(path.name for path in builds)
+    builds = [folder for folder in sorted(BUILDS.iterdir()) if folder != NO_LLAMA]
+    names = ", ".join(folder.name for folder in builds)
     what: str | None = f"no build for ggml {version} ({commit}); there are builds for ggml {names}"
     for folder in builds:
         of_version, _, of_commit = folder.name.partition("-")
@@ -100,12 +100,12 @@ def _find() -> tuple[Any, Path]:
             continue
         if what is None:
             return llama_cpp, folder
-        return _absent(library, what), folder
-    return _absent(library, what), NO_LLAMA
+        return _absent(path, what), folder
+    return _absent(path, what), NO_LLAMA
 
 
-def _absent(library: ctypes.CDLL, what: str | None) -> Absent:
-    return Absent(f"token-trie does not fit {library._name}: {what}; compile it beside that: {COMPILE}")
+def _absent(path: str, what: str | None) -> Absent:
+    return Absent(f"token-trie does not fit {path}: {what}; compile it beside that: {COMPILE}")
 
 
 llama_cpp: Any

@@ -12,9 +12,10 @@ INIT_SAMPLER = "_init_sampler"
 """The method that makes the sampler chain of a call."""
 
 
-def library_of(package: Any) -> Any:
-    """Return the libllama of a llama_cpp, as ctypes has loaded it."""
-    return package.llama_cpp._lib
+def library_of(package: Any) -> tuple[Any, str]:
+    """Return the libllama of a llama_cpp, as ctypes has loaded it, and its path."""
+    library = package.llama_cpp._lib
+    return library, library._name
 
 
 def model_of(llm: Any) -> Any:

@@ -4,7 +4,10 @@ import re
 
 import pytest
 from token_trie import ArgumentError
-from token_trie.native.ffi import HEADER, check, check_pointer, declarations, ffi, last_error, lib, new_struct
+from token_trie.native.ffi import check, check_pointer, ffi, last_error, lib, new_struct
+from token_trie.native.installed import BUILDS
+
+HEADER = BUILDS.parent / "include" / "token_trie.h"
 
 
 def test_every_function_of_the_header_can_be_called() -> None:
@@ -15,10 +18,9 @@ def test_every_function_of_the_header_can_be_called() -> None:
 
 
 def test_the_header_is_read_as_shipped() -> None:
-    text = declarations(HEADER.read_text())
-    assert "#" not in re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-    assert "TOKEN_TRIE_API" not in text
-    assert lib.TOKEN_TRIE_SAMPLED == 1
+    enums = re.findall(r"\b(TOKEN_TRIE_\w+) = (-?\d+)", HEADER.read_text())
+    assert len(enums) > 15
+    assert {name: getattr(lib, name) for name, _ in enums} == {name: int(value) for name, value in enums}
 
 
 def test_structs_begin_with_their_size() -> None:
