@@ -159,8 +159,10 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             key = key_of(options, reader.binding)
             if sum(map(len, caches.values())) > _MAX_ROWS:
                 caches.clear()
-            cached = caches.setdefault(key, CachedRows(None, key))
-            read, _ = cached.read(reader, [template.fill({"text": text}) for text in texts], states=states)
+            cached = caches.setdefault((key, self.prompt), CachedRows(None, key))
+            prompts = [template.fill({"text": text}) for text in texts]
+            keys = [text.encode(errors="surrogatepass") for text in texts]
+            read, _ = cached.read(reader, prompts, states=states, keys=keys)
         return read if states else replace(read, states=None)
 
     def _options(self) -> tuple[Any, RowOptions]:
@@ -177,7 +179,9 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return [str(one) for one in classes] if described is None else list(described.values()), options
 
 
-_shared: weakref.WeakKeyDictionary[Llama, tuple[threading.Lock, dict[str, CachedRows]]] = weakref.WeakKeyDictionary()
+_shared: weakref.WeakKeyDictionary[Llama, tuple[threading.Lock, dict[tuple[str, str], CachedRows]]] = (
+    weakref.WeakKeyDictionary()
+)
 _sharing = threading.Lock()
 
 

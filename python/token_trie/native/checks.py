@@ -70,17 +70,12 @@ def check_numbers(**options: float) -> None:
             raise ArgumentError(f"{name}: {error}") from error
 
 
-def check_seed(seed: int) -> None:
-    """Raise ArgumentError for a seed that llama.cpp cannot take."""
-    if not (_is_integer(seed) and 0 <= seed < 2**32):
-        raise ArgumentError(f"seed: {_written(seed)} is not an integer in [0, 2**32)")
-
-
 def native_seed(seed: int | None) -> int:
-    """Return a seed for llama.cpp; its largest one means a new seed each time. ArgumentError as of `check_seed`."""
+    """Return a seed for llama.cpp, None for a new one each time; ArgumentError for one that it cannot take."""
     if seed is None:
         return ANY_SEED
-    check_seed(seed)
+    if not (_is_integer(seed) and 0 <= seed < 2**32):
+        raise ArgumentError(f"seed: {_written(seed)} is not an integer in [0, 2**32)")
     return min(int(seed), ANY_SEED - 1)
 
 

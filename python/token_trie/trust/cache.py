@@ -70,15 +70,22 @@ class CachedRows:
                 self.problem = f"{self.path}: broken, and read anew ({type(error).__name__}: {error})"
 
     def read(
-        self, reader: RowReader, rows: Sequence[Any], *, states: bool = False, **options: Any
+        self,
+        reader: RowReader,
+        rows: Sequence[Any],
+        *,
+        states: bool = False,
+        keys: Sequence[bytes] | None = None,
+        **options: Any,
     ) -> tuple[Readings, int]:
         """Read rows with the model, except cached rows and duplicates; return the number of those read too.
 
-        Options and errors are those of `RowReader.read`.
+        Rows are told apart by `keys`, by default the digests of their tokens. Options and errors are those of
+        `RowReader.read`.
         """
         if states and not self.has_states:
             self._rows, self.has_states = {}, True
-        digests = [_digest_of_row(reader, row) for row in rows]
+        digests = [_digest_of_row(reader, row) for row in rows] if keys is None else keys
         new: dict[bytes, int] = {}
         for i, digest in enumerate(digests):
             if digest not in self._rows:

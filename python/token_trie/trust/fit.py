@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -156,8 +157,7 @@ def own_parts(texts: Sequence[str]) -> tuple[str, list[str], str]:
 
 def _n_common(texts: Sequence[str]) -> int:
     """Return the length of the common prefix of texts, in characters."""
-    first, last = min(texts), max(texts)
-    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return len(os.path.commonprefix(texts))  # noqa: RUF071 - characters are meant
 
 
 def _fit_without_labels(
