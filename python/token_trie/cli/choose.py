@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +22,7 @@ from token_trie.cli.options import (
     command,
     console,
     flags_of,
+    print_json,
     status,
 )
 from token_trie.decisions.calibration import CalibrationLike, Contextual
@@ -149,7 +149,7 @@ def choose(
             **options,
         )
     if as_json:
-        typer.echo(json.dumps(decision.to_dict(), ensure_ascii=False, allow_nan=False))
+        print_json(decision.to_dict())
         return
     if decision.candidates or decision.probabilities is not None:
         console.print(draw_whole(decision, top or options["n_best"]), highlight=False)

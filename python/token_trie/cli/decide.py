@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
 
-from token_trie.cli.options import Flags, ModelOptions, command, console, flags_of, read
+from token_trie.cli.options import Flags, ModelOptions, command, console, flags_of, print_json, read, read_json
 from token_trie.decisions.calibration import AloneName
 from token_trie.errors import ArgumentError
 from token_trie.questions.decide import decide as decide_
@@ -36,6 +35,7 @@ class AskOptions(Flags):
     "the customer?:calm,annoyed,furious'",
     "token-trie decide --state-file ticket.txt --choice 'team=Which team?:billing=payments and charges,sales'",
     "token-trie decide --request request.json --form letters --orders auto --json",
+    needs="serve",
 )
 def decide(
     model: ModelOptions,
@@ -73,16 +73,14 @@ def decide(
     ] = False,
 ) -> None:
     """Answer questions about a state, with a probability for each option."""
-    try:
-        from token_trie.serve.limits import Limits, RefusedError, parse
-        from token_trie.serve.systemone import SystemOneRequest, answer_json, questions_of, state_of
-    except ImportError as error:
-        raise ArgumentError(f"decide: {error.name} is missing; pip install 'token-trie[serve]'") from error
+    from token_trie.serve.limits import Limits, RefusedError, parse
+    from token_trie.serve.systemone import SystemOneRequest, answer_json, questions_of, state_of
+
     questions = _questions(choice or [], predicate or [], score or [])
     if request is not None:
         if questions or state is not None or state_file is not None:
             raise ArgumentError("--request: not with options for the state or questions, which the file has")
-        given = _json(request)
+        given = read_json(request, "--request")
     elif not questions:
         raise ArgumentError("no question: use --choice, --predicate, --score or --request")
     elif form == "both" and not predicate:
@@ -105,7 +103,7 @@ def decide(
         if answer.instead is not None:
             shown[name]["x_instead"] = answer.instead
     if as_json or not console.is_terminal:
-        typer.echo(json.dumps(shown, ensure_ascii=False, allow_nan=False))
+        print_json(shown)
         return
     for name, one in shown.items():
         console.print(_drawn(name, one), highlight=False)
@@ -151,13 +149,6 @@ def _orders(given: str) -> int | Literal["auto"]:
     if not (given.isascii() and given.isdigit() and int(given)):
         raise ArgumentError(f"--orders: {given!r} is neither a number of at least 1 nor auto")
     return int(given)
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(read(path))
-    except (ValueError, RecursionError) as error:
-        raise ArgumentError(f"--request: {path}: not JSON ({error})") from error
 
 
 def _drawn(name: str, answer: dict[str, Any]) -> Table:

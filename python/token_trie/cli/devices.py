@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 
-from token_trie.cli.options import JsonOption, command, console
+from token_trie.cli.options import JsonOption, command, console, print_json
 from token_trie.llama.contexts import devices as list_devices
 from token_trie.native.core import _core, llama_cpp
 
@@ -20,17 +18,15 @@ def devices(as_json: JsonOption = False) -> None:
     seen = list_devices()
     built_with = llama_cpp.llama_print_system_info().decode(errors="replace").strip()
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "devices": [asdict(device) for device in seen],
-                    "built_with": built_with,
-                    "llama_cpp_python": llama_cpp.__version__,
-                    "ggml": _core.llama_loaded(),
-                    "token_trie_compiled_against": _core.llama_compiled(),
-                    "samples_in_graph": _core.samples_in_graph(),
-                }
-            )
+        print_json(
+            {
+                "devices": [asdict(device) for device in seen],
+                "built_with": built_with,
+                "llama_cpp_python": llama_cpp.__version__,
+                "ggml": _core.llama_loaded(),
+                "token_trie_compiled_against": _core.llama_compiled(),
+                "samples_in_graph": _core.samples_in_graph(),
+            }
         )
         return
     table = Table(box=None, header_style="bold")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -15,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.table import Table
 
-from token_trie.cli.options import SERVED_N_CTX, JsonOption, ModelOptions, command, console, status
+from token_trie.cli.options import SERVED_N_CTX, JsonOption, ModelOptions, command, console, print_json, status
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import can_share
 from token_trie.llama.contexts import devices
@@ -33,6 +32,7 @@ from token_trie.trust.profile import KNOWN, measure_profile
 class Finding(NamedTuple):
     """Result of a check: good without advice."""
 
+    about: str
     text: str
     fair: str | None = None
     """Advice where it works, but slower or with worse answers."""
@@ -59,7 +59,24 @@ _KNOWN = [(question, state, gold) for question, rows in KNOWN[:4] for state, gol
 """Questions with known answers: each with a state and the position of the answer."""
 
 
-def _model(llm: Llama) -> Finding:
+def _examine(llm: Llama) -> Iterator[Finding]:
+    """Yield the findings; after a poor one, nothing is evaluated."""
+    works = True
+    for finding in (*_of_file(llm), *_of_machine(llm)):
+        works = works and finding.poor is None
+        yield finding
+    for about, check in (("questions", _questions), ("speed", _speed), ("memory", _memory)):
+        if works:
+            try:
+                finding = check(llm)
+            except TokenTrieError as error:
+                finding = Finding(about, "failed", poor=str(error))
+            works = finding.poor is None
+            yield finding
+
+
+def _of_file(llm: Llama) -> Iterator[Finding]:
+    """Check what the model's file says."""
     model, buffer = model_of(llm).model, ctypes.create_string_buffer(256)
     llama_cpp.llama_model_desc(model, buffer, len(buffer))
     poor = None
@@ -70,36 +87,104 @@ def _model(llm: Llama) -> Finding:
     elif llama_cpp.llama_model_is_diffusion(model):
         poor = "it writes all tokens at once: take one that writes them one after the other"
     n = llama_cpp.llama_model_n_params(model)
-    return Finding(f"{buffer.value.decode(errors='replace')}, {n:,} parameters", poor=poor)
+    yield Finding("model", f"{buffer.value.decode(errors='replace')}, {n:,} parameters", poor=poor)
 
-
-def _cache(llm: Llama) -> Finding:
     if can_share(llm):
-        return Finding("prompts share what they begin with, and are answered together")
-    return Finding("recurrent or hybrid", "prompts are answered one after the other: a transformer is faster")
+        yield Finding("cache", "prompts share what they begin with, and are answered together")
+    else:
+        slow = "prompts are answered one after the other: a transformer is faster"
+        yield Finding("cache", "recurrent or hybrid", slow)
+    yield _chat_template(llm)
+
+    tokens, end = vocab_of(llm).end_of_generation(), _end_of_turn(llm)
+    fair = None
+    if end is not None and end not in tokens:
+        fair = f"turns end with {_token(llm, end)}, which is none of them: set tokenizer.ggml.eot_token_id to {end}"
+    poor = "nothing ends what it writes: convert it again, with tokenizer.ggml.eos_token_id"
+    text = ", ".join(_token(llm, token) for token in tokens)
+    yield Finding("end tokens", text, fair) if tokens else Finding("end tokens", "none", poor=poor)
+
+    if not model_of(llm).add_bos_token():
+        yield Finding("beginning", "prompts begin with no token of their own")
+    elif llm.token_bos() < 0:
+        yield Finding("beginning", "a token that the file does not name", poor="set tokenizer.ggml.bos_token_id")
+    else:
+        yield Finding("beginning", f"prompts begin with {_token(llm, llm.token_bos())}")
+
+    n = len(single_tokens(llm, LETTERS).texts)
+    fair = None if n == len(LETTERS) else "leave form='letters' alone"
+    yield Finding("labels", f"{n} of {len(LETTERS)} letters are a token of their own", fair)
+
+    n = llama_cpp.llama_model_n_ctx_train(model)
+    fair = "long states do not fit" if n < _MIN_TRAINED_TOKENS else None
+    yield Finding("context", f"trained with {n:,} tokens", fair)
+
+    kind, why = _trained(llm)
+    if why is not None:
+        yield Finding("decisions", "the file says that it was trained for them", why)
+    elif kind is None:
+        yield Finding("decisions", "not trained for them: questions are put by a form, unlisted by default")
+    else:
+        yield Finding("decisions", f"trained for them, as {kind}: questions are put as the file says")
+
+
+def _of_machine(llm: Llama) -> Iterator[Finding]:
+    """Check llama.cpp and this machine."""
+    yield Finding("llama.cpp", f"llama-cpp-python {llama_cpp.__version__}, ggml {_core.llama_loaded()}")
+
+    system = llama_cpp.llama_print_system_info().decode(errors="replace")
+    built = {name for name, value in re.findall(r"(\w+) = (\d+)", system) if value != "0"}
+    line = re.search(r"^(?:flags|Features)\s*:(.*)$", _text_of("/proc/cpuinfo"), re.MULTILINE)
+    has = set(line[1].split()) if line else set()
+    names = {flag: _OTHER_NAMES.get(flag, flag.upper()) for flag in _FLAGS.split(", ")}
+    missing = [name for flag, name in names.items() if flag in has and name not in built]
+    fair: str | None = (
+        f"this processor has {', '.join(missing)}, which llama.cpp was compiled without: compile it here, by "
+        "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
+    )
+    used = ", ".join(name for name in names.values() if name in built) or "no vector instructions"
+    yield Finding("processor", f"llama.cpp computes with {used}", fair if missing else None)
+
+    gpus = ", ".join(f"{gpu.description} by {gpu.backend}" for gpu in devices() if "gpu" in gpu.kind)
+    if not gpus or llm.model_params.n_gpu_layers:
+        yield Finding("GPU", gpus or "none that llama.cpp was built for")
+    else:
+        fair = "--n-gpu-layers -1 puts the model on it, as Llama(…, n_gpu_layers=-1) does"
+        yield Finding("GPU", f"{gpus}, not used here", fair)
+
+    n_threads, n_cores = max(llm.n_threads, llm.n_threads_batch), _n_cores()
+    text = f"{llm.n_threads} for single tokens, {llm.n_threads_batch} for batches, on {n_cores} processors"
+    fair = f"more threads than processors wait for one another: --threads {n_cores}"
+    yield Finding("threads", text, fair if n_threads > n_cores else None)
+
+    if hasattr(os, "getloadavg"):
+        load = os.getloadavg()[0]
+        fair = "other processes compute: what is timed here is slower than it need be"
+        text = f"{load:.1f} processes at work in the last minute"
+        yield Finding("load", text, fair if load > _MAX_LOAD * n_cores else None)
+
+    if "OPENMP = 1" in system:
+        given = {name: os.environ[name] for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY") if name in os.environ}
+        text = ", ".join(f"{name}={value}" for name, value in given.items()) or "threads spin"
+        is_active = given.get("OMP_WAIT_POLICY", "").lower() == "active"
+        fair = "OMP_WAIT_POLICY=active lets threads spin: unset it" if is_active else None
+        text += "; a program of your own sets GOMP_SPINCOUNT=1000 before it imports llama_cpp"
+        yield Finding("waiting", text, fair)
 
 
 def _chat_template(llm: Llama) -> Finding:
     if not has_chat_template(llm):
         fair = "give prompts as text: messages get Llama 2's template, unless Llama(…, chat_format=…) says another"
-        return Finding("none", fair)
+        return Finding("chat template", "none", fair)
     names = [key.removeprefix(_TEMPLATE).lstrip(".") or "default" for key in llm.metadata if key.startswith(_TEMPLATE)]
     text = f"{llm.chat_format}; of the file: {', '.join(names) or 'none'}"
     try:
         is_twice = tokenize_prompt(llm, [{"role": "user", "content": "Hello"}])[:2] == [llm.token_bos()] * 2
     except TokenTrieError as error:
-        return Finding(text, f"messages are refused, so prompts have to be text: {error}")
-    return Finding(text, "it puts the token of the beginning there twice: mend the template" if is_twice else None)
-
-
-def _end_tokens(llm: Llama) -> Finding:
-    tokens, end = vocab_of(llm).end_of_generation(), _end_of_turn(llm)
-    if not tokens:
-        return Finding("none", poor="nothing ends what it writes: convert it again, with tokenizer.ggml.eos_token_id")
-    fair = None
-    if end is not None and end not in tokens:
-        fair = f"turns end with {_token(llm, end)}, which is none of them: set tokenizer.ggml.eot_token_id to {end}"
-    return Finding(", ".join(_token(llm, token) for token in tokens), fair)
+        return Finding("chat template", text, f"messages are refused, so prompts have to be text: {error}")
+    return Finding(
+        "chat template", text, "it puts the token of the beginning there twice: mend the template" if is_twice else None
+    )
 
 
 def _end_of_turn(llm: Llama) -> int | None:
@@ -121,25 +206,6 @@ def _token(llm: Llama, token: int) -> str:
     return f"{llm.detokenize([token], special=True).decode(errors='replace')} ({token})"
 
 
-def _beginning(llm: Llama) -> Finding:
-    if not model_of(llm).add_bos_token():
-        return Finding("prompts begin with no token of their own")
-    if llm.token_bos() < 0:
-        return Finding("a token that the file does not name", poor="set tokenizer.ggml.bos_token_id")
-    return Finding(f"prompts begin with {_token(llm, llm.token_bos())}")
-
-
-def _labels(llm: Llama) -> Finding:
-    n = len(single_tokens(llm, LETTERS).texts)
-    text = f"{n} of {len(LETTERS)} letters are a token of their own"
-    return Finding(text, None if n == len(LETTERS) else "leave form='letters' alone")
-
-
-def _context(llm: Llama) -> Finding:
-    n = llama_cpp.llama_model_n_ctx_train(model_of(llm).model)
-    return Finding(f"trained with {n:,} tokens", "long states do not fit" if n < _MIN_TRAINED_TOKENS else None)
-
-
 def _trained(llm: Llama) -> tuple[str | None, str | None]:
     """Return how the model was trained for questions, and why it cannot be asked so."""
     try:
@@ -154,37 +220,6 @@ def _form(llm: Llama) -> FormName | None:
     return "unlisted" if _trained(llm)[1] else None
 
 
-def _decisions(llm: Llama) -> Finding:
-    kind, why = _trained(llm)
-    if why is not None:
-        return Finding("the file says that it was trained for them", why)
-    if kind is None:
-        return Finding("not trained for them: questions are put by a form, unlisted by default")
-    return Finding(f"trained for them, as {kind}: questions are put as the file says")
-
-
-def _versions(llm: Llama) -> Finding:
-    return Finding(f"llama-cpp-python {llama_cpp.__version__}, ggml {_core.llama_loaded()}")
-
-
-def _processor(llm: Llama) -> Finding:
-    built = {name for name, value in re.findall(r"(\w+) = (\d+)", _system_info()) if value != "0"}
-    line = re.search(r"^(?:flags|Features)\s*:(.*)$", _text_of("/proc/cpuinfo"), re.MULTILINE)
-    has = set(line[1].split()) if line else set()
-    names = {flag: _OTHER_NAMES.get(flag, flag.upper()) for flag in _FLAGS.split(", ")}
-    missing = [name for flag, name in names.items() if flag in has and name not in built]
-    fair = (
-        f"this processor has {', '.join(missing)}, which llama.cpp was compiled without: compile it here, by "
-        "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
-    )
-    used = ", ".join(name for name in names.values() if name in built) or "no vector instructions"
-    return Finding(f"llama.cpp computes with {used}", fair if missing else None)
-
-
-def _system_info() -> str:
-    return str(llama_cpp.llama_print_system_info().decode(errors="replace"))
-
-
 def _text_of(path: str) -> str:
     """Return the text of a file of Linux; empty elsewhere."""
     try:
@@ -193,44 +228,11 @@ def _text_of(path: str) -> str:
         return ""
 
 
-def _gpu(llm: Llama) -> Finding:
-    text = ", ".join(f"{gpu.description} by {gpu.backend}" for gpu in devices() if "gpu" in gpu.kind)
-    if not text or llm.model_params.n_gpu_layers:
-        return Finding(text or "none that llama.cpp was built for")
-    fair = "--n-gpu-layers -1 puts the model on it, as Llama(…, n_gpu_layers=-1) does"
-    return Finding(f"{text}, not used here", fair)
-
-
-def _threads(llm: Llama) -> Finding:
-    n_threads, n_cores = max(llm.n_threads, llm.n_threads_batch), _n_cores()
-    text = f"{llm.n_threads} for single tokens, {llm.n_threads_batch} for batches, on {n_cores} processors"
-    fair = f"more threads than processors wait for one another: --threads {n_cores}"
-    return Finding(text, fair if n_threads > n_cores else None)
-
-
 def _n_cores() -> int:
     """Return the number of processors that this process may use."""
     n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = re.match(r"(\d+) (\d+)", _text_of("/sys/fs/cgroup/cpu.max"))
     return max(1, min(n, int(quota[1]) // int(quota[2]))) if quota else n
-
-
-def _load(llm: Llama) -> Finding | None:
-    if not hasattr(os, "getloadavg"):
-        return None
-    load = os.getloadavg()[0]
-    fair = "other processes compute: what is timed here is slower than it need be"
-    return Finding(f"{load:.1f} processes at work in the last minute", fair if load > _MAX_LOAD * _n_cores() else None)
-
-
-def _waiting(llm: Llama) -> Finding | None:
-    if "OPENMP = 1" not in _system_info():
-        return None
-    given = {name: os.environ[name] for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY") if name in os.environ}
-    text = ", ".join(f"{name}={value}" for name, value in given.items()) or "threads spin"
-    is_active = given.get("OMP_WAIT_POLICY", "").lower() == "active"
-    fair = "OMP_WAIT_POLICY=active lets threads spin: unset it" if is_active else None
-    return Finding(f"{text}; a program of your own sets GOMP_SPINCOUNT=1000 before it imports llama_cpp", fair)
 
 
 def _questions(llm: Llama) -> Finding:
@@ -252,7 +254,7 @@ def _questions(llm: Llama) -> Finding:
     if rights[0] < _MIN_RIGHT * n:
         is_better = rights[-1] >= _MIN_RIGHT * n
         fair = "token-trie doctor --profile finds a better way" if is_better else "it guesses: take a larger model"
-    return Finding("; ".join(texts), fair)
+    return Finding("questions", "; ".join(texts), fair)
 
 
 def _speed(llm: Llama) -> Finding:
@@ -266,7 +268,7 @@ def _speed(llm: Llama) -> Finding:
     answer = decide(llm, state, _KNOWN[0][0], form=_form(llm))
     seconds = perf_counter() - begun
     text = f"{1000 * seconds:,.0f} ms for a question about {answer.stats.n_prompt:,} tokens that were not read before"
-    return Finding(text, "a smaller model or quantization, or a GPU" if seconds > _MAX_S else None)
+    return Finding("speed", text, "a smaller model or quantization, or a GPU" if seconds > _MAX_S else None)
 
 
 def _memory(llm: Llama) -> Finding:
@@ -278,8 +280,9 @@ def _memory(llm: Llama) -> Finding:
     text = f"{_size(weights)} of weights, {_size(cells)} for {SERVED_N_CTX:,} tokens"
     free = _free_bytes()
     if free is None:
-        return Finding(text)
+        return Finding("memory", text)
     return Finding(
+        "memory",
         f"{text}; {_size(free)} free",
         "--n-ctx with fewer tokens, or a smaller model" if free < weights + cells else None,
         "the weights are read from disk at each pass: a smaller model or quantization" if weights > free else None,
@@ -300,38 +303,6 @@ def _size(n_bytes: float) -> str:
     return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
 
 
-_FACTS: dict[str, Callable[[Llama], Finding | None]] = {
-    "model": _model,
-    "cache": _cache,
-    "chat template": _chat_template,
-    "end tokens": _end_tokens,
-    "beginning": _beginning,
-    "labels": _labels,
-    "context": _context,
-    "decisions": _decisions,
-    "llama.cpp": _versions,
-    "processor": _processor,
-    "GPU": _gpu,
-    "threads": _threads,
-    "load": _load,
-    "waiting": _waiting,
-}
-_TRIALS: dict[str, Callable[[Llama], Finding]] = {"questions": _questions, "speed": _speed, "memory": _memory}
-"""Checks that evaluate the model; left out after a poor finding."""
-
-
-def _examine(llm: Llama) -> dict[str, Finding]:
-    """Return the findings by what they are about."""
-    found = {about: finding for about, check in _FACTS.items() if (finding := check(llm)) is not None}
-    for about, check in _TRIALS.items():
-        if all(finding.poor is None for finding in found.values()):
-            try:
-                found[about] = check(llm)
-            except TokenTrieError as error:
-                found[about] = Finding("failed", poor=str(error))
-    return found
-
-
 def _profile(llm: Llama, *, as_json: bool) -> None:
     """Measure the model's profile, keep it and show it."""
     if _trained(llm)[0] is not None:
@@ -341,7 +312,7 @@ def _profile(llm: Llama, *, as_json: bool) -> None:
     path = keep_profile(llm, profile)
     if as_json:
         types = {kind: {**vars(trial), "names": list(trial.names)} for kind, trial in trials.items()}
-        typer.echo(json.dumps({"profile": profile.name, "file": str(path), "types": types}, ensure_ascii=False))
+        print_json({"profile": profile.name, "file": str(path), "types": types})
         return
     for kind, trial in trials.items():
         table = Table("", "right", "log loss", title=f"{kind}, {trial.n} states: {' + '.join(trial.names)}", box=None)
@@ -378,25 +349,25 @@ def doctor(
         _profile(llm, as_json=as_json)
         return
     with status.status(f"examining {model.path.name}"):
-        found = _examine(llm)
-    works = all(finding.poor is None for finding in found.values())
+        found = list(_examine(llm))
+    works = all(finding.poor is None for finding in found)
     if as_json:
         listed = [
-            {"about": about, "verdict": finding.verdict, "told": finding.text, "change": finding.poor or finding.fair}
-            for about, finding in found.items()
+            {"about": one.about, "verdict": one.verdict, "told": one.text, "change": one.poor or one.fair}
+            for one in found
         ]
         whole = {"model": model.path.name, "works": works, "findings": listed}
-        typer.echo(json.dumps(whole, ensure_ascii=False, allow_nan=False))
+        print_json(whole)
     else:
         table = Table(show_header=False, box=None, padding=(0, 1, 0, 0))
         table.add_column(no_wrap=True)
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         marks = {"good": "[green]✓", "fair": "[yellow]![/]", "poor": "[bold red]✗"}
-        for about, finding in found.items():
+        for finding in found:
             advice = finding.poor or finding.fair
             change = f"\n[dim]→ {plain(advice)}" if advice else ""
-            table.add_row(marks[finding.verdict], about, plain(finding.text) + change)
+            table.add_row(marks[finding.verdict], finding.about, plain(finding.text) + change)
         console.print(table, highlight=False)
     if not works:
         raise typer.Exit(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from contextlib import closing
 from dataclasses import replace
@@ -21,6 +20,7 @@ from token_trie.cli.options import (
     TableArgument,
     command,
     console,
+    print_json,
     say,
 )
 from token_trie.cli.tables import Table, TableRow, format_of, open_table
@@ -118,7 +118,7 @@ def evaluate(
     gate = None if target_accuracy is None else evaluation.gate(target_accuracy)
     if as_json:
         shown = evaluation.to_dict() | ({} if gate is None else {"gate": vars(gate)})
-        typer.echo(json.dumps(shown, ensure_ascii=False, allow_nan=False))
+        print_json(shown)
     else:
         console.print(evaluation)
         if gate is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from token_trie.cli.options import (
     PromptOptions,
     command,
     console,
+    print_json,
     status,
 )
 from token_trie.decisions.options import MAX_SCORED
@@ -51,7 +51,7 @@ def explain(
         html.write_text(explanation.html(), encoding="utf-8")
     if as_json:
         whole = explanation.to_dict() | {"sentence": "".join(phrase.text for phrase in explanation.sentence())}
-        typer.echo(json.dumps(whole, ensure_ascii=False, allow_nan=False))
+        print_json(whole)
         return
     if html is None:
         console.print(explanation)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table as Drawn
 
 from token_trie.cli.options import (
     Flags,
@@ -20,19 +18,17 @@ from token_trie.cli.options import (
     as_prompt,
     command,
     flags_of,
-    read,
+    read_json,
     require_one_standard_input,
     say,
-    status,
 )
-from token_trie.cli.rows import RowJob, RowsOptions, run_job
+from token_trie.cli.rows import RowJob, RowsOptions, draw_counts, run_job
 from token_trie.decisions.options import RecordOptions
 from token_trie.engines.data import RecordColumns, fill_many
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
 from token_trie.records.fill import Record
 from token_trie.sets.template import Template
-from token_trie.show.trie import plain
 
 
 @flags_of(
@@ -91,14 +87,7 @@ class _Extraction(RowJob):
         self._absent.update(name for name in self._fields.types if values[name] in (None, ""))
 
     def summarize(self, n_left_out: int) -> None:
-        drawn = Drawn(box=None, header_style="bold")
-        drawn.add_column("field")
-        drawn.add_column("absent", justify="right")
-        drawn.add_column("%", justify="right")
-        for name in self._fields.types:
-            drawn.add_row(plain(name), f"{self._absent[name]:,}", f"{100 * self._absent[name] / max(self._n, 1):.1f}")
-        if self._n:
-            status.print(drawn)
+        draw_counts(("field", "absent"), {name: self._absent[name] for name in self._fields.types}, self._n)
         truncated = f", {self._n_truncated:,} of them with a truncated value" if self._n_truncated else ""
         refused = f" ({self._n_refused:,} refused by the type)" if self._n_refused else ""
         left_out = f", {n_left_out:,} left out{refused}" if n_left_out else ""
@@ -128,13 +117,6 @@ def _imported(given: str) -> Any:
     except Exception as error:  # a module may raise anything
         raise ArgumentError(f"--type: {given!r}: {type(error).__name__}: {error}") from error
     return found
-
-
-def _schema_in(path: Path) -> Any:
-    try:
-        return json.loads(read(path))
-    except (ValueError, RecursionError) as error:
-        raise ArgumentError(f"--schema: {path}: not JSON ({error})") from error
 
 
 @command(
@@ -170,7 +152,7 @@ def extract(
     template = text.template()
     if template is None:
         raise ArgumentError("use --prompt or --prompt-file")
-    form = _imported(type_) if schema is None and type_ is not None else _schema_in(schema or Path("-"))
+    form = _imported(type_) if schema is None and type_ is not None else read_json(schema or Path("-"), "--schema")
     with rows.open() as table:
         if table.columns is not None:
             template.check(table.columns, f"{table.name}: ")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
-from rich.table import Table as Drawn
 
 from token_trie.cli.options import (
     ChoiceOptions,
@@ -23,9 +22,8 @@ from token_trie.cli.options import (
     command,
     require_one_standard_input,
     say,
-    status,
 )
-from token_trie.cli.rows import RowJob, RowsOptions, digest, run_job
+from token_trie.cli.rows import RowJob, RowsOptions, digest, draw_counts, run_job
 from token_trie.cli.tables import Table, TableRow, format_of, open_table
 from token_trie.decisions.calibration import NAMED, over_rows
 from token_trie.decisions.decision import LOW_MASS, Decision
@@ -43,7 +41,6 @@ from token_trie.questions.question import Choice
 from token_trie.sets.prompt import Prompt, has_chat_template
 from token_trie.sets.template import Template, text_of, to_json
 from token_trie.sets.trie import TokenTrie
-from token_trie.show.trie import plain
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.gate import Gate
 from token_trie.trust.rows import RowOptions, reader_of
@@ -206,15 +203,8 @@ class RowLabeller(RowJob):
     def summarize(self, n_left_out: int) -> None:
         """Print how many rows have each label."""
         n = sum(self._counts.values())
-        drawn = Drawn(box=None, header_style="bold")
-        drawn.add_column(next(iter(self.columns)))
-        drawn.add_column("rows", justify="right")
-        drawn.add_column("%", justify="right")
-        for text in self.choices:
-            if self._counts[text]:
-                drawn.add_row(plain(text), f"{self._counts[text]:,}", f"{100 * self._counts[text] / n:.1f}")
-        if n:
-            status.print(drawn)
+        counts = {text: self._counts[text] for text in self.choices if self._counts[text]}
+        draw_counts((next(iter(self.columns)), "rows"), counts, n)
         unused = [text for text in self.choices if not self._counts[text]]
         if n and unused:
             more = f" and {len(unused) - _MAX_NAMED:,} more" if len(unused) > _MAX_NAMED else ""

@@ -55,8 +55,24 @@ def epilog(*examples: str) -> str:
     return "\n\n".join(["**Examples**", *(f"`{example}`" for example in examples)])
 
 
-def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command; each field of a parameter that is a dataclass becomes an option."""
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def read_json(path: Path, option: str) -> Any:
+    """Read a file of JSON; ArgumentError, which names the option, for anything else."""
+    try:
+        return json.loads(read(path))
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"{option}: {path}: not JSON ({error})") from error
+
+
+def command(*examples: str, needs: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a command; each field of a parameter that is a dataclass becomes an option.
+
+    `needs` is the extra of token-trie with the modules that the function imports.
+    """
 
     def declare(function: Callable[..., None]) -> Callable[..., None]:
         groups: dict[str, Any] = {}
@@ -71,7 +87,13 @@ def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., Non
         @functools.wraps(function)
         def call(**given: Any) -> None:
             made = {name: kind(**{f.name: given.pop(f.name) for f in fields(kind)}) for name, kind in groups.items()}
-            function(**made, **given)
+            try:
+                function(**made, **given)
+            except ModuleNotFoundError as error:
+                if needs is None:
+                    raise
+                name = function.__name__.replace("_", "-")
+                raise ArgumentError(f"{name}: {error.name} is missing; pip install 'token-trie[{needs}]'") from error
 
         call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
         return app.command(epilog=epilog(*examples))(call)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table as Drawn
 
 from token_trie.cli.options import InputFormatOption, ModelOptions, OnError, TableArgument, say, status
 from token_trie.cli.tables import Format, Table, TableRow, format_of, open_table
@@ -29,6 +30,7 @@ from token_trie.native.core import Llama
 from token_trie.native.loaded import digest_of_model
 from token_trie.progress import Progress
 from token_trie.sets.template import text_of, to_json
+from token_trie.show.trie import plain
 
 _BATCH_ROWS = 1024
 """Rows of a Parquet row group."""
@@ -187,8 +189,19 @@ def _answer_rows(job: RowJob, llm: Llama, table: Table, results: ResultTable, on
                 job.count(values)
             except TokenTrieError as error:
                 leave_out(row, str(error.__cause__ or error))
-            progress.move(n, row.read)
+            progress.move(n, table.read)
     return n_left_out
+
+
+def draw_counts(titles: tuple[str, str], counts: Mapping[str, int], n: int) -> None:
+    """Print a table of counts with their parts of n rows, if there are rows."""
+    drawn = Drawn(box=None, header_style="bold")
+    for i, title in enumerate((*titles, "%")):
+        drawn.add_column(title, justify="right" if i else "left")
+    for name, count in counts.items():
+        drawn.add_row(plain(name), f"{count:,}", f"{100 * count / max(n, 1):.1f}")
+    if n:
+        status.print(drawn)
 
 
 def digest(*parts: Any) -> str:

@@ -35,6 +35,7 @@ class _Line(NamedTuple):
 @command(
     "token-trie run-batch -i requests.jsonl -o answers.jsonl",
     "token-trie run-batch -i requests.jsonl -o answers.jsonl -m model.gguf --resume",
+    needs="serve",
 )
 def run_batch(
     model: ModelOptions,
@@ -54,13 +55,11 @@ def run_batch(
     body. Each line of the output has the custom_id and a response with status_code and body. A request that the server
     refuses gets an answer with the status code of the refusal.
     """
-    try:
-        from token_trie.serve.app import Server
-        from token_trie.serve.engine import Engine
-        from token_trie.serve.limits import Limits
-        from token_trie.serve.sets import Sets
-    except ImportError as error:
-        raise ArgumentError(f"run-batch: {error.name} is missing; pip install 'token-trie[serve]'") from error
+    from token_trie.serve.app import Server
+    from token_trie.serve.engine import Engine
+    from token_trie.serve.limits import Limits
+    from token_trie.serve.sets import Sets
+
     if not requests.is_file():
         raise ArgumentError(f"--input: no file {str(requests)!r}")
     files = [] if sets is None else [path for path in sorted(sets.iterdir()) if path.is_file()]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     "token-trie serve -m model.gguf --port 8080 --api-key secret",
     "token-trie serve -m model.gguf --calibration teams.json --calibration moods.json",
     "token-trie serve -m model.gguf --calibration running --priors priors.json",
+    needs="serve",
 )
 def serve(
     model: ModelOptions,
@@ -77,16 +78,14 @@ def serve(
     time_limit: Annotated[float, typer.Option(min=0.001, help="The longest time of a request, in seconds.")] = 120,
 ) -> None:
     """Serve decisions over HTTP, in the formats of TypeSafe and OpenAI."""
-    try:
-        import uvicorn
+    import uvicorn
 
-        from token_trie.serve.app import Server, application
-        from token_trie.serve.calibrations import Calibrations, RunningPriors
-        from token_trie.serve.engine import Engine
-        from token_trie.serve.limits import Limits, connections
-        from token_trie.serve.sets import Sets
-    except ImportError as error:
-        raise ArgumentError(f"serve: {error.name} is missing; pip install 'token-trie[serve]'") from error
+    from token_trie.serve.app import Server, application
+    from token_trie.serve.calibrations import Calibrations, RunningPriors
+    from token_trie.serve.engine import Engine
+    from token_trie.serve.limits import Limits, connections
+    from token_trie.serve.sets import Sets
+
     if api_key is not None:
         api_key = api_key.strip(string.whitespace)
         if not api_key or not api_key.isprintable():
@@ -161,17 +160,16 @@ def serve(
 @command(
     "token-trie mcp",
     "token-trie mcp -m model.gguf",
+    needs="mcp",
 )
 def mcp(model: ModelOptions) -> None:
     """Serve decisions as tools of the Model Context Protocol, over standard input and output.
 
     The tools are decide (takes a state and typed questions about it) and choose (takes a prompt and choices).
     """
-    try:
-        from token_trie.serve.engine import Engine
-        from token_trie.serve.mcp import serve_tools
-    except ImportError as error:
-        raise ArgumentError(f"mcp: {error.name} is missing; pip install 'token-trie[mcp]'") from error
+    from token_trie.serve.engine import Engine
+    from token_trie.serve.mcp import serve_tools
+
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a thread that reads standard input cannot be cancelled
     engine = Engine(model.load(SERVED_N_CTX))
     try:

@@ -96,7 +96,7 @@ def build(
             members_of = partial(_of_ids, ids=ids, name=name)
         parts = _parts(opened, min(batch, _PART_ROWS), members_of, ids, name)
         fingerprint = "" if vocabulary is None else vocabulary.vocab.fingerprint()
-        trie, n_rows = _merged(_sets(parts, batch, fingerprint, progress), output.absolute().parent)
+        trie, n_rows = _merged(_sets(opened, parts, batch, fingerprint, progress), output.absolute().parent)
     if ids is not None and vocabulary is not None:
         vocabulary.check(trie)
     trie.save(output)
@@ -113,8 +113,6 @@ class _Members(NamedTuple):
     tokens: npt.NDArray[np.int32]
     lengths: npt.NDArray[np.int64]
     names: list[str]
-    read: int
-    """Amount of the table read so far, in the unit of its size."""
 
 
 def _parts(
@@ -129,7 +127,7 @@ def _parts(
     number = 0
     for batch in table.batches(n_rows):
         fast = _of_arrow(batch, ids, name)
-        yield members_of(list(table.rows_of(batch, number))) if fast is None else _Members(*fast, number + len(batch))
+        yield members_of(list(table.rows_of(batch, number))) if fast is None else _Members(*fast)
         number += len(batch)
 
 
@@ -140,13 +138,13 @@ def _of_texts(
     names = texts if name is None else [text_in(row, name) for row in rows]
     seam = find_seam(vocab, [], leading_space)
     spelling = spell(vocab, seam, texts, all_spaced=leading_space is True, is_whole=True)
-    return _Members(spelling.tokens, np.diff(spelling.offsets), names, rows[-1].read)
+    return _Members(spelling.tokens, np.diff(spelling.offsets), names)
 
 
 def _of_ids(rows: list[TableRow], ids: str, name: str | None) -> _Members:
     tokens, offsets = joined([_tokens(row, ids) for row in checked(rows, [ids] if name is None else [ids, name])])
     names = [] if name is None else [text_in(row, name) for row in rows]
-    return _Members(tokens, np.diff(offsets), names, rows[-1].read)
+    return _Members(tokens, np.diff(offsets), names)
 
 
 def _of_arrow(
@@ -206,14 +204,14 @@ def _number(digits: str) -> int:
 
 
 def _sets(
-    parts: Iterator[_Members], batch: int, fingerprint: str, progress: Progress
+    table: Table, parts: Iterator[_Members], batch: int, fingerprint: str, progress: Progress
 ) -> Iterator[tuple[_core.Trie | None, int]]:
     """Yield each batch of rows as a set, None if it has no tokens, with the number of rows."""
     held: list[_Members] = []
     n_held = n_rows = 0
 
     def made() -> tuple[_core.Trie | None, int]:
-        tokens, lengths, names = (list(each) for each in list(zip(*held, strict=True))[:3])
+        tokens, lengths, names = (list(each) for each in zip(*held, strict=True))
         offsets = np.concatenate([[0], *lengths]).cumsum()
         if offsets[-1] == 0:
             return None, n_held
@@ -226,7 +224,7 @@ def _sets(
         held.append(part)
         n_held += len(part.lengths)
         n_rows += len(part.lengths)
-        progress.move(n_rows, part.read)
+        progress.move(n_rows, table.read)
     if held:
         yield made()
 

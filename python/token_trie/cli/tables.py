@@ -44,8 +44,6 @@ class TableRow:
     """Name of the row in messages."""
     values: dict[str, Any]
     bad: str | None = None
-    read: int = 0
-    """Amount of the table read so far, in the unit of its size."""
     batch: Any = None
     """The row of a Parquet table as an Arrow record batch."""
 
@@ -134,7 +132,7 @@ class _Lines(Table):
         self._is_over = True
 
     def _row(self, number: int, line: int, values: dict[str, Any], bad: str | None = None) -> TableRow:
-        return TableRow(number, f"{self.name}, line {line}", values, bad, self.read)
+        return TableRow(number, f"{self.name}, line {line}", values, bad)
 
 
 class _Csv(_Lines):
@@ -269,18 +267,17 @@ class ParquetTable(Table):
                 bad = f"not UTF-8 ({error})"
             except (ArgumentError, ArithmeticError, LookupError, NotImplementedError, ValueError) as error:
                 bad = str(error)
-            yield TableRow(number, f"{self.name}, row {number}", values, bad, number, batch.slice(i, 1))
+            yield TableRow(number, f"{self.name}, row {number}", values, bad, batch.slice(i, 1))
 
     def batches(self, n: int) -> Iterator[Any]:
         """Read record batches of at most n rows."""
         arrow, _ = import_pyarrow()
-        number = 0
         try:
             for batch in self._file.iter_batches(n):
+                self.read += batch.num_rows
                 yield batch
-                number += batch.num_rows
         except (arrow.ArrowException, OSError) as error:
-            raise ArgumentError(f"{self.name}: after row {number}: {error}") from error
+            raise ArgumentError(f"{self.name}: after row {self.read}: {error}") from error
 
 
 class _ArrowStream(ParquetTable):
