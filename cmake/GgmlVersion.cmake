@@ -10,11 +10,13 @@ function(ggml_build out ggml)
   set(${out} "${version}${commit}" PARENT_SCOPE)
 endfunction()
 
-if(Llama_GGML_BASE_LIBRARY AND NOT TOKEN_TRIE_GGML_COMPILED)
-  set(source ${CMAKE_CURRENT_BINARY_DIR}/ggml_version.c)
+if(Llama_GGML_BASE_LIBRARY)
+  unset(ran CACHE)  # there may be another library since
+  unset(compiled CACHE)
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/ggml_version.cpp)
   file(WRITE ${source}
-    "#include <stdio.h>\nconst char * ggml_version(void);\nconst char * ggml_commit(void);\n"
-    "int main(void) { printf(\"%s (%s)\", ggml_version(), ggml_commit()); return 0; }\n")
+    "#include <cstdio>\nextern \"C\" const char * ggml_version();\nextern \"C\" const char * ggml_commit();\n"
+    "int main() { std::printf(\"%s (%s)\", ggml_version(), ggml_commit()); return 0; }\n")
   try_run(ran compiled ${CMAKE_CURRENT_BINARY_DIR}/ggml_version ${source}
     LINK_LIBRARIES ${Llama_GGML_BASE_LIBRARY}
     RUN_OUTPUT_VARIABLE version)

@@ -54,7 +54,7 @@ def _difference(core: Any, package: Any, library: ctypes.CDLL) -> str | None:
     try:
         core.require_same_llama()
     except LlamaVersionError as error:
-        return str(error)
+        return str(error).partition(";")[0]  # without the command, which follows
     if _call(library, "llama_flash_attn_type_name", ctypes.c_void_p, -1) != core.llama_constant():
         return "the engine would use another libllama"
     for name, n_bytes in core.llama_layout():
