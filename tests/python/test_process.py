@@ -69,7 +69,7 @@ import sys, logging, llama_cpp
 before = set(sys.modules)
 import token_trie
 loaded = {name.split(".")[0] for name in set(sys.modules) - before}
-assert loaded.isdisjoint({"typer", "rich", "tqdm", "matplotlib"}), loaded
+assert loaded.isdisjoint({"typer", "rich", "tqdm", "matplotlib", "pycparser"}), loaded
 assert not logging.getLogger("token_trie").handlers
 """
     subprocess.run([sys.executable, "-c", code], check=True)
