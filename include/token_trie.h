@@ -499,6 +499,24 @@ struct token_trie_sampling {
     float penalty_present;  /* 0: off */
 };
 
+/* A token that is passed to a callback, valid during the callback, or that token_trie_stream_next returns. */
+struct token_trie_token {
+    size_t size;
+    llama_token id;    /* -1: none */
+    int32_t forced;    /* 1: the only token allowed at its position; 0: chosen */
+    float logprob;     /* natural logarithm of its share of the probability of the allowed tokens, by the model's own
+                          logits; 0 if forced, NaN in free text */
+    size_t text_len;   /* bytes */
+    const char * text; /* the whole UTF-8 characters that this token completes; "" if it ends inside a character */
+};
+
+/*
+ * Returns true to continue. Must not throw. It may call token_trie_stream_cancel, token_trie_stream_close and
+ * token_trie_stream_get_vocab; other calls of the stream are refused. From a batch, it is called in a pass, on the
+ * thread that makes it, and may call token_trie_batch_submit, token_trie_batch_cancel and token_trie_batch_close.
+ */
+typedef bool (*token_trie_on_token)(const struct token_trie_token * token, void * user);
+
 enum token_trie_query_mode {
     TOKEN_TRIE_QUERY_GREEDY = 0,  /* the best token at each branch point */
     TOKEN_TRIE_QUERY_SAMPLED = 1, /* a random token at each branch point */
@@ -559,13 +577,17 @@ struct token_trie_query {
                                                     pass over the nodes of the trie */
     size_t n_leaf_weights;
     /* TEXT: there is no set, or a set with start_after. With a set, the text ends after start_after, and no member
-       follows. In a batch, a later prompt may consist of this prompt, all tokens of its text, and more. Such a prompt
-       goes before others that wait, but only a limited number of times. Its first tokens are then already evaluated,
-       unless other prompts needed their place in the cache. */
+       follows. In a batch, goes_on is not needed for a prompt of this prompt, all tokens of its text, and more. */
     const char * const * stop_strings; /* as in token_trie_stream_generate_until */
     size_t n_stop_strings;
     const char * gbnf; /* without a set: as in token_trie_stream_set_grammar; NULL: none */
     const char * root; /* NULL: "root" */
+    token_trie_on_token on_token; /* TEXT: receives each token, and can end the text after it; NULL: none. In a batch, a
+                                     text is written again, without it, if another prompt made its logits useless */
+    void * user;                  /* for on_token */
+    int32_t goes_on; /* in a batch: if not 0, a later prompt will begin with this one, but for its last few tokens. It
+                        goes before others that wait, but only a limited number of times. Its first tokens are then
+                        already evaluated, unless other prompts needed their place in the cache */
 };
 
 /*
@@ -687,26 +709,6 @@ struct token_trie_stream_params {
     size_t n_adapters;
     int32_t device_sampling; /* enum token_trie_device_sampling */
 };
-
-/*
- * A token that token_trie_stream_generate passes to its callback, valid during the callback, or that
- * token_trie_stream_next returns.
- */
-struct token_trie_token {
-    size_t size;
-    llama_token id;    /* -1: none */
-    int32_t forced;    /* 1: the only token allowed at its position; 0: chosen */
-    float logprob;     /* natural logarithm of its share of the probability of the allowed tokens, by the model's own
-                          logits; 0 if forced, NaN in free text */
-    size_t text_len;   /* bytes */
-    const char * text; /* the whole UTF-8 characters that this token completes; "" if it ends inside a character */
-};
-
-/*
- * Returns true to continue. Must not throw. It may call token_trie_stream_cancel, token_trie_stream_close and
- * token_trie_stream_get_vocab; other calls of the stream are refused.
- */
-typedef bool (*token_trie_on_token)(const struct token_trie_token * token, void * user);
 
 /* Why the last generate ended. */
 enum token_trie_stop {

@@ -55,6 +55,9 @@ Query::Text read_text(const token_trie_query & query) {
     text.stop_strings = to_names(query.stop_strings, query.n_stop_strings, "stop_strings");
     text.grammar = query.gbnf == nullptr ? std::nullopt : std::optional<std::string>(query.gbnf);
     text.grammar_root = query.root == nullptr ? text.grammar_root : query.root;
+    if (query.on_token != nullptr) {
+        text.on_token = callback(query.on_token, query.user);
+    }
     return text;
 }
 
@@ -116,6 +119,18 @@ Sampling read_sampling(const token_trie_sampling * from, const char * what, bool
     return out;
 }
 
+token_trie_token to_token(const Decoder::Step & step) {
+    return {sizeof(token_trie_token), step.token,       step.forced ? 1 : 0, step.logprob,
+            step.text.size(),         step.text.c_str()};
+}
+
+std::function<bool(const Decoder::Step &)> callback(token_trie_on_token on_token, void * user) {
+    return [=](const Decoder::Step & step) {
+        const token_trie_token token = to_token(step);
+        return on_token == nullptr || on_token(&token, user);
+    };
+}
+
 Query read_query(const Vocab & vocab, const token_trie_query * query, const ShareWeights & share_weights) {
     const token_trie_query given = read_struct(query, "query");
     if (given.mode < TOKEN_TRIE_QUERY_GREEDY || given.mode > TOKEN_TRIE_QUERY_STATE) {
@@ -140,6 +155,7 @@ Query read_query(const Vocab & vocab, const token_trie_query * query, const Shar
         out.text = read_text(given);
     }
     out.with_state = given.with_state != 0;
+    out.goes_on = given.goes_on != 0;
     return out;
 }
 

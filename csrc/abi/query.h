@@ -11,6 +11,10 @@ namespace token_trie {
 // Of the struct that is called what; the defaults where it is null. may_keep: TOKEN_TRIE_SEED_KEEP is allowed.
 Sampling read_sampling(const token_trie_sampling * from, const char * what, bool may_keep);
 
+token_trie_token to_token(const Decoder::Step & step);
+// Passes tokens on; NULL: none.
+std::function<bool(const Decoder::Step &)> callback(token_trie_on_token on_token, void * user);
+
 // Makes bounds of leaf weights, which may be shared; null of none.
 using ShareWeights =
     std::function<std::shared_ptr<const LeafWeights>(const std::shared_ptr<const Trie> &, std::vector<double>)>;

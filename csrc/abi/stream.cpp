@@ -35,18 +35,6 @@ token_trie_stream * open_on_own(const Make & maker, const token_trie_stream_para
     });
 }
 
-token_trie_token to_token(const Stream::Step & step) {
-    return {sizeof(token_trie_token), step.token,       step.forced ? 1 : 0, step.logprob,
-            step.text.size(),         step.text.c_str()};
-}
-
-Stream::OnStep callback(token_trie_on_token on_token, void * user) {
-    return [=](const Stream::Step & step) {
-        const token_trie_token token = to_token(step);
-        return on_token == nullptr || on_token(&token, user);
-    };
-}
-
 void set_trie(const SharedStream::Call & stream, Constraint constraint) {
     stream->set_trie(std::move(constraint.cursor), constraint.mode);
 }

@@ -129,10 +129,15 @@ Answer Job::answer() const {
     return out;
 }
 
-void Job::keep_text(CellTable & cells) {
-    const TokenSpan written = task_->written().tokens;
-    cells.append(id(), written.data, written.size);
-    n_kept_ = written.size;
+void Job::keep(CellTable & cells) {
+    const Task::Written written = task_->written();
+    cells.append(id(), written.tokens.data, written.tokens.size);
+    n_kept_ = written.tokens.size;
+    if (request_.goes_on) {
+        kept_ = {0, prompt().size(), true};
+    } else if (n_kept_ > 0) {
+        kept_ = {prompt().size(), prompt().size() + written.n_answered, false};
+    }
 }
 
 void Job::clear_cache(CellTable & cells) noexcept {

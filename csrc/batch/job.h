@@ -82,15 +82,15 @@ class Job {
     Request take_request() noexcept { return std::move(request_); }
     TokenSpan text() const noexcept { return task_->text(); }
     // Says that what the task has written stays on the id, for prompts that go on after it.
-    void keep_text(CellTable & cells);
-    bool has_kept_text() const noexcept { return n_kept_ > 0; }
+    void keep(CellTable & cells);
+    // A prompt that has more than `begin` tokens of an id, and nearly `end`, goes on after what is there.
     struct Kept {
-        std::size_t begin = 0;  // after the prompt
-        std::size_t end = 0;    // of what is part of the answer
+        std::size_t begin = 0;
+        std::size_t end = 0;    // 0: nothing is kept for such a prompt
+        bool is_whole = false;  // whether one is sure to come, for which each token there counts
     };
-    Kept kept_text() const noexcept {
-        return {prompt().size(), prompt().size() + (has_kept_text() ? task_->written().n_answered : 0)};
-    }
+    Kept kept() const noexcept { return kept_; }
+    bool goes_on() const noexcept { return request_.goes_on; }
     // Leaves what is there of the prompt on the id, and nothing on those lent.
     void clear_cache(CellTable & cells) noexcept;
 
@@ -112,6 +112,7 @@ class Job {
     std::vector<Row> rows_;        // after the prompt
     std::size_t n_rows_done_ = 0;  // of these, in a pass
     std::size_t n_kept_ = 0;       // tokens that the task has written
+    Kept kept_;
     std::vector<WantedRow> wanted_;
     std::optional<std::size_t> state_row_;  // of the pass, the prompt's last
     std::vector<float> state_;

@@ -22,6 +22,16 @@ constexpr std::size_t kOvertakersOfChunks = 4096;
 constexpr std::size_t kReserve = 8;
 // Tokens at a text's end that a later prompt may spell anew.
 constexpr std::size_t kSeam = 8;
+// Passes in which a prompt that is sure to come is expected.
+constexpr std::size_t kPatience = 4;
+// Ranks of ids that are retained; those of low rank go first.
+constexpr int kText = 1;
+constexpr int kShared = 2;
+constexpr int kLive = 4;
+constexpr int kStays = 5;
+// Of cells and ids, the part that those under way which go on leave to others, and to what they themselves write next.
+constexpr std::size_t kRoomOfCells = 4;
+constexpr std::size_t kRoomOfIds = 8;
 
 std::size_t checked_ids(const ContextMaker & maker, std::size_t wanted) {
     const std::size_t n = wanted == 0 ? maker.max_ids() : std::min(wanted, maker.max_ids());
@@ -58,8 +68,7 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options)
       n_paths_(std::max<std::size_t>(std::min(maker.max_ids(), n_frugal_ids(vocab_)), 2) - 1),
       cells_(memory_, n_ids_, n_swa_),
       n_shared_(n_ids_),
-      holds_text_(n_ids_),
-      texts_(n_ids_) {
+      kept_(n_ids_) {
     empty_.reserve(n_ids_);
     retained_.reserve(n_ids_);
     clear_cache();
@@ -79,20 +88,54 @@ void Scheduler::clear_cache() noexcept {
 void Scheduler::add(Requests & requests) noexcept {
     while (!requests.empty()) {
         Requests::node_type each = requests.extract(requests.begin());
-        (is_behind_text(each.mapped().prompt) ? behind_texts_ : waiting_).insert(std::move(each));
+        Kept * const kept = find_kept(each.mapped().prompt);
+        if (kept != nullptr) {
+            kept->is_awaited = true;
+        }
+        (kept != nullptr ? behind_texts_ : waiting_).insert(std::move(each));
     }
 }
 
-// Not of a prompt that was one's own before, and comes again.
-bool Scheduler::is_behind_text(const std::vector<Token> & prompt) const noexcept {
-    return std::any_of(retained_.begin(), retained_.end(), [&](llama_seq_id id) {
-        const auto i = static_cast<std::size_t>(id);
-        const std::size_t n = holds_text_[i] ? cells_.n_common(id, prompt) : 0;
-        return n > texts_[i].begin && n + kSeam >= texts_[i].end;
-    });
+// What a prompt goes on after; null: nothing. Not of a prompt that was one's own before, and comes again.
+Scheduler::Kept * Scheduler::find_kept(const std::vector<Token> & prompt) noexcept {
+    for (const llama_seq_id id : retained_) {
+        Kept & kept = kept_[static_cast<std::size_t>(id)];
+        const std::size_t n = kept.end > 0 ? cells_.n_common(id, prompt) : 0;
+        if (n > kept.begin && n + kSeam >= kept.end) {
+            return &kept;
+        }
+    }
+    return nullptr;
+}
+
+// Whether a prompt is about to go on after what an id holds.
+bool Scheduler::is_live(llama_seq_id id) const noexcept {
+    const Kept & kept = kept_[static_cast<std::size_t>(id)];
+    return kept.is_whole && (kept.is_awaited || n_passes_ - kept.since <= kPatience);
+}
+
+// Whether one more that goes on may begin: those that do so already come first.
+bool Scheduler::has_room_to_go_on() noexcept {
+    const auto n_live = static_cast<std::size_t>(
+        std::count_if(jobs_.begin(), jobs_.end(), [](const Job & job) { return job.goes_on(); }) +
+        std::count_if(retained_.begin(), retained_.end(), [&](llama_seq_id id) { return is_live(id); }));
+    if (n_live == 0) {
+        return true;
+    }
+    if (!behind_texts_.empty() || n_live + std::max<std::size_t>(n_ids_ / kRoomOfIds, 1) >= n_ids_) {
+        return false;
+    }
+    while (n_cells_left() < n_cells_max_ / kRoomOfCells && evict_one(-1, 0)) {
+    }
+    return n_cells_left() >= n_cells_max_ / kRoomOfCells;
 }
 
 void Scheduler::cancel(Ticket ticket, const OnAnswer & on_answer) noexcept {
+    const auto behind = behind_texts_.find(ticket);
+    Kept * const kept = behind == behind_texts_.end() ? nullptr : find_kept(behind->second.prompt);
+    if (kept != nullptr) {
+        *kept = {};
+    }
     if (waiting_.erase(ticket) + behind_texts_.erase(ticket) + apart_.erase(ticket) == 0) {
         const auto job =
             std::find_if(jobs_.begin(), jobs_.end(), [&](const Job & each) { return each.ticket() == ticket; });
@@ -118,7 +161,9 @@ void Scheduler::admit(BatchRows & rows, std::size_t part, const OnAnswer & on_an
         const bool is_oldest = ticket == oldest().begin()->first;
         const bool waits_as_long = is_long(at->second.prompt);
         try {
-            if ((waits_as_long && has_long_waiting) || !begin(ticket, at->second, has_long_waiting, on_answer)) {
+            const int max_rank = &from == &behind_texts_ || n_overtaken_ >= max_overtaken ? kLive : kLive - 1;
+            if ((waits_as_long && has_long_waiting) ||
+                !begin(ticket, at->second, has_long_waiting, max_rank, on_answer)) {
                 has_long_waiting = has_long_waiting || waits_as_long;
                 return waits_as_long;
             }
@@ -144,6 +189,9 @@ void Scheduler::admit(BatchRows & rows, std::size_t part, const OnAnswer & on_an
     for (Requests * const from : {&behind_texts_, &waiting_}) {
         for (auto next = from->begin(); next != from->end() && n_left > 0 && rows.fits(true); --n_left) {
             const auto at = next++;
+            if (from == &waiting_ && at->second.goes_on && !has_room_to_go_on()) {
+                continue;
+            }
             if (n_overtaken_ < max_overtaken && !is_worth_waiting(at->second.prompt) && !admit_one(*from, at)) {
                 return;
             }
@@ -157,7 +205,7 @@ void Scheduler::admit_apart(BatchRows & rows, const OnAnswer & on_answer) {
     }
     const auto at = apart_.begin();
     try {
-        if (!begin(at->first, at->second, /* has_long_waiting = */ false, on_answer)) {
+        if (!begin(at->first, at->second, /* has_long_waiting = */ false, kLive, on_answer)) {
             clear_cache();  // beside nothing it fits, in the next pass
             return;
         }
@@ -183,14 +231,15 @@ Scheduler::Requests & Scheduler::oldest() noexcept {
 }
 
 // False where it has to wait for others to end. What throws has left ids to be reclaimed.
-bool Scheduler::begin(Ticket ticket, Request & request, bool has_long_waiting, const OnAnswer & on_answer) {
+bool Scheduler::begin(
+    Ticket ticket, Request & request, bool has_long_waiting, int max_rank, const OnAnswer & on_answer) {
     const std::vector<Token> & prompt = request.prompt;
     auto [source, n_shared] = find_source(prompt);
     const std::size_t n_needed = prompt.size() - n_shared + request.max_tokens();
     if (!has_reserve(n_needed, is_long(prompt.size() - n_shared), has_long_waiting)) {
         return false;
     }
-    while (n_cells_left() < n_needed && evict_one(source)) {
+    while (n_cells_left() < n_needed && evict_one(source, max_rank)) {
     }
     const bool is_kept = is_retained(source);
     if (!is_kept && n_cells_left() < n_needed) {
@@ -198,7 +247,7 @@ bool Scheduler::begin(Ticket ticket, Request & request, bool has_long_waiting, c
     }
     std::optional<llama_seq_id> path_id;
     if (outgrows_window(request)) {
-        path_id = free_id(source);
+        path_id = free_id(source, max_rank);
         if (*path_id < 0) {
             return false;
         }
@@ -210,11 +259,13 @@ bool Scheduler::begin(Ticket ticket, Request & request, bool has_long_waiting, c
     };
     llama_seq_id id = -1;
     if (!is_kept || (was_shared(source) && n_cells_left() >= n_needed)) {
-        id = free_id(source);
+        id = free_id(source, max_rank);
     }
     if (id >= 0) {
         if (source >= 0) {
             cells_.share(source, id, n_shared);
+            Kept & kept = kept_[static_cast<std::size_t>(source)];
+            kept = kept.is_whole && kept.is_awaited ? Kept{} : kept;
         }
     } else if (is_kept) {
         id = source;
@@ -229,7 +280,7 @@ bool Scheduler::begin(Ticket ticket, Request & request, bool has_long_waiting, c
         return false;
     }
     count_shared(source, id, n_shared);
-    holds_text_[static_cast<std::size_t>(id)] = false;
+    kept_[static_cast<std::size_t>(id)] = {};
     jobs_.emplace_back(ticket, std::move(request), vocab_, memory_, id, path_id, n_shared, n_paths_);
     if (jobs_.back().is_done()) {
         answer(std::prev(jobs_.end()), on_answer);
@@ -238,8 +289,8 @@ bool Scheduler::begin(Ticket ticket, Request & request, bool has_long_waiting, c
 }
 
 // -1 where there is none.
-llama_seq_id Scheduler::free_id(llama_seq_id but) {
-    if (empty_.empty() && !evict_one(but)) {
+llama_seq_id Scheduler::free_id(llama_seq_id but, int max_rank) {
+    if (empty_.empty() && !evict_one(but, max_rank)) {
         return -1;
     }
     const llama_seq_id id = empty_.back();
@@ -247,17 +298,21 @@ llama_seq_id Scheduler::free_id(llama_seq_id but) {
     return id;
 }
 
-// One that nobody has shared, if there is one, and rather no text, which a later prompt may be about to go on from.
-bool Scheduler::evict_one(llama_seq_id but, bool texts_too) noexcept {
-    constexpr int kStays = 4;
+// One that nobody has shared, if there is one, and rather no text, which a later prompt may be about to go on from. Of
+// those that are sure to go on, the one with the least to evaluate again.
+bool Scheduler::evict_one(llama_seq_id but, int max_rank, bool texts_too) noexcept {
     const auto rank = [&](llama_seq_id each) {
-        const auto i = static_cast<std::size_t>(each);
-        const bool stays = each == but || (holds_text_[i] && !texts_too);
-        return stays ? kStays : (was_shared(each) ? 2 : 0) + (holds_text_[i] ? 1 : 0);
+        const Kept & kept = kept_[static_cast<std::size_t>(each)];
+        const bool is_text = kept.end > 0 && !kept.is_whole;
+        if (each == but || (is_text && !texts_too)) {
+            return std::pair(kStays, std::size_t{0});
+        }
+        return is_live(each) ? std::pair(kLive, cells_.n_held(each))
+                             : std::pair((was_shared(each) ? kShared : 0) + (is_text ? kText : 0), std::size_t{0});
     };
     const auto at = std::min_element(retained_.begin(), retained_.end(),
                                      [&](llama_seq_id a, llama_seq_id b) { return rank(a) < rank(b); });
-    if (at == retained_.end() || rank(*at) == kStays) {
+    if (at == retained_.end() || rank(*at).first > max_rank) {
         return false;
     }
     release(*at);
@@ -307,17 +362,17 @@ void Scheduler::end(Jobs::iterator job) noexcept {
         empty_.push_back(id);
     }
     const llama_seq_id id = job->id();
-    const bool holds_text = job->has_kept_text();
-    texts_[static_cast<std::size_t>(id)] = job->kept_text();
+    const Job::Kept kept = job->kept();
     jobs_.erase(job);
-    retain(id, holds_text);
+    retain(id, kept);
 }
 
 // Unless another one retained holds most of it, or nothing can begin with it.
-void Scheduler::retain(llama_seq_id id, bool holds_text) noexcept {
+void Scheduler::retain(llama_seq_id id, const Job::Kept & kept) noexcept {
     cut_to_shared(id);
     const std::size_t n_held = cells_.n_held(id);
-    const std::size_t n_may_go = was_shared(id) || holds_text ? kMinShared : n_held / 2;
+    const bool is_kept = kept.end > 0;
+    const std::size_t n_may_go = kept.is_whole ? 0 : was_shared(id) || is_kept ? kMinShared : n_held / 2;
     const auto like = std::find_if(retained_.begin(), retained_.end(), [&](llama_seq_id each) {
         const std::size_t n = cells_.n_common(each, id);
         return n + n_may_go >= n_held && cells_.has_window(each, n);
@@ -330,23 +385,24 @@ void Scheduler::retain(llama_seq_id id, bool holds_text) noexcept {
         return;
     }
     retained_.push_back(id);
-    holds_text_[static_cast<std::size_t>(id)] = holds_text;
-    if (holds_text) {
+    kept_[static_cast<std::size_t>(id)] = {kept, n_passes_, false};
+    if (is_kept) {
         return;
     }
     const auto n_retained = [&](bool with_shared) {
         return std::count_if(retained_.begin(), retained_.end(), [&](llama_seq_id each) {
             const auto i = static_cast<std::size_t>(each);
-            return !holds_text_[i] && (with_shared || !was_shared(each));
+            return kept_[i].end == 0 && (with_shared || !was_shared(each));
         });
     };
     if (n_retained(false) > kUnshared ||
         n_retained(true) > std::max(static_cast<std::ptrdiff_t>(n_ids_ / 4), std::ptrdiff_t{1})) {
-        evict_one(id, /* texts_too = */ false);
+        evict_one(id, kLive - 1, /* texts_too = */ false);
     }
 }
 
 void Scheduler::pass(const OnAnswer & on_answer) noexcept {
+    ++n_passes_;
     try {
         rows_.clear(n_batch_, n_ids_);
         plan(rows_, on_answer);
@@ -391,7 +447,8 @@ void Scheduler::pass(const OnAnswer & on_answer) noexcept {
 void Scheduler::set_apart(const OnAnswer & on_answer) noexcept {
     try {
         for (Job & job : jobs_) {
-            apart_.emplace(job.ticket(), job.take_request());
+            const auto at = apart_.emplace(job.ticket(), job.take_request()).first;
+            at->second.text.on_token = nullptr;
         }
     } catch (...) {
         apart_.clear();
@@ -407,7 +464,7 @@ void Scheduler::answer(Jobs::iterator job, const OnAnswer & on_answer) noexcept 
     Answer made;
     try {
         made = job->answer();
-        job->keep_text(cells_);
+        job->keep(cells_);
     } catch (...) {
         made = failure();
     }
@@ -591,7 +648,7 @@ void Scheduler::count_shared(llama_seq_id source, llama_seq_id id, std::size_t n
         n_shared = std::min(n_shared, n);
     }
     // After a text comes one request.
-    if (n >= kMinShared && !holds_text_[static_cast<std::size_t>(source)]) {
+    if (n >= kMinShared && kept_[static_cast<std::size_t>(source)].end == 0) {
         n_shared = std::max(n_shared, n);
     }
     if (is_retained(source)) {

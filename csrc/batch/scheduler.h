@@ -22,7 +22,8 @@ namespace token_trie {
 // use: the first ones of many that begin alike, and the last few of others. With a window of sliding attention, what is
 // retained after a beginning that was shared goes: llama.cpp keeps the window before a sequence's end.
 //
-// A request after a text that has ended comes first, as long as it is there; but nobody is overtaken without end.
+// A request after a text that has ended comes first, as long as it is there; but nobody is overtaken without end. What
+// is sure to go on keeps its id until then, and others of that kind begin where there is room beside it.
 //
 // A request is admitted when the cells for its prompt and one answer are there, so that it always comes to its end; a
 // tree takes what more there is. One thread at a time.
@@ -91,19 +92,26 @@ class [[gnu::visibility("default")]] Scheduler {
     bool is_long(const std::vector<Token> & prompt) const;
     bool has_reserve(std::size_t n_needed, bool for_long, bool has_long_waiting) const noexcept;
     void admit(BatchRows & rows, std::size_t part, const OnAnswer & on_answer);
-    bool begin(Ticket ticket, Request & request, bool has_long_waiting, const OnAnswer & on_answer);
+    bool begin(Ticket ticket, Request & request, bool has_long_waiting, int max_rank, const OnAnswer & on_answer);
     bool outgrows_window(const Request & request) const noexcept;
     bool was_shared(llama_seq_id id) const noexcept { return n_shared_[static_cast<std::size_t>(id)] > 0; }
     bool is_retained(llama_seq_id id) const noexcept;
     void count_shared(llama_seq_id source, llama_seq_id id, std::size_t n) noexcept;
     void cut_to_shared(llama_seq_id id) noexcept;
     Requests & oldest() noexcept;
-    bool is_behind_text(const std::vector<Token> & prompt) const noexcept;
+    // What an id is retained for, since a pass; is_awaited: the prompt that goes on has come, and waits.
+    struct Kept : Job::Kept {
+        std::size_t since = 0;
+        bool is_awaited = false;
+    };
+    Kept * find_kept(const std::vector<Token> & prompt) noexcept;
+    bool is_live(llama_seq_id id) const noexcept;
+    bool has_room_to_go_on() noexcept;
     void reclaim_ids() noexcept;
     bool is_worth_waiting(const std::vector<Token> & prompt) const;
     std::pair<llama_seq_id, std::size_t> find_source(const std::vector<Token> & prompt) const;
-    llama_seq_id free_id(llama_seq_id but);
-    bool evict_one(llama_seq_id but, bool texts_too = true) noexcept;
+    llama_seq_id free_id(llama_seq_id but, int max_rank);
+    bool evict_one(llama_seq_id but, int max_rank, bool texts_too = true) noexcept;
     void release(llama_seq_id id) noexcept;
     void lend_ids(Job & job);
     std::size_t n_cells_left() const noexcept;
@@ -112,7 +120,7 @@ class [[gnu::visibility("default")]] Scheduler {
     std::vector<float> state_of(std::size_t row);
     void answer(Jobs::iterator job, const OnAnswer & on_answer) noexcept;
     void end(Jobs::iterator job) noexcept;
-    void retain(llama_seq_id id, bool holds_text = false) noexcept;
+    void retain(llama_seq_id id, const Job::Kept & kept) noexcept;
     void fail_all(const OnAnswer & on_answer) noexcept;
     void set_apart(const OnAnswer & on_answer) noexcept;
     void admit_apart(BatchRows & rows, const OnAnswer & on_answer);
@@ -138,9 +146,9 @@ class [[gnu::visibility("default")]] Scheduler {
     std::vector<llama_seq_id> empty_;     // ids that hold nothing
     std::vector<llama_seq_id> retained_;  // that no job has, the oldest first
     std::vector<std::size_t> n_shared_;   // tokens of an id that other prompts began with
-    std::vector<bool> holds_text_;        // ids retained with a text that has ended,
-    std::vector<Job::Kept> texts_;        // and where it is
-    Jobs jobs_;                           // in the order in which they came in
+    std::vector<Kept> kept_;              // by id
+    std::size_t n_passes_ = 0;
+    Jobs jobs_;  // in the order in which they came in
     Requests waiting_;
     Requests behind_texts_;        // who waits likewise, and comes first
     Requests apart_;               // who may have what is not finite, each to be decided alone,

@@ -63,7 +63,8 @@ void write(Ranking result, Answer & answer) { static_cast<Ranking &>(answer) = s
 void write(std::vector<double> result, Answer & answer) { answer.scores = std::move(result); }
 
 DecodeTask::DecodeTask(const Request & request, const llama_vocab * vocab, const Origin & origin)
-    : vocab_(vocab),
+    : request_(request),
+      vocab_(vocab),
       origin_(origin),
       is_text_(request.is_text()),
       max_tokens_(request.max_tokens()),
@@ -97,7 +98,7 @@ void DecodeTask::advance() {
 }
 
 void DecodeTask::step() {
-    stop_ = decoder_.step(*this, is_text_ ? &written_ : nullptr).stop;
+    stop_ = request_.step(decoder_, *this, written_);
     if (stop_ == Stop::string) {
         end_ = written_.end(vocab_, max_tokens_);
         stop_ = end_->is_cut ? Stop::max_tokens : Stop::string;
@@ -132,9 +133,8 @@ TokenSpan DecodeTask::text() const noexcept {
     return is_text_ ? TokenSpan{tokens_.data(), static_cast<std::uint32_t>(tokens_.size())} : TokenSpan{};
 }
 
-// Of a choice nothing: no prompt goes on after it.
 Task::Written DecodeTask::written() const noexcept {
-    if (!is_text_) {
+    if (!is_text_ && !request_.goes_on) {
         return {};
     }
     const std::size_t n_answered = end_ ? end_->n_kept : tokens_.size();

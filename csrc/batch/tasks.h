@@ -167,7 +167,7 @@ using ScoreTask = TreeTaskOf<Scoring>;
 // NOLINTNEXTLINE(misc-multiple-inheritance): two interfaces
 class DecodeTask final : public Task, private Decoder::Host {
    public:
-    // Throws Error: argument on values that llama.cpp does not take; grammar.
+    // The request must outlive it. Throws Error: argument on values that llama.cpp does not take; grammar.
     DecodeTask(const Request & request, const llama_vocab * vocab, const Origin & origin);
 
     bool wants_root() const noexcept override { return tokens_.empty(); }
@@ -188,6 +188,7 @@ class DecodeTask final : public Task, private Decoder::Host {
     void append(Token token) noexcept override { tokens_.push_back(token); }
     void step();
 
+    const Request & request_;
     const llama_vocab * vocab_;
     const Origin origin_;
     const bool is_text_;

@@ -58,4 +58,10 @@ Decoder Query::decoder(const llama_vocab * vocab) const {
     return out;
 }
 
+Stop Query::step(Decoder & decoder, Decoder::Host & host, WrittenText & written) const {
+    const Decoder::Outcome outcome = decoder.step(host, is_text() ? &written : nullptr);
+    const bool goes_on = !outcome.has_token || !text.on_token || text.on_token(decoder.last());
+    return goes_on ? outcome.stop : Stop::callback;
+}
+
 }  // namespace token_trie

@@ -5,6 +5,7 @@
 #include "search/search.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,7 @@ struct Query {
         std::vector<std::string> stop_strings;
         std::optional<std::string> grammar;
         std::string grammar_root = "root";
+        std::function<bool(const Decoder::Step &)> on_token;  // false ends the text after it; empty: none
     };
 
     // At its root or, of a decoding, thinking. Of text: null, or the thought is the answer. Of state: null.
@@ -37,6 +39,7 @@ struct Query {
     SearchOptions search;  // best; of scores those of ScoreOptions
     Text text;
     bool with_state = false;  // whether the hidden state after the prompt is part of the answer
+    bool goes_on = false;     // whether another prompt will begin with this one, which a batch then keeps
 
     bool wants_state() const noexcept { return with_state || mode == Mode::state; }
     bool is_text() const noexcept { return mode == Mode::text; }
@@ -48,6 +51,8 @@ struct Query {
     void check() const;
     // What generates the answer of a decoding. Throws Error: argument, grammar.
     Decoder decoder(const llama_vocab * vocab) const;
+    // A step of it. Throws as Decoder::step does.
+    Stop step(Decoder & decoder, Decoder::Host & host, WrittenText & written) const;
 };
 
 // found: also of a decoding.

@@ -230,7 +230,7 @@ void Stream::decode(const Query & query, Answer & answer) {
             if (sequence_->tokens().size() - n_start >= max_tokens) {
                 answer.stop = Stop::max_tokens;
             } else {
-                answer.stop = decoder.step(host, query.is_text() ? &written : nullptr).stop;
+                answer.stop = query.step(decoder, host, written);
             }
         }
         if (answer.stop == Stop::string) {

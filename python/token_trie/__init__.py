@@ -10,10 +10,12 @@ from token_trie.asynchronous import (
     achoose_list,
     achoose_many,
     achoose_tool,
+    achoose_tool_many,
     adecide,
     adecide_many,
     aexplain,
     afill,
+    afill_many,
     ascore,
 )
 from token_trie.decisions.calibration import BatchPrior, Contextual, Weights
@@ -47,8 +49,8 @@ from token_trie.questions.decide import decide, decide_many
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form
 from token_trie.questions.question import Choice, Predicate, Score
-from token_trie.records.fill import Record, RecordStats, fill
-from token_trie.records.tools import ToolCall, choose_tool
+from token_trie.records.fill import Record, RecordStats, fill, fill_many
+from token_trie.records.tools import ToolCall, choose_tool, choose_tool_many
 from token_trie.sets.catalogue import Catalogue
 from token_trie.sets.payload import CacheStats, cache_clear, cache_stats
 from token_trie.sets.trie import Leaf, TokenTrie
@@ -111,10 +113,12 @@ __all__ = [
     "achoose_list",
     "achoose_many",
     "achoose_tool",
+    "achoose_tool_many",
     "adecide",
     "adecide_many",
     "aexplain",
     "afill",
+    "afill_many",
     "ascore",
     "cache_clear",
     "cache_stats",
@@ -122,12 +126,14 @@ __all__ = [
     "choose_list",
     "choose_many",
     "choose_tool",
+    "choose_tool_many",
     "constrain",
     "decide",
     "decide_many",
     "evaluate",
     "explain",
     "fill",
+    "fill_many",
     "score",
     "score_many",
 ]

@@ -14,7 +14,7 @@ from token_trie.decisions.calibration import Calibrator, Mean, over_rows, refuse
 from token_trie.decisions.choose import ChoiceRequest, Undecided
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
-from token_trie.decisions.run import Admission, Many, OnError, Prompted, paired
+from token_trie.decisions.run import Admission, Asked, Many, OnError, asked, paired
 from token_trie.decisions.score import ScoreRequest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
@@ -126,12 +126,12 @@ def choose_many(
         if sets is not None:
             raise ArgumentError("calibration: 'batch' is taken over one set, and sets gives each prompt its own")
         undecided = ChoiceRequest.read(choices, read).undecided()
-        asked = zip(prompts, itertools.repeat(lambda: undecided))
-        return many.results(lambda batch: decided(Admission(llm, batch, asked).results(in_order=True), together))
-    requests: Iterable[Prompted[Decision[Any]]]
+        rows = asked(prompts, lambda: undecided)
+        return many.results(lambda batch: decided(Admission(llm, batch, rows).results(in_order=True), together))
+    requests: Iterable[Asked[Decision[Any]]]
     if sets is None:
         given = ChoiceRequest.read(choices, read)
-        requests = zip(prompts, itertools.repeat(cache(lambda: given.evaluated(llm))))
+        requests = asked(prompts, cache(lambda: given.evaluated(llm)))
     elif choices is not None:
         raise ArgumentError("choices and sets: one of the two")
     else:
@@ -177,6 +177,6 @@ def score_many(
         raise ArgumentError("normalize: 'prior' is for score, which scores one prompt, and the text's begin besides")
     request = ScoreRequest.read(choices, read)
     many = Many(llm, prompts, "prompt", "score", progress, n_parallel, n_ctx)
-    requests = zip(prompts, itertools.repeat(cache(lambda: request.evaluated(llm))))
+    requests = asked(prompts, cache(lambda: request.evaluated(llm)))
     rows = list(many.results(lambda batch: Admission(llm, batch, requests).results(in_order=True)))
     return np.stack(rows) if rows else np.empty((0, request.n_choices))

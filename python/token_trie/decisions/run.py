@@ -21,10 +21,10 @@ from token_trie.llama.batch import ENDED, WAIT_MS, Batch, Sequential, SharedBatc
 from token_trie.llama.contexts import common_prefix, opened
 from token_trie.llama.own_stream import chooser, n_ctx_of
 from token_trie.llama.query import Answer, Query
-from token_trie.llama.stream import Generation, Step, Stream
+from token_trie.llama.stream import Stream
 from token_trie.native.checks import check_counts, check_flags, lookup
 from token_trie.native.core import Llama, _core, vocab_of
-from token_trie.native.ffi import lib, new_struct
+from token_trie.native.ffi import lib
 from token_trie.native.lifetime import lease
 from token_trie.progress import Progress
 from token_trie.sets.choices import ChoicesLike
@@ -113,12 +113,47 @@ class PlanStep(NamedTuple):
     query: Query
     is_beside: bool = False
     """Whether the stream's sequence must not change."""
-    is_over: Callable[[Step], bool] | None = None
-    """Receives each token of a text; returns whether the text ends with it. Batches have no such steps yet."""
 
 
 Plan: TypeAlias = Generator[PlanStep, Answer, R]
 """Yields steps, is sent their answers, and returns the result."""
+
+
+class Running(Generic[R]):
+    """A plan under way, at a step."""
+
+    step: PlanStep | None
+    """The step that is to be answered; None: the plan has ended."""
+    result: R
+    """The result, once it has ended."""
+
+    def __init__(self, plan: Plan[R]) -> None:
+        self._plan = plan
+        self._go_on(plan.__next__)
+
+    def read(self, answer: Callable[[], Answer]) -> None:
+        """Go on with the answer to its step, or with the error that is raised instead."""
+        try:
+            found = answer()
+        except TokenTrieError as error:
+            self._go_on(partial(self._plan.throw, error))
+        else:
+            self._go_on(partial(self._plan.send, found))
+
+    def _go_on(self, following: Callable[[], PlanStep]) -> None:
+        try:
+            self.step = following()
+        except StopIteration as end:
+            self.step, self.result = None, end.value
+
+    def submit(self, batch: Batch) -> int:
+        """Put its step into a batch; return the ticket, or 0 if it has ended."""
+        while self.step is not None:
+            try:
+                return batch.submit(self.step.tokens, self.step.query)
+            except TokenTrieError as error:
+                self._go_on(partial(self._plan.throw, error))
+        return 0
 
 
 def drive(plan: Plan[R], stream: Stream, sequence: Sequence[int] = ()) -> R:
@@ -132,22 +167,20 @@ def drive(plan: Plan[R], stream: Stream, sequence: Sequence[int] = ()) -> R:
         The stream's sequence, if it is known: then only what differs is replaced.
     """
     n_cancels = stream.n_cancels
-    try:
-        step = next(plan)
-        while True:
-            try:
-                if stream.n_cancels != n_cancels:
-                    raise CancelledError("cancelled between two steps")
-                answer = _answer(stream, step, sequence)
-            except TokenTrieError as error:
-                step = plan.throw(error)
-                continue
-            if not step.is_beside:
-                sequence = [*step.tokens, *answer.tokens]
-            step = plan.send(answer)
-    except StopIteration as end:
-        result: R = end.value
-        return result
+    running = Running(plan)
+
+    def answer(step: PlanStep) -> Answer:
+        nonlocal sequence
+        if stream.n_cancels != n_cancels:
+            raise CancelledError("cancelled between two steps")
+        found = _answer(stream, step, sequence)
+        if not step.is_beside:
+            sequence = [*step.tokens, *found.tokens]
+        return found
+
+    while running.step is not None:
+        running.read(partial(answer, running.step))
+    return running.result
 
 
 _MAX_SPLICED = 32
@@ -164,40 +197,9 @@ def _answer(stream: Stream, step: PlanStep, sequence: Sequence[int]) -> Answer:
     elif n_same < max(len(step.tokens), len(sequence)):
         stream.splice(n_same, step.tokens[n_same:])
     prompt_ns = time.perf_counter_ns() - started
-    answer = stream.answer(step.query) if step.is_over is None else _write(stream, step.query, step.is_over)
+    answer = stream.answer(step.query)
     answer.figures.prompt_ns = prompt_ns
     return answer
-
-
-def _write(stream: Stream, query: Query, is_over: Callable[[Step], bool]) -> Answer:
-    """Let the model write under the query's grammar until the text is over."""
-    sampling = query.sampling
-    if sampling.seed is not None:
-        stream.set_seed(sampling.seed)
-    stream.clear_span()
-    stream.set_grammar(query.gbnf)
-    before = stream.raw_state
-    steps = Generation(stream, query.max_tokens, sampling.settled(draws=False))
-    tokens = []
-    stop = None
-    for step in steps:
-        tokens.append(step.token)
-        if is_over(step):
-            stop = lib.TOKEN_TRIE_STOP_CALLBACK
-            break
-    steps.close()
-    if stop is None and stream.is_cancelled:
-        raise CancelledError("cancelled")
-    after = stream.raw_state
-    figures = new_struct(
-        "token_trie_answer_figures",
-        stop=after.stop if stop is None else stop,
-        n_free=after.n_free - before.n_free,
-        n_forced=after.n_forced - before.n_forced,
-        n_passes=after.n_passes - before.n_passes,
-    )
-    leaves, scores, state = np.empty(0, np.int64), np.empty(0, np.float64), np.empty(0, np.float32)
-    return Answer(0, None, -1, 0.0, tuple(tokens), leaves, scores, state, figures)
 
 
 def calibrated(calibration: BoundCalibration | None) -> Plan[BoundCalibration | None]:
@@ -230,30 +232,6 @@ class Bound(Generic[R]):
     def missing(self, answer: R) -> Sequence[int]:
         """Return answer tokens that are not in the stream's sequence yet."""
         return ()
-
-
-class Batched(Generic[R]):
-    """A plan in a batch, waiting for the answer of a step."""
-
-    result: R
-    """The result, after `read` has returned True."""
-
-    def __init__(self, plan: Plan[R]) -> None:
-        self._plan = plan
-        self._step = next(plan)
-
-    def submit(self, batch: Batch) -> int:
-        """Put its current step into a batch; return the ticket."""
-        return batch.submit(self._step.tokens, self._step.query)
-
-    def read(self, answer: Answer) -> bool:
-        """Continue with the answer; return whether the plan has ended. Otherwise its next step can be submitted."""
-        try:
-            self._step = self._plan.send(answer)
-        except StopIteration as end:
-            self.result = end.value
-            return True
-        return False
 
 
 _RESPELLED = 16
@@ -319,8 +297,6 @@ def _think_then(llm: Llama, request: Request[R], think: Think, tokens: list[int]
 
 def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
     """Answer a request after a prompt; errors are those of `Request.bind` and of `chooser`."""
-    if prompt is None:
-        raise ArgumentError("prompt: None where text, token ids or chat messages belong")
     with lease(llm):
         reader = reader_of(llm)
         tokens = reader.tokenize(prompt)
@@ -328,7 +304,7 @@ def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
         plan = _with_thought(llm, request, tokens, bound.plan(), None)
     shared = None if plan is None else shared_batch_of(llm)
     if plan is not None and shared is not None:
-        return _run_in(shared, Batched(plan))
+        return _run_in(shared, Running(plan))
     with chooser(llm) as stream:
         if request.draws and request.seed is None:
             stream.set_seed(None)
@@ -341,14 +317,14 @@ def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
         return bound.run(stream)
 
 
-def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int) -> Batched[R]:
+def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int) -> Running[R]:
     """Tokenize a prompt for a batch of n_ctx tokens and bind a request to it, under a lease; see `Request.bind`."""
     reader = reader_of(llm, n_ctx)
     tokens = reader.tokenize(prompt)
     plan = _with_thought(llm, request, tokens, request.bind(reader, Prefix(tokens)).plan(), n_ctx)
     if plan is None:
         raise ArgumentError("this is answered one prompt at a time, and these are in a batch")
-    return Batched(plan)
+    return Running(plan)
 
 
 def _with_thought(
@@ -388,30 +364,33 @@ def read_on(stream: Stream, use: Callable[[Reader], T]) -> T:
     )
 
 
-def _run_in(shared: SharedBatch, batched: Batched[R]) -> R:
+def _run_in(shared: SharedBatch, running: Running[R]) -> R:
     """Answer together with other threads, in a shared batch."""
-    has_ended = False
-    while not has_ended:
-        answer = shared.answer(batched.submit)
+    while (answer := shared.answer(running.submit)) is not None:
         try:
-            has_ended = batched.read(answer)
+            running.read(answer.found)
         except TokenTrieError:
             shared.require_open()
             raise
-    return batched.result
+    return running.result
 
 
 # Largest number of prompts in progress or waiting to be yielded, from which a pass may choose.
 WINDOW = 256
 
 
-Prompted: TypeAlias = tuple[Prompt, Callable[[], Request[R]]]
-"""A prompt, and a function that reads the request after it."""
+Asked: TypeAlias = Callable[[], tuple[Prompt, Request[R]]]
+"""Reads a prompt and the request after it."""
+
+
+def asked(prompts: Iterable[Prompt], read: Callable[[], Request[R]]) -> Iterator[Asked[R]]:
+    """Ask the same after each of many prompts, lazily."""
+    return map(lambda prompt: lambda: (prompt, read()), prompts)
 
 
 def paired(
     prompts: Iterable[Prompt], sets: Iterable[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
-) -> Iterator[Prompted[R]]:
+) -> Iterator[Asked[R]]:
     """Pair prompts with requests for their sets, lazily; ArgumentError if there are more of one than of the other."""
     if isinstance(prompts, Sized) and isinstance(sets, Sized) and len(prompts) != len(sets):
         raise ArgumentError(f"sets: {len(sets):,}, where there are {len(prompts):,} prompts")
@@ -420,26 +399,32 @@ def paired(
 
 def _pair(
     prompts: Iterator[Prompt], sets: Iterator[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
-) -> Iterator[Prompted[R]]:
+) -> Iterator[Asked[R]]:
     n, none = 0, object()
     for n, prompt in enumerate(prompts, 1):
         choices = next(sets, none)
         if choices is none:
             raise ArgumentError(f"sets: {n - 1:,}, where there are at least {n:,} prompts")
-        yield prompt, partial(read, choices)
+        yield partial(_read_pair, prompt, choices, read)
     if next(sets, none) is not none:
         raise ArgumentError(f"sets: at least {n + 1:,}, where there are {n:,} prompts")
+
+
+def _read_pair(
+    prompt: Prompt, choices: ChoicesLike, read: Callable[[ChoicesLike], Request[R]]
+) -> tuple[Prompt, Request[R]]:
+    return prompt, read(choices)
 
 
 class Admission(Generic[R]):
     """Admits prompts with their requests to a batch; holds at most `WINDOW` of them at a time."""
 
-    def __init__(self, llm: Llama, batch: Batch | Sequential, requests: Iterable[Prompted[R]]) -> None:
+    def __init__(self, llm: Llama, batch: Batch | Sequential, requests: Iterable[Asked[R]]) -> None:
         self._llm = llm
         self._batch = batch
         self._requests = enumerate(requests)
         self._failed: BaseException | None = None  # the error that ended the iterable of prompts
-        self._under_way: dict[int, tuple[int, Batched[R]]] = {}  # positions and plans, by ticket
+        self._under_way: dict[int, tuple[int, Running[R]]] = {}  # positions and plans, by ticket
         self._done: dict[int, R | TokenTrieError] = {}  # by position
         self._is_over = False
 
@@ -468,45 +453,44 @@ class Admission(Generic[R]):
             if self._under_way and time.monotonic() > until:
                 return
             try:
-                position, (prompt, read) = next(self._requests)
+                position, read = next(self._requests)
             except StopIteration:
                 self._is_over = True
             except Exception as error:
                 self._is_over, self._failed = True, error
             else:
                 try:
-                    self._begin(position, prompt, read)
+                    self._begin(position, read)
                 except TokenTrieError as error:
                     self._batch.require_open()
                     self._done[position] = error
                 except Exception as error:  # raised by the caller's iterables
                     self._is_over, self._failed = True, error
 
-    def _begin(self, position: int, prompt: Prompt, read: Callable[[], Request[R]]) -> None:
-        request = read()
+    def _begin(self, position: int, read: Asked[R]) -> None:
+        prompt, request = read()
         if isinstance(self._batch, Sequential):
             self._done[position] = self._batch.call(lambda: run(self._llm, prompt, request))
             return
         with lease(self._llm):
-            batched = begin(self._llm, prompt, request, self._batch.n_ctx)
-        self._submit(self._batch, position, batched)
+            running = begin(self._llm, prompt, request, self._batch.n_ctx)
+        self._submit(self._batch, position, running)
 
-    def _submit(self, batch: Batch, position: int, batched: Batched[R]) -> None:
-        self._under_way[batched.submit(batch)] = position, batched
+    def _submit(self, batch: Batch, position: int, running: Running[R]) -> None:
+        if ticket := running.submit(batch):
+            self._under_way[ticket] = position, running
+        else:
+            self._done[position] = running.result
 
     def _wait(self) -> None:
         assert isinstance(self._batch, Batch)
         answer = self._batch.next()
         if answer is None:
             return
-        position, batched = self._under_way.pop(answer.ticket)
+        position, running = self._under_way.pop(answer.ticket)
         try:
-            if answer.error is not None:
-                raise answer.error
-            if batched.read(answer):
-                self._done[position] = batched.result
-            else:
-                self._submit(self._batch, position, batched)
+            running.read(answer.found)
+            self._submit(self._batch, position, running)
         except TokenTrieError as error:
             self._batch.require_open()
             self._done[position] = error

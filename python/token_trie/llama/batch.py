@@ -15,7 +15,7 @@ from token_trie.errors import CancelledError, TokenTrieError
 from token_trie.llama.contexts import make_on, opened
 from token_trie.llama.native_stream import wait_for_dropped
 from token_trie.llama.own_stream import OwnStream
-from token_trie.llama.query import Answer, Query, read_answer
+from token_trie.llama.query import Answer, Query, read_answer, take_raised
 from token_trie.llama.reproducible import Reproducible
 from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.ffi import check, ffi, lib, new_struct
@@ -98,9 +98,7 @@ class Batch(Closeable):
         """Wait for any answer without a timeout; there must be a ticket. Raises the prompt's error."""
         while (answer := self.next()) is None:
             pass
-        if answer.error is not None:
-            raise answer.error
-        return answer
+        return answer.found()
 
     def _call(self, function: Any, *arguments: Any) -> None:
         self.require_own_process()
@@ -108,7 +106,10 @@ class Batch(Closeable):
         thread = get_ident()
         self._inside.add(thread)
         try:
-            check(function(self._pointer, *arguments))
+            status = function(self._pointer, *arguments)
+            if (raised := take_raised()) is not None:
+                raise raised
+            check(status)
         except TokenTrieError:
             self.require_open()
             raise
@@ -185,9 +186,11 @@ class SharedBatch:
         """Whether it works, or is expected to work again soon."""
         return bool(self._threads) or time.monotonic() < self._gathered_until
 
-    def answer(self, submit: Callable[[Batch], int]) -> Answer:
-        """Submit a query and wait for its answer; raises the query's error, and those of `Batch`."""
+    def answer(self, submit: Callable[[Batch], int]) -> Answer | None:
+        """Submit a query and wait for its answer; None if there is no query. Raises errors of `Batch`."""
         ticket = submit(self._batch)
+        if not ticket:
+            return None
         answer = None
         try:
             self._threads[ticket] = get_ident()
@@ -201,8 +204,6 @@ class SharedBatch:
                 self._batch.withdraw(ticket)
                 with contextlib.suppress(TokenTrieError):
                     self._batch.next(-1, ticket)
-        if answer.error is not None:
-            raise answer.error
         return answer
 
     def require_open(self) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -117,6 +120,11 @@ class Query:
     leaf_weights : ndarray of float64, shape (n_leaves,), or None
     start_after, max_before
         Members of struct token_trie_params.
+    until : callable or None
+        In mode "text": receives each token, and returns whether the text ends after it. It is called on the thread that
+        makes the pass, perhaps not for all tokens of the answer.
+    goes_on : bool
+        Whether another query follows after this prompt, so that a batch keeps it.
     """
 
     mode: QueryMode
@@ -135,6 +143,8 @@ class Query:
     gbnf: str | None = None
     start_after: Sequence[int] = ()
     max_before: int = 0
+    until: Callable[[int], bool] | None = None
+    goes_on: bool = False
 
     @property
     def is_decoded(self) -> bool:
@@ -165,6 +175,10 @@ class Query:
             pointers |= {"stop_strings": strings, "n_stop_strings": len(self.stop_strings)}
         if self.gbnf is not None:
             pointers["gbnf"] = ffi.new("char[]", self.gbnf.encode())
+        if self.until is not None:
+            number = next(_numbers)
+            _listening[number] = self
+            pointers |= {"on_token": _HEAR_ALONE if continues else _HEAR, "user": ffi.cast("void *", number)}
         return new_struct(
             "token_trie_query",
             mode=_MODES[self.mode],
@@ -176,8 +190,33 @@ class Query:
             max_nodes=self.max_nodes,
             timeout_ms=self.timeout_ms,
             max_tokens=self.max_tokens,
+            goes_on=int(self.goes_on),
             **pointers,
         )
+
+
+_numbers = itertools.count(1)
+_listening: WeakValueDictionary[int, Query] = WeakValueDictionary()  # so that C holds no object of Python
+_raised: dict[int, BaseException] = {}  # by thread
+
+
+def _hear(token: Any, user: Any) -> bool:
+    query = _listening.get(int(ffi.cast("uintptr_t", user)))
+    return query is not None and query.until is not None and not query.until(token.id)
+
+
+def _keep_raised(_type: object, error: BaseException, _trace: object) -> None:
+    _raised[get_ident()] = error
+
+
+# An interrupt ends the text of a stream, but in a batch the text is perhaps another thread's.
+_HEAR_ALONE = ffi.callback("token_trie_on_token", _hear, error=False, onerror=_keep_raised)
+_HEAR = ffi.callback("token_trie_on_token", _hear, error=True, onerror=_keep_raised)
+
+
+def take_raised() -> BaseException | None:
+    """Return what was raised while tokens were heard on this thread, once."""
+    return _raised.pop(get_ident(), None) if _raised else None
 
 
 class Answer(NamedTuple):
@@ -200,6 +239,12 @@ class Answer(NamedTuple):
     """with_state: the hidden state after the prompt, shape (n_embd,)."""
     figures: Any
     """The struct token_trie_answer_figures."""
+
+    def found(self) -> Answer:
+        """Return it; raises its error if it has one."""
+        if self.error is not None:
+            raise self.error
+        return self
 
 
 def read_answer(answer: Any) -> Answer:

@@ -19,7 +19,7 @@ from token_trie.errors import ArgumentError, BusyError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.contexts import LlamaCache, StreamOptions, common_prefix, native_options, open_file, open_on
 from token_trie.llama.native_stream import NativeStream, close_with, wait_for_dropped
-from token_trie.llama.query import Answer, Query, Sampling, native_sampling, read_answer
+from token_trie.llama.query import Answer, Query, Sampling, native_sampling, read_answer, take_raised
 from token_trie.llama.span import SetTrie, Span, SpanOptions, StepMode, native_params, read_span
 from token_trie.native.checks import check_integers, encode
 from token_trie.native.core import Llama, _core, vocab_of
@@ -707,10 +707,22 @@ class Stream:
         out = ffi.new("struct token_trie_answer **")
         arguments = after, 0 if prefix is None else len(prefix), native, out
         if query.is_decoded:
-            is_short = (
+            is_heard = query.until is not None  # Python raises an interrupt between two tokens
+            is_short = is_heard or (
                 query.mode != "text" and query.trie is not None and query.trie.core.max_length <= _MAX_QUICK_ANSWER
             )
-            self.steps.decode(lib.token_trie_stream_answer, *arguments, is_short=is_short)
+            raised = None
+
+            def decode(stream: Any, *arguments: Any) -> int:
+                nonlocal raised
+                status = int(lib.token_trie_stream_answer(stream, *arguments))
+                raised = take_raised()
+                return status
+
+            self.steps.decode(decode if is_heard else lib.token_trie_stream_answer, *arguments, is_short=is_short)
+            if raised is not None:
+                lib.token_trie_answer_free(out[0])
+                raise raised
         else:
             self.steps.run(lib.token_trie_stream_answer, *arguments)
         return read_answer(out[0])

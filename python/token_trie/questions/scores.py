@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -207,20 +207,13 @@ def score_all(
     llm: Llama, batch: Batch | Sequential, readings: Iterable[Callable[[], Reading]]
 ) -> Iterator[Scored | TokenTrieError]:
     """Score texts after many prompts in a batch; yield the scores or the error of each, in order."""
-    for _, result in Admission(llm, batch, map(_asked, readings)).results(in_order=True):
+    for _, result in Admission(llm, batch, (partial(_asked, make) for make in readings)).results(in_order=True):
         yield result
 
 
-def _asked(make: Callable[[], Reading]) -> tuple[Prompt, Callable[[], Reading]]:
-    try:
-        reading = make()
-    except TokenTrieError as error:
-        return "", partial(_raise, error)
-    return reading.prompt, lambda: reading
-
-
-def _raise(error: TokenTrieError) -> NoReturn:
-    raise error
+def _asked(make: Callable[[], Reading]) -> tuple[Prompt, Reading]:
+    reading = make()
+    return reading.prompt, reading
 
 
 def written(llm: Llama, prompt: Prompt) -> str:

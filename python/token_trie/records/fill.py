@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 from token_trie.decisions.bound_choices import Reader
 from token_trie.decisions.options import RecordOptions
-from token_trie.decisions.run import Bound, Plan, Prefix, Written, drive, run
+from token_trie.decisions.run import Admission, Bound, Many, OnError, Plan, Prefix, Written, asked, drive, run
 from token_trie.errors import ArgumentError
 from token_trie.llama.contexts import common_prefix
 from token_trie.llama.stream import Stream
@@ -197,20 +197,18 @@ class BoundRecord(Bound[R]):
         self._filling = filling
         self.tokens = prefix.tokens
 
-    def steps(self) -> Plan[R]:
-        """Return the plan. A batch can run it if nothing is generated under a grammar, so it is not `plan` yet."""
+    def plan(self) -> Plan[R]:
+        """Write the record."""
         return self._request.fill(self._filling)
 
     def run(self, stream: Stream) -> R:
-        """Generate the record into the stream's sequence, and restore the stream's grammar."""
-        there = self.tokens if self._prefix.is_standing else ()
-        with stream.other_grammars():
-            answer = drive(self.steps(), stream, there)
-            if self._prefix.is_standing:
-                tokens = self._filling.writer.tokens
-                n_same = common_prefix(stream.tokens, tokens)
-                stream.splice(n_same, tokens[n_same:])
-            return answer
+        """Write the record into the stream's sequence."""
+        answer = drive(self.plan(), stream, self.tokens if self._prefix.is_standing else ())
+        if self._prefix.is_standing:
+            tokens = self._filling.writer.tokens
+            n_same = common_prefix(stream.tokens, tokens)
+            stream.splice(n_same, tokens[n_same:])
+        return answer
 
 
 class Filling:
@@ -306,3 +304,59 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     cannot tell apart are generated under one grammar for all of them.
     """
     return run(llm, prompt, record_request(read_template(schema), RecordOptions.read("fill", options)))
+
+
+@takes(RecordOptions)
+def fill_many(
+    llm: Llama,
+    prompts: Iterable[Prompt],
+    schema: object,
+    *,
+    as_ready: bool = False,
+    on_error: OnError = "raise",
+    progress: bool = False,
+    n_parallel: int | None = None,
+    n_ctx: int | None = None,
+    **options: Unpack[RecordKeywords],
+) -> Iterator[Any]:
+    """Let the model answer many prompts with a record each, as `fill` does for one prompt.
+
+    All prompts share one context, as in `choose_many`: a beginning that several share is evaluated once, and each pass
+    serves all records under way. A record keeps its place in the context until it is finished.
+
+    Parameters
+    ----------
+    llm, prompts, as_ready, on_error, progress, n_parallel, n_ctx
+        As of `choose_many`. A value that the model writes needs `max_tokens` tokens of the context while it is written,
+        so a smaller `max_tokens`, or a larger `n_ctx`, lets more records be written at the same time.
+    schema
+        As of `fill`, for all prompts.
+    **options
+        Those of `RecordOptions`, except on_text.
+
+    Yields
+    ------
+    Record
+        The record of `fill`, up to llama.cpp's rounding, which depends on the size of a batch.
+
+    Raises
+    ------
+    ArgumentError
+        At once: the schema or an option is not supported.
+    TokenTrieError
+        Of a prompt, with its position: as of `fill`.
+    CancelledError
+        The Llama was closed meanwhile.
+    """
+    request = record_request(read_template(schema), read_for_many("fill_many", "fill", options))
+    many = Many(llm, prompts, "prompt", "fill", progress, n_parallel, n_ctx, on_error, as_ready)
+    rows = asked(prompts, lambda: request)
+    return many.results(lambda batch: Admission(llm, batch, rows).results(in_order=not as_ready))
+
+
+def read_for_many(function: str, alone: str, options: Mapping[str, Any]) -> RecordOptions:
+    """Read the options of many records; ArgumentError for one that goes with a single record."""
+    read = RecordOptions.read(function, options)
+    if read.on_text is not None:
+        raise ArgumentError(f"on_text: goes with {alone}; here the parts of several records would come mixed")
+    return read

@@ -14,13 +14,14 @@ import inspect
 import json
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_type_hints, overload
 
+from token_trie.decisions.bound_choices import Reader, reader_of
 from token_trie.decisions.options import RecordOptions
-from token_trie.decisions.run import Plan, run
-from token_trie.decisions.text import FreeText, TextRequest
+from token_trie.decisions.run import Admission, Bound, Many, OnError, Plan, Prefix, Request, run
+from token_trie.decisions.text import BoundText, FreeText, TextRequest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.own_stream import n_ctx_of
 from token_trie.llama.text import TextOptions, tokenize_after
@@ -29,7 +30,7 @@ from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.llama_facts import model_of
 from token_trie.native.options import takes
-from token_trie.records.fill import Filling, RecordRequest, RecordStats, json_key, read_template
+from token_trie.records.fill import Filling, RecordRequest, RecordStats, json_key, read_for_many, read_template
 from token_trie.records.plan import Layout, Node, Object, Position, Whole, ways
 from token_trie.records.schema import read_schema
 from token_trie.sets.control_tokens import JSONObject, read, render
@@ -662,21 +663,134 @@ def choose_tool(
     Arguments of calls in the messages are JSON objects, or the text of one, as OpenAI has them. The template gets an
     object.
     """
-    given, found = RecordOptions.read("choose_tool", options), read_tools(tools)
-    is_free = lookup(tool_choice, {"required": 0, "auto": 1}, "tool_choice") > 0
-    if is_free and given.think is not None:
-        raise ArgumentError('think: goes with tool_choice="required"; with "auto" a model thinks in its text')
-    shown, writes_first = [tool.shown for tool in found], is_free or given.think is not None
-    with lease(llm):
-        tokens, template = ask_for_tools(
-            llm, messages, shown, n_ctx_of(llm), writes_first=writes_first, must=not is_free
-        )
-    if not is_free:
-        return run(llm, tokens, tool_request(found, given, template))
-    drawn = vars(given.settled(given.mode == "sampled")) | {"seed": given.seed}
-    text_options = TextOptions(**drawn, stop=beginnings_of_calls(found, template))
-    text = run(llm, tokens, TextRequest(llm, given.max_tokens, text_options))
-    if text.stop_string is None:
-        return text
-    tokens, template, content = call_after_text(llm, tokens, text, template)
-    return replace(run(llm, tokens, tool_request(found, given, template)), content=content)
+    asking = _ToolsAsked(llm, read_tools(tools), RecordOptions.read("choose_tool", options), tool_choice, n_ctx_of(llm))
+    answer: ToolCall[Any] | FreeText = run(llm, *asking.read(messages))
+    return answer
+
+
+@takes(RecordOptions)
+def choose_tool_many(
+    llm: Llama,
+    conversations: Iterable[Sequence[Mapping[str, Any]]],
+    tools: Sequence[object],
+    *,
+    tool_choice: Literal["required", "auto"] = "required",
+    as_ready: bool = False,
+    on_error: OnError = "raise",
+    progress: bool = False,
+    n_parallel: int | None = None,
+    n_ctx: int | None = None,
+    **options: Unpack[RecordKeywords],
+) -> Iterator[Any]:
+    """Let the model call one of several tools in many conversations, as `choose_tool` does in one.
+
+    Parameters
+    ----------
+    llm, as_ready, on_error, progress, n_parallel, n_ctx
+        As of `fill_many`.
+    conversations : iterable of sequences of dict
+        The chat messages of each. The description of the tools is evaluated once for all.
+    tools, tool_choice
+        As of `choose_tool`, for all conversations.
+    **options
+        Those of `RecordOptions`, except on_text.
+
+    Yields
+    ------
+    ToolCall or FreeText
+        The result of `choose_tool`, up to llama.cpp's rounding, which depends on the size of a batch.
+
+    Raises
+    ------
+    ArgumentError
+        At once: a tool or an option is not supported.
+    TokenTrieError
+        Of a conversation, with its position: as of `choose_tool`.
+    CancelledError
+        The Llama was closed meanwhile.
+    """
+    given, found = read_for_many("choose_tool_many", "choose_tool", options), read_tools(tools)
+    many = Many(llm, conversations, "conversation", "choose_tool", progress, n_parallel, n_ctx, on_error, as_ready)
+    asking = _ToolsAsked(llm, found, given, tool_choice, n_ctx_of(llm) if n_ctx is None else n_ctx)
+    rows = map(lambda messages: lambda: asking.read(messages), conversations)
+    return many.results(lambda batch: Admission(llm, batch, rows).results(in_order=not as_ready))
+
+
+class _ToolsAsked:
+    """Reads conversations in which a tool is called, or with "auto" may be."""
+
+    def __init__(
+        self, llm: Llama, tools: tuple[Tool, ...], options: RecordOptions, tool_choice: str, n_ctx: int
+    ) -> None:
+        self._is_free = lookup(tool_choice, {"required": 0, "auto": 1}, "tool_choice") > 0
+        if self._is_free and options.think is not None:
+            raise ArgumentError('think: goes with tool_choice="required"; with "auto" a model thinks in its text')
+        self._llm, self._tools, self._options, self._n_ctx = llm, tools, options, n_ctx
+
+    def read(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], Request[Any]]:
+        """Return the tokens of a conversation, and the request after them."""
+        llm, tools, options = self._llm, self._tools, self._options
+        shown, writes_first = [tool.shown for tool in tools], self._is_free or options.think is not None
+        with lease(llm):
+            tokens, template = ask_for_tools(
+                llm, messages, shown, self._n_ctx, writes_first=writes_first, must=not self._is_free
+            )
+        call: RecordRequest[ToolCall[Any]] = tool_request(tools, options, template)
+        return tokens, _TextOrCall(llm, tools, options, template) if self._is_free else call
+
+
+@dataclass(frozen=True)
+class _TextOrCall(Request[ToolCall[Any] | FreeText]):
+    """A request for text, which ends where a call begins, and then for the call."""
+
+    llm: Llama
+    tools: tuple[Tool, ...]
+    options: RecordOptions
+    template: CallTemplate
+
+    @property
+    def _text(self) -> TextRequest:
+        options = self.options
+        drawn = vars(options.settled(options.mode == "sampled")) | {"seed": options.seed}
+        stops = beginnings_of_calls(self.tools, self.template)
+        return TextRequest(self.llm, options.max_tokens, TextOptions(**drawn, stop=stops))
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the random draws."""
+        return self.options.seed
+
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are sampled."""
+        return self._text.draws
+
+    def bind(self, reader: Reader, prefix: Prefix) -> _BoundTextOrCall:
+        """Bind it to its prompt."""
+        return _BoundTextOrCall(self, self._text.bind(reader, prefix), reader.n_ctx)
+
+
+@dataclass(frozen=True)
+class _BoundTextOrCall(Bound[ToolCall[Any] | FreeText]):
+    """Text after a prompt, perhaps with a call."""
+
+    request: _TextOrCall
+    text: BoundText
+    n_ctx: int
+
+    @property
+    def tokens(self) -> list[int]:  # type: ignore[override]
+        """Tokens of the prompt."""
+        return self.text.tokens
+
+    def plan(self) -> Plan[ToolCall[Any] | FreeText]:
+        """Write the text and the call."""
+        request = self.request
+        text = yield from self.text.plan()
+        if text.stop_string is None:
+            return text
+        tokens, template, content = call_after_text(request.llm, self.tokens, text, request.template)
+        with lease(request.llm):
+            reader = reader_of(request.llm, self.n_ctx)
+            call = tool_request(request.tools, request.options, template).bind(reader, Prefix(tokens))
+        return replace((yield from call.plan()), content=content)

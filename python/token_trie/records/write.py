@@ -14,11 +14,13 @@ Decided text stays open until the next decision, and is tokenized together with 
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -32,8 +34,7 @@ from token_trie.decisions.options import RecordMode, RecordOptions
 from token_trie.decisions.run import Plan, PlanStep
 from token_trie.errors import ContextError, GrammarError, LimitError, VocabularyError
 from token_trie.llama.contexts import common_prefix
-from token_trie.llama.query import Query, Sampling
-from token_trie.llama.stream import Step
+from token_trie.llama.query import Query, QueryMode, Sampling
 from token_trie.native.core import _core
 from token_trie.native.ffi import lib
 from token_trie.records.gbnf import Expression, Matcher, quote
@@ -139,53 +140,59 @@ class Generated:
     lead : str
         Text at its beginning that was decided before.
     find_end : callable
-        Returns the end position in a text, or None.
-    hidden : callable
-        Returns the text of a token that has none in the output (a control or unknown token), which grammars accept as
-        text; otherwise an empty text.
+        Returns the end position in a text that grows, or None.
     """
 
-    def __init__(self, lead: str, find_end: Callable[[str], int | None], hidden: Callable[[int], str]) -> None:
+    def __init__(self, vocab: _core.Vocab, lead: str, find_end: Callable[[str], int | None]) -> None:
+        self._vocab = vocab
         self._lead = lead
-        self._find_end = find_end
-        self._hidden = hidden
+        self._given = find_end
+        self._begin()
+
+    def _begin(self) -> None:
+        self.find_end = copy(self._given)
+        self.tokens: list[int] = []
         self._written = ""
         self._ends: list[int] = []  # of each token
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_spelled_out = False  # whether its text is tokenized again
         self.end: int | None = None
         """The end position; None if no end was found."""
 
-    def add(self, step: Step) -> bool:
+    def add(self, token: int) -> bool:
         """Add a token; return whether the end is found."""
-        piece = step.text
-        if not piece:
-            piece = self._hidden(step.token)
+        written = self._vocab.detokenize([token])
+        piece = self._decoder.decode(written)
+        if not written:  # grammars accept a control or unknown token as its text
+            piece = self._vocab.detokenize([token], True).decode(errors="replace")
             self._is_spelled_out = self._is_spelled_out or bool(piece)
         # Invalid UTF-8 is written to the sequence as its replacement character.
         self._is_spelled_out = self._is_spelled_out or "\ufffd" in piece
         self._written += piece
+        self.tokens.append(token)
         self._ends.append(len(self._written))
-        self.end = self._find_end(self.text) if len(self._written) >= len(self._lead) else None
+        self.end = self.find_end(self.text) if len(self._written) >= len(self._lead) else None
         return self.end is not None
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Add the tokens of the answer, unless exactly these were added."""
+        if self.tokens != list(tokens):
+            self._begin()
+            any(map(self.add, tokens))
 
     @property
     def text(self) -> str:
         """The text after the lead."""
         return self._written[len(self._lead) :]
 
-    @property
-    def n_tokens(self) -> int:
-        """Number of tokens."""
-        return len(self._ends)
-
-    def kept(self, end: int) -> tuple[int, str]:
-        """Return how many tokens are kept if the text is cut, and the text after these tokens."""
+    def kept(self, end: int) -> tuple[list[int], str]:
+        """Return the tokens that are kept if the text is cut, and the text after these tokens."""
         at = end + len(self._lead)
         n = 0 if self._is_spelled_out else sum(e <= at for e in self._ends)
         while n and self._ends[n - 1] == (self._ends[n - 2] if n > 1 else 0):
             n -= 1  # an incomplete character has no text of its own
         begin = self._ends[n - 1] if n else 0
-        return n, (self._lead + self.text[:end])[begin:]
+        return self.tokens[:n], (self._lead + self.text[:end])[begin:]
 
 
 @dataclass
@@ -210,6 +217,7 @@ class Writer:
     """Text after a prompt: the tokens that are decided, and the open text after them."""
 
     def __init__(self, reader: Reader, options: RecordOptions, tokens: list[int]) -> None:
+        self._vocab = reader.vocab
         self._with_model = reader.with_model
         self._n_ctx = reader.n_ctx
         self._mode: RecordMode = options.mode or "exact"
@@ -260,7 +268,8 @@ class Writer:
         of_kind = of_text = 0.0
         if len(set(kinds)) > 1:
             spelled = self._with_model(partial(self._spell, texts, followers, kinds))
-            query = Query("sampled" if self._mode == "sampled" else "greedy", spelled.trie, sampling=self._drawn())
+            mode: QueryMode = "sampled" if self._mode == "sampled" else "greedy"
+            query = Query(mode, spelled.trie, sampling=self._drawn(), goes_on=True)
             answer = yield PlanStep(self._after(spelled), query)
             self.cost.add(answer.figures)
             kept = [i for i, kind in enumerate(kinds) if kind == kinds[spelled.option_of[answer.leaf]]]
@@ -293,15 +302,17 @@ class Writer:
         quoted = f'"{lead}"' if lead else ""
         n_left = self._n_ctx - len(self.tokens)
         n_kept = min(max(n_left // 8, 16), 64)
-        generated = Generated(lead, find_end, lambda token: str(self._with_model(partial(_hidden_text, token))))
+        generated = Generated(self._vocab, lead, find_end)
         query = Query(
             "text",
             sampling=self._drawn(),
             gbnf=f"root ::= {quoted} ( {body} )\n{rules}",
             max_tokens=min(max_tokens, max(n_left - n_kept, 1)),
+            until=generated.add,
+            goes_on=True,
         )
-        answer = yield PlanStep(self.tokens, query, is_over=generated.add)
-        self._generated = answer.tokens
+        answer = yield PlanStep(self.tokens, query)
+        self._with_model(lambda *_: generated.read(answer.tokens))
         self.cost.add(answer.figures)
         self.cost.n_free += answer.figures.stop == lib.TOKEN_TRIE_STOP_END
         if generated.end is None and answer.figures.stop in (lib.TOKEN_TRIE_STOP_END, lib.TOKEN_TRIE_STOP_COMPLETE):
@@ -311,14 +322,15 @@ class Writer:
     def keep(self, generated: Generated, end: int) -> str:
         """Keep the generated text up to a position; return it."""
         text = generated.text[:end]
-        n, rest = generated.kept(end)
-        self.tokens = [*self.tokens, *self._generated[:n]]
+        tokens, rest = generated.kept(end)
+        self.tokens = [*self.tokens, *tokens]
         self._open = rest.encode()
         self.text += text
         return text
 
     def _search(self, spelled: Spelled) -> Plan[tuple[int, float]]:
-        answer = yield PlanStep(self._after(spelled), Query("best", spelled.trie, max_nodes=self._max_nodes))
+        query = Query("best", spelled.trie, max_nodes=self._max_nodes, goes_on=True)
+        answer = yield PlanStep(self._after(spelled), query)
         self.cost.add(answer.figures)
         self.cost.n_evaluated += answer.figures.n_evaluated
         self.cost.n_unproved += answer.figures.gap > 0
@@ -362,10 +374,6 @@ class Writer:
             seam = inner_seam(vocab, [])
             spelled = make()
         return spelled
-
-
-def _hidden_text(token: int, vocab: _core.Vocab, _: object) -> str:
-    return "" if vocab.detokenize([token]) else vocab.detokenize([token], True).decode(errors="replace")
 
 
 def _spell(
@@ -600,7 +608,7 @@ class RecordDecoder:
             generated = yield from self._writer.generate(body, rules, self._max_tokens, find_end)
         except GrammarError as error:
             raise GrammarError(f"record{pointer}: {error}") from error
-        end = generated.end
+        find_end, end = generated.find_end, generated.end
         if (
             end is not None
             and isinstance(find_end, StringEnd)
@@ -612,7 +620,8 @@ class RecordDecoder:
             end = _last_end(generated.text, content, find_end)
             self.truncated.append(pointer)
         if end is None:
-            raise LimitError(f"record{pointer}: no end after {generated.n_tokens} tokens: {generated.text[-40:]!r}")
+            n = len(generated.tokens)
+            raise LimitError(f"record{pointer}: no end after {n} tokens: {generated.text[-40:]!r}")
         return self._writer.keep(generated, end)
 
     def _report(self) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from token_trie.decisions.run import Batched, Request, begin, run
+from token_trie.decisions.run import Request, Running, begin, run
 from token_trie.errors import CancelledError, InternalError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.batch import ENDED, Batch, can_share, cancel
@@ -90,7 +90,7 @@ class Engine:
         self._turn = asyncio.Lock()  # guards the Llama's own stream
         self._cached: OrderedDict[Hashable, _CacheEntry] = OrderedDict()
         self._submitting = threading.Lock()
-        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Answer]]] = {}
+        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Answer | None]]] = {}
         self._early: dict[int, Answer] = {}  # answers that arrived before their ticket was known
         self._read: dict[int, _TextReader] = {}  # streamed texts, by ticket
         self._is_work = threading.Event()
@@ -135,16 +135,15 @@ class Engine:
         batch = self._batch
         if batch is None:
             return await self.alone(lambda: run(self.llm, *made())), 0
-        batched = await self.on_worker(partial(self._begin, batch, made))
+        running = await self.on_worker(partial(self._begin, batch, made))
         n_cached = -1
         while True:
-            answer = await self._answer(batch, batched, on_tokens)
-            if answer.error is not None:
-                raise answer.error
+            answer = await self._answer(batch, running, on_tokens)
+            if answer is None:
+                return running.result, max(n_cached, 0)
             if n_cached < 0:
                 n_cached = int(answer.figures.n_shared)
-            if await self.on_worker(partial(batched.read, answer)):
-                return batched.result, n_cached
+            await self.on_worker(partial(running.read, answer.found))
 
     async def alone(self, call: Callable[[], T]) -> T:
         """Make a call that uses the Llama's own stream, one at a time; cancelling the task ends it."""
@@ -199,18 +198,21 @@ class Engine:
         self._workers.shutdown(wait=True, cancel_futures=True)
         self.llm.close()
 
-    def _begin(self, batch: Batch, made: Callable[[], tuple[Prompt, Request[R]]]) -> Batched[R]:
+    def _begin(self, batch: Batch, made: Callable[[], tuple[Prompt, Request[R]]]) -> Running[R]:
         with lease(self.llm):
             return begin(self.llm, *made(), batch.n_ctx)
 
-    async def _answer(self, batch: Batch, batched: Batched[Any], on_tokens: OnTokens | None = None) -> Answer:
+    async def _answer(self, batch: Batch, running: Running[Any], on_tokens: OnTokens | None = None) -> Answer | None:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
+        future: asyncio.Future[Answer | None] = loop.create_future()
 
         def submit() -> int:
             if future.done():
                 return 0
-            ticket = batched.submit(batch)  # slow for a large set or a grammar
+            ticket = running.submit(batch)  # slow for a large set or a grammar
+            if not ticket:
+                loop.call_soon_threadsafe(_set, future, None)
+                return 0
             with self._submitting:
                 if self._is_closed:  # waiting callers already have this error
                     raise CancelledError(ENDED)
@@ -296,12 +298,12 @@ class _CacheEntry:
     n_waiting: int = 0
 
 
-def _set(future: asyncio.Future[Answer], answer: Answer) -> None:
+def _set(future: asyncio.Future[Answer | None], answer: Answer | None) -> None:
     if not future.done():
         future.set_result(answer)
 
 
-def _fail(future: asyncio.Future[Answer], error: TokenTrieError) -> None:
+def _fail(future: asyncio.Future[Answer | None], error: TokenTrieError) -> None:
     if not future.done():
         future.set_exception(error)
 

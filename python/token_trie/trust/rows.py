@@ -15,7 +15,7 @@ from token_trie.arrays import Floats, States
 from token_trie.decisions.calibration import Base, Binding, fingerprint, spelled_as
 from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.options import ChooseOptions
-from token_trie.decisions.run import Admission, Many
+from token_trie.decisions.run import Admission, Many, asked
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import Batch, Sequential
 from token_trie.llama.query import LEAF_ENDS, LeafEnd
@@ -225,7 +225,7 @@ class _ChoiceReader(RowReader):
 
     def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]:
         request = self._request.undecided(states)
-        requests = zip(rows, itertools.repeat(lambda: request))
+        requests = asked(rows, lambda: request)
         for _, found in Admission(self._llm, batch, requests).results(in_order=True):
             if isinstance(found, TokenTrieError):
                 yield found

@@ -6,18 +6,11 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
 from oracle import logits, logprobs
 from token_trie import fill
-from token_trie.decisions.bound_choices import reader_of
-from token_trie.decisions.options import RecordOptions
-from token_trie.decisions.run import Batched, Prefix
-from token_trie.llama.batch import Batch
-from token_trie.native.lifetime import lease
-from token_trie.records.fill import Record, read_template, record_request
 
 FLAG, UNIT = {"type": "boolean"}, {"enum": ["celsius", "fahrenheit", "kelvin"]}
 SCHEMA = {
@@ -112,27 +105,3 @@ def test_the_layout_is_decided_once_and_kept(byte_level: Any) -> None:
         assert record.text in texts
         seen.add(texts.index(record.text))
     assert len(seen) > 2
-
-
-def test_a_record_of_choices_is_the_same_in_a_batch(byte_level: Any) -> None:
-    request = record_request(read_template(SCHEMA), RecordOptions())
-    alone = [fill(byte_level, prompt, SCHEMA) for prompt in PROMPTS]
-    together: dict[int, Record[Any]] = {}
-    with closing(Batch(byte_level, 8)) as batch:
-        under_way = {}
-        for i, prompt in enumerate(PROMPTS):
-            with lease(byte_level):
-                reader = reader_of(byte_level, batch.n_ctx)
-                batched = Batched(request.bind(reader, Prefix(reader.tokenize(prompt))).steps())
-            under_way[batched.submit(batch)] = i, batched
-        while under_way:
-            answer = batch.next()
-            assert answer is not None
-            i, batched = under_way.pop(answer.ticket)
-            if batched.read(answer):
-                together[i] = batched.result
-            else:
-                under_way[batched.submit(batch)] = i, batched
-    for i, record in enumerate(alone):
-        assert together[i].text == record.text
-        assert together[i].probabilities == pytest.approx(record.probabilities, rel=1e-4)
