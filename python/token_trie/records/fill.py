@@ -306,6 +306,10 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     return run(llm, prompt, record_request(read_template(schema), RecordOptions.read("fill", options)))
 
 
+N_RECORDS = 16
+"""Default number of sequences for records."""
+
+
 @takes(RecordOptions)
 def fill_many(
     llm: Llama,
@@ -326,9 +330,12 @@ def fill_many(
 
     Parameters
     ----------
-    llm, prompts, as_ready, on_error, progress, n_parallel, n_ctx
+    llm, prompts, as_ready, on_error, progress, n_ctx
         As of `choose_many`. A value that the model writes needs `max_tokens` tokens of the context while it is written,
         so a smaller `max_tokens`, or a larger `n_ctx`, lets more records be written at the same time.
+    n_parallel : int, optional
+        Largest number of sequences in the context, at least 2; by default 16. More records at the same time fill the
+        context, in which each token then takes longer, and pay on a device.
     schema
         As of `fill`, for all prompts.
     **options
@@ -349,6 +356,7 @@ def fill_many(
         The Llama was closed meanwhile.
     """
     request = record_request(read_template(schema), read_for_many("fill_many", "fill", options))
+    n_parallel = N_RECORDS if n_parallel is None else n_parallel
     many = Many(llm, prompts, "prompt", "fill", progress, n_parallel, n_ctx, on_error, as_ready)
     rows = asked(prompts, lambda: request)
     return many.results(lambda batch: Admission(llm, batch, rows).results(in_order=not as_ready))

@@ -30,7 +30,7 @@ from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.llama_facts import model_of
 from token_trie.native.options import takes
-from token_trie.records.fill import Filling, RecordRequest, RecordStats, json_key, read_for_many, read_template
+from token_trie.records.fill import N_RECORDS, Filling, RecordRequest, RecordStats, json_key, read_for_many, read_template
 from token_trie.records.plan import Layout, Node, Object, Position, Whole, ways
 from token_trie.records.schema import read_schema
 from token_trie.sets.control_tokens import JSONObject, read, render
@@ -710,6 +710,7 @@ def choose_tool_many(
         The Llama was closed meanwhile.
     """
     given, found = read_for_many("choose_tool_many", "choose_tool", options), read_tools(tools)
+    n_parallel = N_RECORDS if n_parallel is None else n_parallel
     many = Many(llm, conversations, "conversation", "choose_tool", progress, n_parallel, n_ctx, on_error, as_ready)
     asking = _ToolsAsked(llm, found, given, tool_choice, n_ctx_of(llm) if n_ctx is None else n_ctx)
     rows = map(lambda messages: lambda: asking.read(messages), conversations)

@@ -64,6 +64,63 @@ TEST_F(BatchTest, OfATextUnderWayAllTokensUntilNowAreToBeHad) {
     EXPECT_EQ(status_of([&] { batch->copy_text(ticket, 0, seen.data(), 1); }), Status::argument) << "taken";
 }
 
+TEST_F(BatchTest, ATextEndsAfterTheTokenWithWhichItsCallbackEndsIt) {
+    const std::shared_ptr<Batch> batch = open();
+    Alone alone;
+    for (std::size_t n = 1; n < 6; ++n) {
+        Request text = text_behind(bytes("Do: "), 9);
+        text.text.grammar = "root ::= [a-z]{9}";
+        std::size_t n_seen = 0;
+        text.text.on_token = [&n_seen, n](const Decoder::Step & step) {
+            EXPECT_EQ(step.text.size(), 1U);
+            return ++n_seen < n;
+        };
+        submit(batch, text);
+        const Answer answer = take(*batch).answer;
+        EXPECT_EQ(answer.stop, Stop::callback);
+        EXPECT_EQ(answer.tokens.size(), n);
+        n_seen = 0;
+        expect_same(answer, alone.decide(text));
+    }
+}
+
+TEST_F(BatchTest, WhatGoesOnKeepsItsPlaceWhileOthersWait) {
+    const std::shared_ptr<Batch> batch = open(1024, {8, 0});
+    std::map<Ticket, Tokens> under_way;
+    const auto ask = [&](const Tokens & prompt) {
+        Request next = request(prompt, kActions);
+        next.goes_on = true;
+        under_way[submit(batch, next)] = prompt;
+    };
+    for (int i = 0; i < 30; ++i) {
+        ask(bytes(std::string(60, static_cast<char>('a' + i % 26)) + std::to_string(i)));
+    }
+    std::size_t n_evaluated = 0;
+    while (!under_way.empty()) {
+        const Taken taken = take(*batch);
+        Tokens prompt = under_way.at(taken.ticket);
+        under_way.erase(taken.ticket);
+        n_evaluated += prompt.size() - taken.answer.n_shared;
+        prompt.insert(prompt.end(), taken.answer.tokens.begin(), taken.answer.tokens.end());
+        if (prompt.size() < 110) {
+            ask(prompt);
+        }
+    }
+    EXPECT_LT(n_evaluated, 30U * 130) << "each token once, or little more";
+    submit(batch, request(Tokens(1000, kRead), kActions));
+    EXPECT_EQ(take(*batch).answer.status, Status::ok) << "no cell is lost";
+}
+
+TEST_F(BatchTest, WhatIsNotGoneOnWithHoldsUpNobody) {
+    const std::shared_ptr<Batch> batch = open(512, {4, 0});
+    for (int i = 0; i < 12; ++i) {
+        Request next = request(bytes(std::string(60, static_cast<char>('a' + i))), kActions);
+        next.goes_on = true;
+        submit(batch, next);
+    }
+    EXPECT_EQ(take_all(*batch).size(), 12U);
+}
+
 TEST_F(BatchTest, TextWithoutTokensTakesNoPass) {
     const std::shared_ptr<Batch> batch = open();
     submit(batch, text_behind(bytes("Do: "), 0));
