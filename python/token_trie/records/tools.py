@@ -30,7 +30,15 @@ from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.llama_facts import model_of
 from token_trie.native.options import takes
-from token_trie.records.fill import N_RECORDS, Filling, RecordRequest, RecordStats, json_key, read_for_many, read_template
+from token_trie.records.fill import (
+    N_RECORDS,
+    Filling,
+    RecordRequest,
+    RecordStats,
+    json_key,
+    read_for_many,
+    read_template,
+)
 from token_trie.records.plan import Layout, Node, Object, Position, Whole, ways
 from token_trie.records.schema import read_schema
 from token_trie.sets.control_tokens import JSONObject, read, render
