@@ -29,7 +29,7 @@ struct Query {
         std::vector<std::string> stop_strings;
         std::optional<std::string> grammar;
         std::string grammar_root = "root";
-        std::function<bool(const Decoder::Step &)> on_token;  // false ends the text after it; empty: none
+        std::function<bool(const Decoder::Step &)> on_token = nullptr;  // false ends the text after it
     };
 
     // At its root or, of a decoding, thinking. Of text: null, or the thought is the answer. Of state: null.
