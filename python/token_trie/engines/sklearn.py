@@ -22,7 +22,7 @@ from token_trie.questions.question import Choice
 from token_trie.sets.template import Template
 from token_trie.trust.cache import CachedRows, key_of
 from token_trie.trust.calibration import Calibration
-from token_trie.trust.fit import KINDS, FitOptions, takes_states
+from token_trie.trust.fit import FitOptions, kind_of
 from token_trie.trust.metrics import log_softmax, numbered
 from token_trie.trust.rows import Readings, RowOptions, reader_of
 
@@ -122,9 +122,9 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.calibration_: Calibration | None = None
         if self.calibration is not None:
             options = FitOptions(kind=self.calibration, n_folds=self.n_folds)  # type: ignore[arg-type]
-            is_labelled = options.kind == "auto" or KINDS[options.kind].takes_labels
-            readings = self._read(texts, states=takes_states(options.kind))
-            found = gold.astype(np.int64) if is_labelled else None
+            kind = kind_of(options.kind)
+            readings = self._read(texts, states=kind.takes_states)
+            found = gold.astype(np.int64) if kind.takes_labels else None
             self.calibration_ = Calibration.of(
                 readings, found, kind=options.kind, n_folds=self.n_folds, groups=numbered(texts)
             )

@@ -22,7 +22,7 @@ from token_trie.native.options import takes
 from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
 from token_trie.trust.cache import groups_of
-from token_trie.trust.fit import KINDS, FitKind, FitOptions, fit_readings, more_rows, takes_states
+from token_trie.trust.fit import KINDS, FitKind, FitOptions, fit_readings, kind_of
 from token_trie.trust.fitted import Head, HeldOut, JsonObject
 from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.metrics import log_softmax
@@ -146,8 +146,8 @@ class Calibration(Calibrator):
         reader = reader_of(llm, choices, read)
         rows = list(prompts)
         labels = None if gold is None else read_gold(gold, len(rows), reader.binding.classes, reader.values)
-        states = labels is not None and takes_states(read.kind)
-        more = more_rows(read.kind, rows)
+        states = labels is not None and kind_of(read.kind).takes_states
+        more = kind_of(read.kind).more_rows(rows)
         prior = None if read.frequencies is None else BatchPrior(read.frequencies).for_values(reader.values).weights
         groups = groups_of(reader, rows)
         found = iter(reader.read(rows + more, states=states, progress=progress, n_parallel=n_parallel, n_ctx=n_ctx))

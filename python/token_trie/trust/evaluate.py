@@ -29,7 +29,7 @@ from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 from token_trie.trust.cache import CachedRows, groups_of, key_of
 from token_trie.trust.calibration import Calibration
-from token_trie.trust.fit import KINDS, FitKind, more_rows, own_parts
+from token_trie.trust.fit import KINDS, FitKind, kind_of, own_parts
 from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.metrics import Figures, Folds, figures_of, folds_of, once_a_train, softmax, within
 from token_trie.trust.rows import DEFAULT_NAME, Readings, RowOptions, is_question, reader_of
@@ -318,8 +318,7 @@ class EvaluationRows:
     def fitted(self, kind: FitKind) -> Calibration:
         """Return the calibration of a kind, fitted on the labels if it takes them."""
         if kind not in self.calibrations:
-            more = more_rows(kind, self.given)
-            has_labels = kind == "auto" or KINDS[kind].takes_labels
+            more, has_labels = kind_of(kind).more_rows(self.given), kind_of(kind).takes_labels
             self.calibrations[kind] = Calibration.of(
                 self.readings(),
                 self.gold if has_labels else None,

@@ -104,7 +104,7 @@ def fit_readings(
     groups : array, shape (n_rows,), optional
         Rows of one group, such as duplicates, are one observation. By default, rows with equal readings.
     more : Readings, optional
-        The readings of the texts of `more_rows`.
+        The readings of the texts of `Kind.more_rows`.
 
     Raises
     ------
@@ -136,7 +136,11 @@ def fit_readings(
         most = int(np.bincount(gold).argmax())
         rows = "all rows" if (gold == most).all() else "all rows but those of one text"
         raise CalibrationError(f"gold: {rows} are {readings.texts[most]!r}, which tells nothing of the others")
-    fitters = _fitters(readings, gold, kind)
+    if not kind_of(kind).takes_labels:
+        raise ArgumentError(f"kind: {kind!r} takes no labels; leave gold out")
+    fitters: list[Fitter] = kind_of(kind).fit(readings, gold)
+    if not fitters:
+        raise CalibrationError(f"kind: {kind!r} needs hidden states, which were not read")
     fitted = _best(fitters, np.arange(len(gold)), folds, gold, own).fit()
     log_p = np.empty(readings.raw.shape)
     for i, (train, test) in enumerate(folds):
@@ -465,7 +469,7 @@ class Kind(NamedTuple):
     takes_labels: bool = False
     takes_states: bool = False
     """Whether it needs hidden states."""
-    more_rows: Callable[[Sequence[Any]], list[str]] | None = None
+    more_rows: Callable[[Sequence[Any]], list[str]] = lambda rows: []
     """Makes further texts, which the model has to read, from the rows."""
 
 
@@ -481,26 +485,17 @@ KINDS: Mapping[FitKind, Kind] = {
 """All kinds but "auto"."""
 
 
-def more_rows(kind: FitKind, rows: Sequence[Any]) -> list[str]:
-    """Return the texts that a kind has read besides the rows."""
-    make = None if kind == "auto" else KINDS[kind].more_rows
-    return [] if make is None else make(rows)
+_AUTO = Kind(
+    "what is best by cross-validated log loss, by labels",
+    lambda *given: [fitter for kind in KINDS.values() if kind.takes_labels for fitter in kind.fit(*given)],
+    takes_labels=True,
+    takes_states=True,
+)
 
 
-def takes_states(kind: FitKind) -> bool:
-    """Whether a kind may use hidden states."""
-    return kind == "auto" or KINDS[kind].takes_states
-
-
-def _fitters(readings: Readings, gold: Ints, kind: FitKind) -> list[Fitter]:
-    if kind == "auto":
-        return [fitter for one in KINDS.values() if one.takes_labels for fitter in one.fit(readings, gold)]
-    if not KINDS[kind].takes_labels:
-        raise ArgumentError(f"kind: {kind!r} takes no labels; leave gold out")
-    fitters: list[Fitter] = KINDS[kind].fit(readings, gold)
-    if not fitters:
-        raise CalibrationError(f"kind: {kind!r} needs hidden states, which were not read")
-    return fitters
+def kind_of(name: FitKind) -> Kind:
+    """Return a kind by its name; "auto" is all that take labels."""
+    return _AUTO if name == "auto" else KINDS[name]
 
 
 def _best(fitters: list[Fitter], rows: Ints, folds: Folds, gold: Ints, groups: Ints) -> FitCandidate:
