@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from token_trie.cli.options import (
+    SERVED_N_CTX,
     Flags,
     ModelOptions,
     RowPrompt,
@@ -53,6 +54,7 @@ class _Extraction(RowJob):
     """
 
     doing = "extracting from"
+    n_ctx = SERVED_N_CTX
 
     def __init__(self, schema: object, template: Template, chat: bool, options: dict[str, Any]) -> None:
         self._schema, self._template, self._chat, self._options = schema, template, chat, options
