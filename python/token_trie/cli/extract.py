@@ -25,10 +25,10 @@ from token_trie.cli.options import (
 )
 from token_trie.cli.rows import RowJob, RowsOptions, draw_counts, run_job
 from token_trie.decisions.options import RecordOptions
-from token_trie.engines.data import RecordColumns, fill_many
+from token_trie.engines.data import RecordColumns
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
-from token_trie.records.fill import Record
+from token_trie.records.fill import Record, fill_many
 from token_trie.sets.template import Template
 
 
