@@ -142,7 +142,7 @@ def run_job(job: RowJob, table: Table, options: RowsOptions, model: ModelOptions
             if kind == "parquet":
                 _write_parquet(file, path)
         except (TokenTrieError, OSError, KeyboardInterrupt):
-            if working.is_file():
+            if working.is_file() and results.n_written:
                 say(f"{results.n_written:,} rows are in {file.name}; --resume continues after them")
             raise
     job.summarize(n_left_out)
