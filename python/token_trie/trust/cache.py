@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.arrays import Ints
 from token_trie.decisions.calibration import Binding
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.files import write_whole
-from token_trie.questions.question import state_text
-from token_trie.sets.prompt import Filled
-from token_trie.trust.metrics import numbered
 from token_trie.trust.rows import DEFAULT_NAME, Readings, Row, RowOptions, RowReader
 
 _FORMAT = 2
@@ -34,17 +30,6 @@ _ARRAYS = ("raw", "contextual", "mass", "states")
 def digest_of(*parts: object) -> str:
     """Return the SHA-256 of values that JSON has, or whose `repr` is exact."""
     return hashlib.sha256(json.dumps(parts, default=repr).encode(errors="surrogatepass")).hexdigest()
-
-
-def digest_of_prompt(prompt: Any) -> bytes:
-    """Return the digest of a prompt, 16 bytes; prompts with the same tokens have the same digest."""
-    if isinstance(prompt, Filled):  # only in the template are names of control tokens such tokens
-        prompt = {"parts": [list(part) for part in prompt.parts]}
-    elif isinstance(prompt, np.ndarray):
-        prompt = prompt.tolist()
-    elif not isinstance(prompt, (str, Mapping)) and isinstance(prompt, Sequence):
-        prompt = list(prompt)
-    return bytes.fromhex(digest_of(prompt))[:16]
 
 
 class CachedRows:
@@ -85,7 +70,7 @@ class CachedRows:
         """
         if states and not self.has_states:
             self._rows, self.has_states = {}, True
-        digests = [_digest_of_row(reader, row) for row in rows] if keys is None else keys
+        digests = [digest_of_row(reader, row) for row in rows] if keys is None else keys
         new: dict[bytes, int] = {}
         for i, digest in enumerate(digests):
             if digest not in self._rows:
@@ -164,24 +149,10 @@ def key_of(options: RowOptions, binding: Binding, calibration: str = DEFAULT_NAM
     return digest_of(_FORMAT, own, *([] if calibration == DEFAULT_NAME else [calibration]))
 
 
-def _digest_of_row(reader: RowReader, row: Any) -> bytes:
-    """Return the digest of the tokens of a row's prompts."""
+def digest_of_row(reader: RowReader, row: Any) -> bytes:
+    """Return the digest of the tokens of a row's prompts, 16 bytes; equal rows have the same one."""
     try:
-        return bytes.fromhex(digest_of(reader.prompts(row)))[:16]
+        prompts: Any = reader.prompts(row)
     except TokenTrieError:  # the reader raises it with the position of the row
-        return digest_of_prompt(_content_of(reader, row))
-
-
-def groups_of(reader: RowReader, rows: Iterable[Any]) -> Ints:
-    """Return a number for each row; rows with the same content have the same number."""
-    return numbered([digest_of_prompt(_content_of(reader, row)) for row in rows])
-
-
-def _content_of(reader: RowReader, row: Any) -> Any:
-    """Return the text of a state, or a prompt as it is."""
-    if reader.each != "state":
-        return row
-    try:
-        return state_text(row)
-    except ArgumentError:  # the reader raises it with the position of the row
-        return repr(row)
+        prompts = repr(row)
+    return bytes.fromhex(digest_of(prompts))[:16]

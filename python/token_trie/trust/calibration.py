@@ -21,11 +21,11 @@ from token_trie.native.files import write_whole
 from token_trie.native.options import takes
 from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
-from token_trie.trust.cache import groups_of
+from token_trie.trust.cache import digest_of_row
 from token_trie.trust.fit import KINDS, FitKind, FitOptions, fit_readings, kind_of
 from token_trie.trust.fitted import Head, HeldOut, JsonObject
 from token_trie.trust.gate import Gate, find_gate
-from token_trie.trust.metrics import log_softmax
+from token_trie.trust.metrics import log_softmax, numbered
 from token_trie.trust.rows import Readings, reader_of
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Calibration(Calibrator):
         states = labels is not None and kind_of(read.kind).takes_states
         more = kind_of(read.kind).more_rows(rows)
         prior = None if read.frequencies is None else BatchPrior(read.frequencies).for_values(reader.values).weights
-        groups = groups_of(reader, rows)
+        groups = numbered([digest_of_row(reader, row) for row in rows])
         found = iter(reader.read(rows + more, states=states, progress=progress, n_parallel=n_parallel, n_ctx=n_ctx))
         readings = Readings.of(itertools.islice(found, len(rows)), reader.binding)
         return cls.of(

@@ -27,11 +27,11 @@ from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
-from token_trie.trust.cache import CachedRows, groups_of, key_of
+from token_trie.trust.cache import CachedRows, digest_of_row, key_of
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fit import KINDS, FitKind, kind_of, own_parts
 from token_trie.trust.gate import Gate, find_gate
-from token_trie.trust.metrics import Figures, Folds, figures_of, folds_of, once_a_train, softmax, within
+from token_trie.trust.metrics import Figures, Folds, figures_of, folds_of, numbered, once_a_train, softmax, within
 from token_trie.trust.rows import DEFAULT_NAME, Readings, RowOptions, is_question, reader_of
 
 
@@ -260,7 +260,8 @@ class EvaluationRows:
         if len(self.classes) < 2:
             raise ArgumentError(f"choices: {self.classes[0]!r} alone, where nothing is to be told apart")
         self.gold = read_gold(gold, len(self.given), texts_of, named)
-        self.groups = groups_of(self.reader, self.given)
+        self._keys = [digest_of_row(self.reader, row) for row in self.given]
+        self.groups = numbered(self._keys)
         self.folds = folds_of(self.gold, self.groups, n_folds)
         self.notes = _notes_on(self.gold, self.groups, self.classes, n_folds)
         self.n_read = 0
@@ -346,7 +347,8 @@ class EvaluationRows:
             if kept.problem is not None:
                 self.notes.append(kept.problem)
         states = options == self.options and any(way.takes_states for way in self._chosen.values())
-        read, n = self._kept[key].read(reader, given, states=states, **self.reading)
+        keys = self._keys if is_own and given is self.given else None
+        read, n = self._kept[key].read(reader, given, states=states, keys=keys, **self.reading)
         self.n_read += n
         return read
 

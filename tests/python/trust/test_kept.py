@@ -10,7 +10,7 @@ from token_trie import ArgumentError, Choice, ContextError, TokenTrie
 from token_trie.decisions.calibration import Binding
 from token_trie.sets.prompt import Filled
 from token_trie.trust import cache
-from token_trie.trust.cache import CachedRows, digest_of_prompt, key_of
+from token_trie.trust.cache import CachedRows, digest_of_row, key_of
 from token_trie.trust.rows import Row, RowOptions, RowReader, reader_of
 
 PROMPTS = ["Pizza in Paris:", "A word about Paris:", "Pizza:"]
@@ -185,19 +185,15 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
         CachedRows(tmp_path / "file", "key")
 
 
-def test_prompts_that_differ_for_a_model_differ() -> None:
-    prompts: list[Any] = [
-        "a",
-        "b",
-        Filled([("a", "")]),
-        Filled([("", "a")]),
-        [1, 2],
-        [{"role": "user", "content": "a"}],
-        [{"role": "system", "content": "a"}],
-        "\ud800",
-    ]
-    assert len({digest_of_prompt(prompt) for prompt in prompts}) == len(prompts)
-    assert digest_of_prompt(np.array([1, 2])) == digest_of_prompt((1, 2)) == digest_of_prompt([1, 2])
+def test_rows_are_equal_if_their_tokens_are(precise: Any) -> None:
+    reader = reader_of(precise, CHOICES, RowOptions())
+    messages = [[{"role": role, "content": "a"}] for role in ("user", "system")]
+    different: list[Any] = ["a", "b", [5, 6], *messages, "\ud800", None]
+    assert len({digest_of_row(reader, row) for row in different}) == len(different)
+    for equal in ([[5, 6], (5, 6), np.array([5, 6])], ["a", Filled([("a", "")]), Filled([("", "a")])]):
+        assert len({digest_of_row(reader, row) for row in equal}) == 1
+    states = reader_of(precise, Choice("Which?", ["yes", "no"]), RowOptions())
+    assert digest_of_row(states, {"a": 1}) == digest_of_row(states, '{"a": 1}') != digest_of_row(states, '{"a": 2}')
 
 
 def test_files_that_an_earlier_release_wrote_are_found_again() -> None:
