@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from token_trie.cli.label import CalibrationOptions, LabellerOptions, RowLabeller, read_gold
+from token_trie.cli.label import CalibrationOptions, GoldRow, LabellerOptions, RowLabeller, read_gold
 from token_trie.cli.options import (
     ChoiceOptions,
     InputFormatOption,
@@ -23,7 +23,7 @@ from token_trie.cli.options import (
     print_json,
     say,
 )
-from token_trie.cli.tables import Table, TableRow, format_of, open_table
+from token_trie.cli.tables import format_of, open_table
 from token_trie.decisions.calibration import NAMED
 from token_trie.decisions.gold import Labels
 from token_trie.errors import ArgumentError, TokenTrieError
@@ -101,12 +101,22 @@ def evaluate(
         raise ArgumentError("--cache and --no-cache: use only one of them")
     with closing(open_table(table, format_of(table, input_format, "--input-format"))) as opened:
         labeller = asked.labeller(opened, choices, gold, calibrating=CalibrationOptions())
-        rows = _Rows(opened, labeller, gold, on_error)
+        labels = Labels(labeller.choices, labeller.choices)
+        rows, problems, n_empty = read_gold(opened, gold, labeller, labels)
+    if problems and on_error == "stop":
+        n_others = len(problems) - 1
+        others = f"; so {'is' if n_others == 1 else 'are'} {n_others:,} more" if n_others else ""
+        raise ArgumentError(f"{problems[0]}{others} (--on-error skip leaves such rows out)")
+    for problem in problems:
+        say(problem)
+    if not rows:
+        raise ArgumentError(f"{opened.name}: no row with a label in {gold!r}")
     place = None if no_cache else cache or users_cache() / "readings"
     llm = model.load(4096)
     labeller.check(llm)
     try:
-        evaluation = rows.evaluated(llm, {"ways": way, "empty": labeller.empty, "n_folds": folds, "cache": place})
+        options = {"ways": way, "empty": labeller.empty, "n_folds": folds, "cache": place}
+        evaluation, n_left_out = _evaluated(llm, labeller, rows, on_error, options)
     except KeyboardInterrupt:
         if place is not None:
             say("run the same command again to continue: the results so far are kept")
@@ -123,7 +133,10 @@ def evaluate(
         console.print(evaluation)
         if gate is not None:
             console.print(f"{evaluation.best.name}: {gate}", highlight=False)
-    rows.summarize()
+    if n_empty:
+        say(f"{n_empty:,} rows without a label are left out")
+    if n_left_out := n_left_out + len(problems):
+        say(f"{n_left_out:,} rows of no use are left out")
     seen = set(evaluation.gold.tolist())
     unseen = [name for i, name in enumerate(evaluation.classes) if i not in seen]
     if unseen:
@@ -158,58 +171,31 @@ _OPTIONS_OF = {
 }
 
 
-class _Rows:
-    """The rows of a table that have labels."""
-
-    def __init__(self, table: Table, labeller: RowLabeller, gold: str, on_error: OnError) -> None:
-        self._labeller = labeller
-        self._on_error = on_error
-        labels = Labels(labeller.choices, labeller.choices)
-        self._rows, self._problems, self._n_empty = read_gold(table, gold, labeller, labels)
-        if self._problems and on_error == "stop":
-            more = len(self._problems) - 1
-            others = f"; so {'is' if more == 1 else 'are'} {more:,} more" if more else ""
-            raise ArgumentError(f"{self._problems[0]}{others} (--on-error skip leaves such rows out)")
-        for problem in self._problems:
+def _evaluated(
+    llm: Llama, labeller: RowLabeller, rows: list[GoldRow], on_error: OnError, options: dict[str, Any]
+) -> tuple[Evaluation, int]:
+    """Evaluate rows, and count those that the model cannot read: each is left out, or an error that names it."""
+    options |= {name: value for name, value in vars(labeller.row_options).items() if value is not None}
+    n_left_out = 0
+    while True:
+        try:
+            found = evaluate_(
+                llm,
+                [one.asked for one in rows],
+                [one.label for one in rows],
+                labeller.asked,
+                texts=[" ".join(map(text_of, labeller.columns_read(one.row.values).values())) for one in rows],
+                progress=True,
+                **options,
+            )
+        except TokenTrieError as error:
+            placed = re.match(r"(?:prompts|states)\[(\d+)\]: ", str(error))
+            if placed is None:
+                raise
+            problem = f"{rows.pop(int(placed[1])).row.where}: {str(error)[placed.end() :]}"
+            if on_error == "stop":
+                raise type(error)(f"{problem} (--on-error skip leaves such rows out)") from error
             say(problem)
-        if not self._rows:
-            raise ArgumentError(f"{table.name}: no row with a label in {gold!r}")
-
-    def evaluated(self, llm: Llama, options: dict[str, Any]) -> Evaluation:
-        """Evaluate; a row that the model cannot read is left out, or an error that names the row."""
-        options_of_rows = {name: value for name, value in vars(self._labeller.row_options).items() if value is not None}
-        while True:
-            try:
-                found = evaluate_(
-                    llm,
-                    [one.asked for one in self._rows],
-                    [one.label for one in self._rows],
-                    self._labeller.asked,
-                    texts=[self._text(one.row) for one in self._rows],
-                    progress=True,
-                    **options,
-                    **options_of_rows,
-                )
-            except TokenTrieError as error:
-                placed = re.match(r"(?:prompts|states)\[(\d+)\]: ", str(error))
-                if placed is None:
-                    raise
-                row = self._rows[int(placed[1])].row
-                problem = f"{row.where}: {str(error)[placed.end() :]}"
-                if self._on_error == "stop":
-                    raise type(error)(f"{problem} (--on-error skip leaves such rows out)") from error
-                say(problem)
-                self._problems.append(problem)
-                del self._rows[int(placed[1])]
-            else:
-                return replace(found, numbers=tuple(one.row.number for one in self._rows))
-
-    def summarize(self) -> None:
-        """Print how many rows were left out."""
-        if self._n_empty:
-            say(f"{self._n_empty:,} rows without a label are left out")
-        if self._problems:
-            say(f"{len(self._problems):,} rows of no use are left out")
-
-    def _text(self, row: TableRow) -> str:
-        return " ".join(map(text_of, self._labeller.columns_read(row.values).values()))
+            n_left_out += 1
+        else:
+            return replace(found, numbers=tuple(one.row.number for one in rows)), n_left_out

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from token_trie.cli.options import (
+    SERVED_N_CTX,
     Flags,
     ModelOptions,
     RowPrompt,
@@ -24,10 +25,10 @@ from token_trie.cli.options import (
 )
 from token_trie.cli.rows import RowJob, RowsOptions, draw_counts, run_job
 from token_trie.decisions.options import RecordOptions
-from token_trie.engines.data import RecordColumns, fill_many
+from token_trie.engines.data import RecordColumns
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
-from token_trie.records.fill import Record
+from token_trie.records.fill import Record, fill_many
 from token_trie.sets.template import Template
 
 
@@ -53,6 +54,7 @@ class _Extraction(RowJob):
     """
 
     doing = "extracting from"
+    n_ctx = SERVED_N_CTX
 
     def __init__(self, schema: object, template: Template, chat: bool, options: dict[str, Any]) -> None:
         self._schema, self._template, self._chat, self._options = schema, template, chat, options

@@ -87,11 +87,14 @@ class RowJob(ABC):
         choices"). A run with other values cannot be resumed.
     doing : str
         What the job does with the table, for a message.
+    n_ctx : int
+        The default context, in tokens, which all rows under way share.
     """
 
     columns: dict[str, str]
     marks: dict[str, list[Any]]
     doing: str
+    n_ctx = 4096
 
     @abstractmethod
     def check(self, llm: Llama) -> None:
@@ -129,7 +132,7 @@ def run_job(job: RowJob, table: Table, options: RowsOptions, model: ModelOptions
         results = ResultTable(file, kind, table, job.columns, options.prefix)
         if not status.is_terminal:
             say(f"{job.doing} {table.name}")
-        llm = model.load(4096)
+        llm = model.load(job.n_ctx)
         job.check(llm)  # a mistake in the options is not reported as one of the first row
         marks = {what: digest(*values) for what, values in job.marks.items()}
         results.begin(marks | {"another model": digest(digest_of_model(model.path))}, job.count)
@@ -139,7 +142,7 @@ def run_job(job: RowJob, table: Table, options: RowsOptions, model: ModelOptions
             if kind == "parquet":
                 _write_parquet(file, path)
         except (TokenTrieError, OSError, KeyboardInterrupt):
-            if working.is_file():
+            if working.is_file() and results.n_written:
                 say(f"{results.n_written:,} rows are in {file.name}; --resume continues after them")
             raise
     job.summarize(n_left_out)

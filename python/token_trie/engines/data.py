@@ -20,11 +20,11 @@ from token_trie.decisions.calibration import over_rows
 from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.many import choose_many
-from token_trie.decisions.options import ChooseOptions, RecordOptions
+from token_trie.decisions.options import ChooseOptions
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.checks import check_counts
 from token_trie.native.core import Llama, llama_cpp
-from token_trie.records.fill import Record, fill, read_template
+from token_trie.records.fill import Record, fill_many, read_for_many, read_template
 from token_trie.sets.template import Template, text_of
 from token_trie.trust.calibration import Calibration
 
@@ -406,17 +406,6 @@ class Labeller(_Worker):
         return {"label": answer.text, "probability": probability, "margin": answer.margin, "mass": answer.mass}
 
 
-def fill_many(
-    llm: Llama, prompts: Iterable[Any], schema: Any, *, on_error: str, n_parallel: int | None = None, **options: Any
-) -> Iterator[Record[Any] | TokenTrieError]:
-    """Write a record for each prompt."""
-    for prompt in prompts:
-        try:
-            yield fill(llm, prompt, schema, **options)
-        except TokenTrieError as error:
-            yield error
-
-
 class RecordColumns:
     """Columns for records that are valid by a schema: one for each property of an object, one for another value.
 
@@ -531,8 +520,7 @@ class Extractor(_Worker):
         super().__init__(
             model, prompt, {**added, "error": str}, columns, n_ctx, n_gpu_layers, n_threads, n_parallel, options
         )
-        if RecordOptions.read("Extractor", options).on_text is not None:
-            raise ArgumentError("on_text: not for many rows")
+        read_for_many("Extractor", "fill", options)
         self.schema = schema
 
     def _answers(self, llm: Llama, prompts: Iterator[Any]) -> Iterator[Record[Any] | TokenTrieError]:

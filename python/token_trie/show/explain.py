@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -104,8 +104,7 @@ class Explored:
         """The node after which the greedy and the most probable answer diverge; None if they are the same."""
         if self.greedy_leaf == self.exact_leaf:
             return None
-        greedy, exact = path_to(self.trie, self.greedy_leaf), path_to(self.trie, self.exact_leaf)
-        return [a for a, b in zip(greedy, exact, strict=False) if a == b][-1]
+        return [a for a, b in zip(*self._paths, strict=False) if a == b][-1]
 
     def end_share(self, node: int) -> float:
         """Share of ending at a leaf that is the beginning of longer answers."""
@@ -118,11 +117,10 @@ class Explored:
         waiting: list[tuple[float, int, Branch, Branch, int]] = []
 
         def wait(parent: Branch, node: int) -> None:
-            for branch, end in open_node(node):
+            for branch, end in self._after(node):
                 own = branch.greedy or branch.exact
                 heapq.heappush(waiting, (-np.inf if own else -branch.mass, next(order), parent, branch, end))
 
-        open_node = _opener(self)
         wait(root, ROOT)
         while waiting:
             priority, _, parent, branch, end = heapq.heappop(waiting)
@@ -137,6 +135,37 @@ class Explored:
         for branch in drawn:
             branch.children.sort(key=lambda child: -child.mass)
         return root
+
+    @cached_property
+    def _paths(self) -> tuple[list[int], list[int]]:
+        return path_to(self.trie, self.greedy_leaf), path_to(self.trie, self.exact_leaf)
+
+    @cached_property
+    def _n_leaves(self) -> Floats:
+        return add_up(self.trie, np.ones(len(self.trie)))
+
+    def _after(self, node: int) -> Iterator[tuple[Branch, int]]:
+        """Yield the branches after a node, each with the node that it leads to."""
+        core = self.trie.core
+        if (leaf := core.leaf(node)) is not None:
+            is_own = leaf == self.greedy_leaf, leaf == self.exact_leaf
+            yield Branch((), self.end_share(node), float(self.probabilities[leaf]), 1, leaf, *is_own), node
+        for child, token in zip(children_of(self.trie, node), core.children(node).tolist(), strict=True):
+            chain, end = [token], child
+            while core.leaf(end) is None and len(only := children_of(self.trie, end)) == 1:
+                chain += core.children(end).tolist()
+                end = only[0]
+            branch = Branch(
+                tokens=tuple(chain),
+                share=float(self.shares[child]),
+                mass=float(self.masses[child]),
+                n_leaves=int(self._n_leaves[child]),
+                leaf=core.leaf(end) if len(core.children(end)) == 0 else None,
+                greedy=child in self._paths[0],
+                exact=child in self._paths[1],
+                parting=self.parting == end,
+            )
+            yield branch, end
 
 
 @dataclass(frozen=True)
@@ -472,37 +501,6 @@ def shares_of(trie: TokenTrie, stepwise: Floats) -> Floats:
             if np.isfinite(sums[node]):
                 shares[list(below)] = np.exp(behind - sums[node])
     return shares
-
-
-def _opener(explained: Explored) -> Callable[[int], Iterator[tuple[Branch, int]]]:
-    """Return a function from a node to the branches after it, each with the node that it leads to."""
-    core = explained.trie.core
-    greedy, exact = (set(path_to(explained.trie, leaf)) for leaf in (explained.greedy_leaf, explained.exact_leaf))
-    n_leaves = add_up(explained.trie, np.ones(len(explained.trie)))
-
-    def open_node(node: int) -> Iterator[tuple[Branch, int]]:
-        if (leaf := core.leaf(node)) is not None:
-            mass = float(explained.probabilities[leaf])
-            is_own = leaf == explained.greedy_leaf, leaf == explained.exact_leaf
-            yield Branch((), explained.end_share(node), mass, 1, leaf, *is_own), node
-        for child, token in zip(children_of(explained.trie, node), core.children(node).tolist(), strict=True):
-            chain, end = [token], child
-            while core.leaf(end) is None and len(only := children_of(explained.trie, end)) == 1:
-                chain += core.children(end).tolist()
-                end = only[0]
-            branch = Branch(
-                tokens=tuple(chain),
-                share=float(explained.shares[child]),
-                mass=float(explained.masses[child]),
-                n_leaves=int(n_leaves[child]),
-                leaf=core.leaf(end) if len(core.children(end)) == 0 else None,
-                greedy=child in greedy,
-                exact=child in exact,
-                parting=explained.parting == end,
-            )
-            yield branch, end
-
-    return open_node
 
 
 def _step(explained: Explored, leaf: int, depth: int) -> tuple[str, float]:

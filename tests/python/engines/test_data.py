@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import datetime
+import enum
 import json
 import math
 import pickle
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from token_trie import ArgumentError, BatchPrior, TokenTrie, choose_many, fill
 from token_trie.engines import data as loading
-from token_trie.engines.data import COLUMNS, Extractor, Labeller
+from token_trie.engines.data import COLUMNS, Extractor, Labeller, RecordColumns
 
 PROMPT = "Review: {text}\nSentiment:"
 CHOICES = ["positive", "negative"]
@@ -246,3 +249,36 @@ def test_records_of_other_values_have_one_column(model_paths: Any) -> None:
         Extractor(model_paths["tiny"], PROMPT, {"not": {}})
     with pytest.raises(ArgumentError, match="max_tokens"):
         Extractor(model_paths["tiny"], PROMPT, ORDER, max_tokens=0)
+
+
+class Size(enum.Enum):
+    SMALL = "s"
+    LARGE = "l"
+
+
+@dataclass
+class Item:
+    """A dataclass whose fields have types of every kind."""
+
+    size: Size
+    n: int | None
+    share: float | int
+    late: bool
+    day: datetime.date
+    code: Literal["a", 1]
+    tags: list[str]
+    part: Item | None = None
+
+
+def test_columns_of_a_type_have_the_types_of_its_flat_fields() -> None:
+    pytest.importorskip("pydantic")
+    assert RecordColumns(Item, ("late",)).types == {
+        "size": "string",
+        "n": "int64",
+        "share": "float64",
+        "record_late": "bool",
+        "day": "string",
+        "code": "string",
+        "tags": "string",
+        "part": "string",
+    }
