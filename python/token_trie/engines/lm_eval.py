@@ -16,7 +16,6 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -160,27 +159,15 @@ def score_continuations(
     return [Continuation(float(p), bool(yes)) for p, yes in zip(logprobs, is_greedy, strict=True)]
 
 
-class GenerationRequest(NamedTuple):
-    """A prompt, and the options of the text after it."""
-
-    tokens: list[int]
-    max_tokens: int
-    stop: list[str]
-    """Texts before which the generation ends."""
-    sampling: Sampling = Sampling()
-
-
 def generate_texts(
-    llm: Llama, prompts: Sequence[GenerationRequest], *, n_ctx: int, seed: int, done: Callable[[int, str], None]
+    llm: Llama, prompts: Sequence[tuple[list[int], Query]], *, n_ctx: int, done: Callable[[int, str], None]
 ) -> None:
-    """Generate a text after each prompt, and call done with its index and each finished text.
+    """Generate a text after each prompt by its query, and call done with its index and each finished text.
 
     Parameters
     ----------
     n_ctx : int
         Tokens of the context, which the prompts in flight share with their texts of full length.
-    seed : int
-        The seed of each text.
 
     Raises
     ------
@@ -191,10 +178,8 @@ def generate_texts(
     """
     with _batch(llm, n_ctx) as batch:
         in_flight = {}
-        for index, prompt in sorted(enumerate(prompts), key=lambda pair: pair[1].tokens):  # similar ones are neighbours
-            sampling = replace(prompt.sampling, seed=seed)
-            query = Query("text", sampling=sampling, max_tokens=prompt.max_tokens, stop_strings=prompt.stop)
-            in_flight[batch.submit(prompt.tokens, query)] = index
+        for index, (tokens, query) in sorted(enumerate(prompts), key=lambda one: one[1][0]):  # similar: neighbours
+            in_flight[batch.submit(tokens, query)] = index
         while in_flight:
             answer = batch.wait()
             with lease(llm):
@@ -361,7 +346,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
                 self.cache_hook.add_partial("generate_until", requests[i].args, text)
                 bar.update(1)
 
-            generate_texts(self._llm, prompts, n_ctx=n_ctx, seed=self._seed, done=done)
+            generate_texts(self._llm, prompts, n_ctx=n_ctx, done=done)
         return texts
 
     def _score(self, pairs: list[Any], greedy: bool, disable_tqdm: bool) -> list[Continuation]:
@@ -369,20 +354,22 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
             # The last token of a continuation has a cell in the KV cache, though it is not evaluated.
             return score_continuations(self._llm, pairs, greedy=greedy, n_ctx=self.max_length + 1, advance=bar.update)
 
-    def _request(self, context: str, options: dict[str, Any]) -> GenerationRequest:
+    def _request(self, context: str, options: dict[str, Any]) -> tuple[list[int], Query]:
         options = normalize_gen_kwargs(options, self.max_gen_toks)
         stops = handle_stop_sequences(options.pop("until"), eos=self._text_of(self._llm.token_eos()))
         n = options.pop("max_gen_toks")
         if n >= self.max_length:
             raise ArgumentError(f"max_gen_toks: {n} tokens leave no room for a context of {self.max_length}")
         is_drawn, temperature = options.pop("do_sample"), options.pop("temperature", 0.0)
-        drawn = {name: options.pop(name) for name in ("top_p", "top_k", "min_p") if name in options}
+        drawn: dict[str, Any] = {name: options.pop(name) for name in ("top_p", "top_k", "min_p") if name in options}
         left = sorted(set(options) - (set() if is_drawn else _SAMPLING_OPTIONS))
         if left:
             raise ArgumentError(f"generate_until: {left[0]} is not supported")
         tokens = self.tok_encode(context)[-(self.max_length - n) :]
-        sampling = Sampling(temperature=float(temperature), **drawn) if is_drawn else Sampling()
-        return GenerationRequest(tokens, n, [text for text in stops if text], sampling)
+        stop_strings = [text for text in stops if text]
+        drawn = {"temperature": float(temperature), **drawn} if is_drawn else {}
+        sampling = Sampling(seed=self._seed, **drawn)
+        return tokens, Query("text", sampling=sampling, max_tokens=n, stop_strings=stop_strings)
 
     def _text_of(self, token: int) -> str:
         return "" if token < 0 else str(self._llm.detokenize([token], special=True).decode(errors="replace"))

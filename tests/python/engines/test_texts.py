@@ -6,23 +6,30 @@ from typing import Any
 import pytest
 from token_trie import ContextError, StreamHandle
 from token_trie.engines import lm_eval
-from token_trie.engines.lm_eval import GenerationRequest, generate_texts
-from token_trie.llama.query import Sampling
+from token_trie.engines.lm_eval import generate_texts
+from token_trie.llama.query import Query, Sampling
+
+Prompts = list[tuple[list[int], Query]]
 
 
-def prompts_of(llm: Any, n: int) -> list[GenerationRequest]:
+def text_query(max_tokens: int, stop: list[str], temperature: float | None = None) -> Query:
+    sampling = Sampling(temperature=temperature, seed=0)
+    return Query("text", sampling=sampling, max_tokens=max_tokens, stop_strings=stop)
+
+
+def prompts_of(llm: Any, n: int) -> Prompts:
     rng = random.Random(0)
     out = []
     for i in range(n):
         text = rng.choice(["The answer ", "A question of "]) + "x" * rng.randint(0, 20) + str(i)
         stop = rng.choice([[], ["e"], ["ab", " "]])
-        out.append(GenerationRequest(llm.tokenize(text.encode()), rng.randint(1, 20), stop))
+        out.append((llm.tokenize(text.encode()), text_query(rng.randint(1, 20), stop)))
     return out
 
 
-def written(llm: Any, prompts: list[GenerationRequest], n_ctx: int = 512) -> dict[int, str]:
+def written(llm: Any, prompts: Prompts, n_ctx: int = 512) -> dict[int, str]:
     out: dict[int, str] = {}
-    generate_texts(llm, prompts, n_ctx=n_ctx, seed=0, done=out.__setitem__)
+    generate_texts(llm, prompts, n_ctx=n_ctx, done=out.__setitem__)
     return out
 
 
@@ -32,14 +39,14 @@ def test_each_text_is_what_a_stream_writes_alone(precise: Any, monkeypatch: pyte
     monkeypatch.setattr(lm_eval, "can_share", lambda llm: False)
     assert written(precise, prompts) == together
     with StreamHandle(precise, n_ctx=256) as stream:
-        for i, asked in enumerate(prompts):
-            stream.prefill(asked.tokens)
-            text = stream.text(asked.max_tokens, stop=asked.stop).text
+        for i, (tokens, query) in enumerate(prompts):
+            stream.prefill(tokens)
+            text = stream.text(query.max_tokens, stop=list(query.stop_strings)).text
             assert together[i].rstrip("\N{REPLACEMENT CHARACTER}") == text.rstrip("\N{REPLACEMENT CHARACTER}")
 
 
 def test_draws_are_the_seeds_whoever_else_is_there(precise: Any) -> None:
-    asked = GenerationRequest(precise.tokenize(b"Once"), 12, [], Sampling(temperature=1.5))
+    asked = precise.tokenize(b"Once"), text_query(12, [], 1.5)
     alone = written(precise, [asked])[0]
     others = prompts_of(precise, 9)
     assert written(precise, [*others, asked])[len(others)] == alone
@@ -47,4 +54,4 @@ def test_draws_are_the_seeds_whoever_else_is_there(precise: Any) -> None:
 
 def test_a_prompt_without_room_is_refused(precise: Any) -> None:
     with pytest.raises(ContextError, match="do not fit"):
-        written(precise, [GenerationRequest([1] * 256, 10, [])], n_ctx=256)
+        written(precise, [([1] * 256, text_query(10, []))], n_ctx=256)
