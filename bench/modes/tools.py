@@ -1,4 +1,4 @@
-"""Calls of tools: 100 requests, 12 tools, some requests for none; and the turn after a call."""
+"""Calls of tools: 100 requests with 12 tools and 40 with 6, some for none; and the turns after a call."""
 
 import json
 import re
@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 from llama_cpp.llama_chat_format import get_chat_completion_handler
-from token_trie import StreamHandle, ToolCall, choose_tool
-from token_trie.records.tools import ask_for_tools
+from token_trie import ToolCall, choose, choose_tool
 
 from bench.models import Model, load
 from bench.results import Results, Share, Table, progress
 from bench.sets import data
 
 _N_CTX, _MAX_TOKENS = 4096, 96
-_TITLE = "A call, or text where no tool fits: 50 requests of 100, 12 tools; the other 50 chose how"
-_TURNS = "The turn after a call and its result, up to its first token: out of the same context, and reading all again"
+_TITLE = "A call, or text where no tool fits: 70 requests of 140, 12 and 6 tools; the other 70 chose how"
+_TURNS = "The turns after a call and its result: out of the same context, and reading all again"
+_N_CONTINUED = 3
 Call = tuple[str, Any] | None
 
 
@@ -62,32 +62,34 @@ _CONTENDERS: dict[str, Callable[[Model, Any, Any], Call]] = {
 
 
 def run(options: Any) -> None:
-    """Let everyone answer the held-out requests with all models, and measure a second turn."""
-    results, given = Results(options.mode), data("tool_requests.json")
-    tools, requests = given["tools"], given["requests"][1::2]
+    """Let everyone answer the held-out requests with all models, and measure further turns."""
+    results, groups = Results(options.mode), data("tool_requests.json")
     answers, turns = [], []
     for name in options.models:
         model = load(name, n_ctx=_N_CTX, n_batch=512, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
         for who, call in _CONTENDERS.items():
-            call(model, [{"role": "user", "content": "Hello"}], tools)  # reads the tools
             ms, right = [], []
-            for request in progress(requests, f"{model.name}, {who}"):
-                started = time.perf_counter()
-                found = call(model, [{"role": "user", "content": request["request"]}], tools)
-                ms.append((time.perf_counter() - started) * 1e3)
-                right.append(_is_right(found, request))
-            of = np.array([request["tool"] is not None for request in requests])
+            for group in groups:
+                requests, tools = group["requests"][1::2], group["tools"]
+                requests = requests[:: -(-len(requests) // options.prompts)]
+                call(model, [{"role": "user", "content": "Hello"}], tools)  # reads the tools
+                for request in progress(requests, f"{model.name}, {who}"):
+                    started = time.perf_counter()
+                    found = call(model, [{"role": "user", "content": request["request"]}], tools)
+                    ms.append((time.perf_counter() - started) * 1e3)
+                    right.append((request["tool"] is not None, *_is_right(found, request)))
+            of, tool, whole = np.array(right).T
             answers.append(
                 {
                     "model": model.name,
                     "by": who,
-                    ">right tool": Share(np.mean([tool for tool, _ in right], where=of)),
-                    ">tool and arguments": Share(np.mean([whole for _, whole in right], where=of)),
-                    ">right none": Share(np.mean([tool for tool, _ in right], where=~of)),
+                    f">right tool of {of.sum()}": Share(np.mean(tool, where=of)),
+                    ">tool and arguments": Share(np.mean(whole, where=of)),
+                    f">right none of {(~of).sum()}": Share(np.mean(tool, where=~of)),
                     ">median ms": float(np.median(ms)),
                 }
             )
-        turns.append({"model": model.name, **_second_turn(model, tools, requests)})
+        turns.append({"model": model.name, **_continued(model, groups[0])})
     results.tables += [Table(_TITLE, answers), Table(_TURNS, turns)]
     results.finish(options.output)
 
@@ -101,20 +103,25 @@ def _is_right(found: Call, request: Any) -> tuple[bool, bool]:
     return is_right, is_right and isinstance(arguments, dict) and all(arguments.get(k) == v for k, v in expected)
 
 
-def _second_turn(model: Model, tools: Any, requests: Any) -> dict[str, Any]:
-    turn, whole = [], []
-    for request in requests[:5]:
-        messages: list[Any] = [{"role": "user", "content": request["request"]}]
-        call = choose_tool(model.llm, messages, tools)
+def _continued(model: Model, group: Any) -> dict[str, Any]:
+    tools, requests, took = group["tools"], group["requests"][1::2], []
+    for i in range(_N_CONTINUED):
+        messages: list[Any] = [{"role": "user", "content": requests[2 * i]["request"]}]
+        call = choose_tool(model.llm, messages, tools, max_tokens=_MAX_TOKENS)
         messages += [call.message, call.result({"status": "done"})]
-        started = time.perf_counter()
-        choose_tool(model.llm, messages, tools, tool_choice="auto", max_tokens=1)
-        turn.append(time.perf_counter() - started)
-        tokens, _ = ask_for_tools(model.llm, messages, tools, _N_CTX, writes_first=True)
-        with StreamHandle(model.llm) as stream:
-            started = time.perf_counter()
-            stream.prefill(tokens)
-            stream.text(1)
-            whole.append(time.perf_counter() - started)
-    second, all_again = float(np.median(turn)) * 1e3, float(np.median(whole)) * 1e3
-    return {">second turn ms": second, ">reading all ms": all_again, ">ratio": second / all_again}
+        second = _timed(model, messages, tools)
+        messages += [
+            {"role": "assistant", "content": "Done."},
+            {"role": "user", "content": requests[2 * i + 1]["request"]},
+        ]
+        took.append((second, _timed(model, messages, tools)))
+    choose(model.llm, "Another text", ["a", "b"])
+    again = _timed(model, messages, tools)
+    second, third = np.median(took, axis=0).tolist()
+    return {">second turn ms": second, ">third turn ms": third, ">reading all ms": again, ">ratio": second / again}
+
+
+def _timed(model: Model, messages: Any, tools: Any) -> float:
+    started = time.perf_counter()
+    choose_tool(model.llm, messages, tools, tool_choice="auto", max_tokens=1)
+    return (time.perf_counter() - started) * 1e3

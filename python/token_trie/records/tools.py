@@ -5,7 +5,7 @@ The template is read off the model's own chat template, by rendering a call with
     <tool_call>\n{"name": "N", "arguments": {"K": "V"}}\n</tool_call><|im_end|>
     |---- before -----|   |-- between --|   A      |--- after ---|
 
-With ``tool_choice="auto"`` the model writes text, which ends where a call begins.
+With ``tool_choice="auto"``, `CallRequest` decides between a call and text.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_type_hints, overload
 
-from token_trie.decisions.bound_choices import Reader, reader_of
+import numpy as np
+
+from token_trie.decisions.bound_choices import Prior, Reader, bind, reader_of
 from token_trie.decisions.options import RecordOptions
-from token_trie.decisions.run import Admission, Bound, Many, OnError, Plan, Prefix, Request, run
+from token_trie.decisions.run import Admission, Bound, Many, OnError, Plan, PlanStep, Prefix, Request, run
 from token_trie.decisions.text import BoundText, FreeText, TextRequest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.own_stream import n_ctx_of
@@ -41,9 +44,12 @@ from token_trie.records.fill import (
 )
 from token_trie.records.plan import Layout, Node, Object, Position, Whole, ways
 from token_trie.records.schema import read_schema
+from token_trie.records.write import n_distinct
+from token_trie.sets.choices import Choices, read_choices
 from token_trie.sets.control_tokens import JSONObject, read, render
 from token_trie.sets.lru import Memory
 from token_trie.sets.prompt import chat_handler_of, tokenize_prompt, tokenize_rendered
+from token_trie.sets.trie import TokenTrie
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -455,6 +461,110 @@ def beginnings_of_calls(tools: Sequence[Tool], template: CallTemplate) -> list[s
 _KEYS = ("name", "function")
 
 
+_NONE = "none"
+_PLAIN_REQUESTS = (
+    "Hello, who are you?",
+    "What is the tallest mountain in the world?",
+    "Can you explain how a rainbow forms?",
+    "Thank you, that is all.",
+    "Write a sentence about the sea.",
+    "Which animal sleeps the longest?",
+    "What do you think about friendship?",
+    "How much is 8 times 7?",
+)
+"""Requests that need no tool."""
+_N_FITTING = 6
+"""Tools whose descriptions are read as requests that need one, at most."""
+_KEPT = 256
+TEXT = r"root ::= [^<{\[`\x20\t\r\n] [\x00-\U0010FFFF]*"
+"""Grammar of text that does not begin as a call."""
+
+
+@dataclass(frozen=True)
+class CallRequest(Request[bool]):
+    """A request for whether the model calls one of several tools, after a prompt at whose end a call has begun.
+
+    Small models begin calls whatever is asked. So the request has to make the names of the tools more probable, as the
+    name of a call that has begun, and "none" less so, than requests do that need no tool. These log-odds are nearer, in
+    standard deviations, to those of such requests, or to those of requests that are the descriptions of tools.
+    """
+
+    names: Choices[str]
+    """The names of the tools, and "none" last; with the closing quote."""
+    lead: str
+    """Text before the name."""
+    plain: tuple[list[int], ...]
+    """Prompts with requests that need no tool."""
+    fitting: tuple[list[int], ...]
+    """Prompts with requests that need one."""
+
+    def bind(self, reader: Reader, prefix: Prefix) -> BoundCall:
+        """Bind it to its prompt."""
+        vocab, memory = reader.vocab, reader.known.setdefault("calls", Memory(_KEPT, 1 << 20))
+
+        def asked(tokens: list[int]) -> Prior:
+            n_kept, more = tokenize_after(vocab, tokens, self.lead.encode())
+            tokens, choices = bind(reader, tokens[:n_kept] + more, self.names, leading_space=False)
+            trie = memory.get(choices.trie, 1, lambda: _beginnings_of(choices.trie))
+            return Prior(tokens, replace(choices, trie=trie), "any", memory)
+
+        own = asked(prefix.tokens)
+        return BoundCall(own.tokens, own, tuple(map(asked, self.plain)), tuple(map(asked, self.fitting)))
+
+
+def _beginnings_of(trie: TokenTrie) -> TokenTrie:
+    """Return the set with each member cut where it is distinct, so that few tokens are evaluated."""
+    tokens, offsets = trie.core.arrays()
+    rows = [tokens[begin:end].tolist() for begin, end in pairwise(offsets)]
+    lengths = n_distinct(rows, range(len(rows)))
+    return TokenTrie.from_sequences({str(i): row[:n] for i, (row, n) in enumerate(zip(rows, lengths, strict=True))})
+
+
+@dataclass(frozen=True)
+class BoundCall(Bound[bool]):
+    """The choice between a call and text after a prompt."""
+
+    tokens: list[int]
+    asked: Prior
+    plain: tuple[Prior, ...]
+    fitting: tuple[Prior, ...]
+
+    def plan(self) -> Plan[bool]:
+        """Score the names after the other prompts, unless that is known, and after its own."""
+        scores = []
+        for prior in (*self.plain, *self.fitting):
+            known = prior.find()
+            scores.append(prior.keep((yield PlanStep(prior.tokens, prior.query)).logprobs) if known is None else known)
+        own = self.asked.choices.aligned((yield PlanStep(self.tokens, self.asked.query)).logprobs)
+        gains = np.array([*scores, own]) - np.mean(scores[: len(self.plain)], axis=0)
+        *examples, odds = np.logaddexp.reduce(gains[:, :-1], axis=1) - gains[:, -1]
+        plain, fitting = np.split(np.array(examples), [len(self.plain)])
+        spread = plain.std() + fitting.std()
+        between = (plain.mean() * fitting.std() + fitting.mean() * plain.std()) / spread if spread else plain.mean()
+        return bool(odds > between)
+
+
+def call_request(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Tool],
+    prompt: Callable[[list[Any]], tuple[list[int], CallTemplate]],
+) -> tuple[list[int], CallTemplate, CallRequest]:
+    """Return the tokens and template of a call after messages, and the request for whether there is one.
+
+    `prompt` returns the tokens and template of a call after messages with these tools, as `ask_for_tools` does.
+    """
+    tokens, template = prompt([*messages])
+    system = [message for message in messages[:1] if message.get("role") == "system"]
+    fitting = [tool.shown["function"] for tool in tools[:: -(-len(tools) // _N_FITTING)]]
+    described = [function.get("description") or function["name"] for function in fitting]
+    names = [json.dumps(name, ensure_ascii=False)[1:] for name in (*(tool.name for tool in tools), _NONE)]
+    plain, of_tools = (
+        tuple(prompt([*system, {"role": "user", "content": text}])[0] for text in texts)
+        for texts in (_PLAIN_REQUESTS, described)
+    )
+    return tokens, template, CallRequest(read_choices(names), template.before, plain, of_tools)
+
+
 def text_before(text: str) -> str:
     """Return the text before a call, without a tag or fence that opens the call."""
     return _OPENING.sub("", text).rstrip()
@@ -642,8 +752,8 @@ def choose_tool(
         is the tool's description, and ``Annotated[…, pydantic.Field(description=…)]`` describes a parameter. Classes
         and functions need the extra ``records``.
     tool_choice : {"required", "auto"}
-        "required": the answer is a call. "auto": the model writes text, of up to `max_tokens`; where it begins a call,
-        in the format of its chat template or another of those that models use, the text ends and the call follows.
+        "required": the answer is a call. "auto": a call, or a text of up to `max_tokens`, whichever the request makes
+        more probable (docs/tools.md). Where the text begins a call, it ends, and the call follows.
     **options
         Those of `RecordOptions`.
 
@@ -739,67 +849,82 @@ class _ToolsAsked:
     def read(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], Request[Any]]:
         """Return the tokens of a conversation, and the request after them."""
         llm, tools, options = self._llm, self._tools, self._options
-        shown, writes_first = [tool.shown for tool in tools], self._is_free or options.think is not None
         with lease(llm):
-            tokens, template = ask_for_tools(
-                llm, messages, shown, self._n_ctx, writes_first=writes_first, must=not self._is_free
-            )
+            if not self._is_free:
+                tokens, template = self._prompt(messages, writes_first=options.think is not None)
+                return tokens, tool_request(tools, options, template)
+            tokens, template, may_call = call_request(messages, tools, self._prompt)
+            before_text, template_after_text = self._prompt(messages, writes_first=True)
         call: RecordRequest[ToolCall[Any]] = tool_request(tools, options, template)
-        return tokens, _TextOrCall(llm, tools, options, template) if self._is_free else call
+        return tokens, _CallOrText(llm, tools, may_call, call, before_text, template_after_text)
+
+    def _prompt(
+        self, messages: Sequence[Mapping[str, Any]], *, writes_first: bool = False
+    ) -> tuple[list[int], CallTemplate]:
+        shown = [tool.shown for tool in self._tools]
+        return ask_for_tools(self._llm, messages, shown, self._n_ctx, writes_first=writes_first, must=not self._is_free)
 
 
 @dataclass(frozen=True)
-class _TextOrCall(Request[ToolCall[Any] | FreeText]):
-    """A request for text, which ends where a call begins, and then for the call."""
+class _CallOrText(Request[ToolCall[Any] | FreeText]):
+    """A request for a call or text, after a prompt at whose end a call has begun."""
 
     llm: Llama
     tools: tuple[Tool, ...]
-    options: RecordOptions
+    may_call: CallRequest
+    call: RecordRequest[ToolCall[Any]]
+    before_text: list[int]
+    """Tokens of the prompt of a text."""
     template: CallTemplate
+    """Template of a call after a text."""
 
     @property
-    def _text(self) -> TextRequest:
-        options = self.options
+    def text(self) -> TextRequest:
+        """The request for the text, which ends where a call begins."""
+        options = self.call.options
         drawn = vars(options.settled(options.mode == "sampled")) | {"seed": options.seed}
         stops = beginnings_of_calls(self.tools, self.template)
-        return TextRequest(self.llm, options.max_tokens, TextOptions(**drawn, stop=stops))
+        return TextRequest(self.llm, options.max_tokens, TextOptions(**drawn, stop=stops), TEXT)
 
     @property
     def seed(self) -> int | None:
         """Seed of the random draws."""
-        return self.options.seed
+        return self.call.seed
 
     @property
     def draws(self) -> bool:
         """Whether tokens are sampled."""
-        return self._text.draws
+        return self.text.draws
 
-    def bind(self, reader: Reader, prefix: Prefix) -> _BoundTextOrCall:
+    def bind(self, reader: Reader, prefix: Prefix) -> _BoundCallOrText:
         """Bind it to its prompt."""
-        return _BoundTextOrCall(self, self._text.bind(reader, prefix), reader.n_ctx)
+        text = self.text.bind(reader, Prefix(self.before_text))
+        return _BoundCallOrText(self, prefix.tokens, self.may_call.bind(reader, prefix), text, reader.n_ctx)
 
 
 @dataclass(frozen=True)
-class _BoundTextOrCall(Bound[ToolCall[Any] | FreeText]):
-    """Text after a prompt, perhaps with a call."""
+class _BoundCallOrText(Bound[ToolCall[Any] | FreeText]):
+    """A call or text after a prompt."""
 
-    request: _TextOrCall
+    request: _CallOrText
+    tokens: list[int]
+    may_call: BoundCall
     text: BoundText
     n_ctx: int
 
-    @property
-    def tokens(self) -> list[int]:  # type: ignore[override]
-        """Tokens of the prompt."""
-        return self.text.tokens
-
     def plan(self) -> Plan[ToolCall[Any] | FreeText]:
-        """Write the text and the call."""
+        """Decide, and write the call, or the text and perhaps a call after it."""
         request = self.request
+        if (yield from self.may_call.plan()):
+            return (yield from self._call(request.call, self.tokens))
         text = yield from self.text.plan()
         if text.stop_string is None:
             return text
-        tokens, template, content = call_after_text(request.llm, self.tokens, text, request.template)
-        with lease(request.llm):
-            reader = reader_of(request.llm, self.n_ctx)
-            call = tool_request(request.tools, request.options, template).bind(reader, Prefix(tokens))
-        return replace((yield from call.plan()), content=content)
+        tokens, template, content = call_after_text(request.llm, self.text.tokens, text, request.template)
+        call: RecordRequest[ToolCall[Any]] = tool_request(request.tools, request.call.options, template)
+        return replace((yield from self._call(call, tokens)), content=content)
+
+    def _call(self, call: RecordRequest[ToolCall[Any]], tokens: list[int]) -> Plan[ToolCall[Any]]:
+        with lease(self.request.llm):
+            bound = call.bind(reader_of(self.request.llm, self.n_ctx), Prefix(tokens))
+        return (yield from bound.plan())

@@ -396,15 +396,13 @@ def _spell(
     rows = [tokens[offsets[i] : offsets[i + 1]].tolist() for i in range(len(options))]
     whole = rows[0]
     # A closing quote distinguishes a text from longer ones; without longer ones the end is not scored.
-    n_distinct = [len(option) - (not kinds and _is_alone(texts[i], ordered)) for i, option, _ in options]
+    n_apart = [len(option) - (not kinds and _is_alone(texts[i], ordered)) for i, option, _ in options]
     n_needed = [
         _n_covering(vocab, row, len(option) + len(after), n if n < len(option) else n + (is_open and after != b""))
-        for row, (_, option, after), n in zip(rows, options, n_distinct, strict=True)
+        for row, (_, option, after), n in zip(rows, options, n_apart, strict=True)
     ]
     if kinds:
-        n_needed = _n_distinct(
-            [row[:n] for row, n in zip(rows, n_needed, strict=True)], [kinds[i] for i, *_ in options]
-        )
+        n_needed = n_distinct([row[:n] for row, n in zip(rows, n_needed, strict=True)], [kinds[i] for i, *_ in options])
     n_least = min(n_needed) - (len(texts) > 1)
     cut = [row[:n_least] for row in rows]
     n_same = common_prefix(min(cut), max(cut))  # the first and last in order differ first
@@ -444,7 +442,7 @@ def _n_covering(vocab: _core.Vocab, tokens: list[int], n_bytes: int, n_wanted: i
     return n
 
 
-def _n_distinct(rows: list[list[int]], kinds: list[Hashable]) -> list[int]:
+def n_distinct(rows: list[list[int]], kinds: Sequence[Hashable]) -> list[int]:
     """Return for each row after how many tokens all rows that begin alike are of one kind."""
     lengths = [len(row) for row in rows]
     waiting = [(0, list(range(len(rows))))]

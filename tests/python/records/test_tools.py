@@ -8,17 +8,25 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import jsonschema
+import llama_cpp
+import numpy as np
 import pydantic
 import pytest
 from token_trie import ArgumentError, StreamHandle, Think, ToolCall, achoose_tool, choose_tool
-from token_trie.decisions.text import FreeText
+from token_trie.decisions import run as steps
+from token_trie.decisions.run import Bound, Plan, run
+from token_trie.llama.contexts import common_prefix
 from token_trie.llama.own_stream import chooser
+from token_trie.native.lifetime import lease
 from token_trie.records.tools import (
+    _PLAIN_REQUESTS,
     ASKING,
     PLAIN,
+    CallRequest,
     CallTemplate,
     ask_for_tools,
     beginnings_of_calls,
+    call_request,
     read_tools,
     text_before,
 )
@@ -55,9 +63,13 @@ TEMPLATE = """{% if tools %}<|im_start|>system
 
 @pytest.fixture
 def templated(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setitem(smollm2.metadata, "tokenizer.chat_template", TEMPLATE)
-    monkeypatch.setattr(smollm2, "chat_format", "chat_template.default")
-    return smollm2
+    return with_template(smollm2, monkeypatch)
+
+
+def with_template(llm: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setitem(llm.metadata, "tokenizer.chat_template", TEMPLATE)
+    monkeypatch.setattr(llm, "chat_format", "chat_template.default")
+    return llm
 
 
 def parameters_of(name: str) -> Any:
@@ -122,20 +134,71 @@ def test_a_call_of_the_templates_own_form_follows_the_thought(templated: Any) ->
         assert beside.probability(call.name) > 0.7 * max(beside.probabilities)  # of close ones, batches decide
 
 
-@pytest.mark.parametrize("begun", [True, False])
-def test_auto_answers_with_a_call_or_in_text_as_the_model_begins(templated: Any, begun: bool) -> None:
-    asked = "Repeat after me: " + ('{"name": "stop", "arguments": {}}' if begun else "hello")
-    answer = choose_tool(templated, [{"role": "user", "content": asked}], TOOLS, tool_choice="auto", max_tokens=12)
-    prompt, form = ask_for_tools(templated, [{"role": "user", "content": asked}], TOOLS, 2048, writes_first=True)
-    with StreamHandle(templated) as stream:
-        stream.prefill(prompt)
-        written = stream.text(12, stop=beginnings_of_calls(read_tools(TOOLS), form))
-    if written.stop_string is None:
-        assert isinstance(answer, FreeText)
-        assert answer.message == {"role": "assistant", "content": written.text}
-    else:
-        assert isinstance(answer, ToolCall)
-        assert (answer.content or "") == text_before(written.text)
+def logprobs(llm: Any, tokens: list[int]) -> Any:
+    llm.reset()
+    llm.eval(tokens)
+    logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(llm.ctx, -1), (llm.n_vocab(),)).astype(float)
+    return logits - np.logaddexp.reduce(logits)
+
+
+def names_scored(llm: Any, tokens: list[int], texts: list[str]) -> Any:
+    """Return the log-probability of each text, up to the token that no other one has."""
+    rows = [llm.tokenize(text.encode(), add_bos=False) for text in texts]
+    n_own = [next(n for n in range(1, 20) if sum(row[:n] == other[:n] for other in rows) == 1) for row in rows]
+    return np.array(
+        [sum(logprobs(llm, tokens + row[:i])[row[i]] for i in range(n)) for row, n in zip(rows, n_own, strict=True)]
+    )
+
+
+def test_auto_compares_a_request_with_plain_ones_and_with_descriptions(
+    byte_level: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm, tools = with_template(byte_level, monkeypatch), [tool("set"), tool("set_alarm"), tool("stop")]
+    read, found = read_tools(tools), []
+
+    def prompt(messages: list[Any]) -> tuple[list[int], CallTemplate]:
+        return ask_for_tools(llm, messages, tools, 1024, must=False)
+
+    def scored(text: str) -> Any:
+        tokens = prompt([{"role": "user", "content": text}])[0]
+        return names_scored(llm, tokens, ['set"', 'set_alarm"', 'stop"', 'none"'])
+
+    plain = np.array([scored(text) for text in _PLAIN_REQUESTS])
+    fitting = np.array([scored(each["function"]["description"]) for each in tools])
+    odds = [
+        np.logaddexp.reduce((rows - plain.mean(0))[:, :3], axis=1) - (rows - plain.mean(0))[:, 3]
+        for rows in (plain, fitting)
+    ]
+    (low, low_spread), (high, high_spread) = ((each.mean(), each.std()) for each in odds)
+    for text in ("Is it warm in Rome?", "What set does", "Stop!", "a", "What stop does it?"):
+        gains = scored(text) - plain.mean(0)
+        own = np.logaddexp.reduce(gains[:3]) - gains[3]
+        expected = own > low + (high - low) * low_spread / (low_spread + high_spread)
+        with lease(llm):
+            tokens, _, request = call_request([{"role": "user", "content": text}], read, prompt)
+        assert run(llm, tokens, request) == expected
+        found.append(expected)
+    assert len(set(found)) == 2
+
+
+class Decided(Bound[bool]):
+    def __init__(self, tokens: list[int], calls: bool) -> None:
+        self.tokens, self.calls = tokens, calls
+
+    def plan(self) -> Plan[bool]:
+        return self.calls
+        yield
+
+
+@pytest.mark.parametrize("calls", [False, True])
+def test_auto_answers_with_a_call_or_with_text_that_does_not_begin_as_one(
+    templated: Any, monkeypatch: pytest.MonkeyPatch, calls: bool
+) -> None:
+    monkeypatch.setattr(CallRequest, "bind", lambda self, reader, prefix: Decided(prefix.tokens, calls))
+    messages = [{"role": "user", "content": 'Repeat after me: {"name": "stop", "arguments": {}}'}]
+    answer = choose_tool(templated, messages, TOOLS, tool_choice="auto", max_tokens=12)
+    assert isinstance(answer, ToolCall) == calls
+    assert calls or answer.message["content"][0] not in "<{[` \n"
 
 
 def test_the_next_turn_evaluates_only_what_is_new(templated: Any) -> None:
@@ -158,6 +221,29 @@ def test_the_next_turn_evaluates_only_what_is_new(templated: Any) -> None:
         "name": messages[1]["tool_calls"][0]["function"]["name"],
         "content": '{"degrees": 21}',
     }
+
+
+def test_in_three_turns_nothing_is_evaluated_twice(precise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated: list[int] = []
+    answer = steps._answer
+
+    def cached(stream: Any) -> list[int]:
+        return stream.tokens[: stream.raw_state.n_cached]
+
+    def counted(stream: Any, *args: Any) -> Any:
+        before = cached(stream)
+        answered = answer(stream, *args)
+        evaluated.append(len(cached(stream)) - common_prefix(before, cached(stream)))
+        return answered
+
+    monkeypatch.setattr(steps, "_answer", counted)
+    llm = with_template(precise, monkeypatch)
+    messages: list[Any] = [{"role": "user", "content": "Is it warm in Rome?"}]
+    for turn in range(3):
+        call = choose_tool(llm, messages, [tool("set", ALARM), tool("stop")], mode="greedy")
+        messages += [call.message, call.result({"degrees": turn})]
+        with chooser(llm) as stream:
+            assert sum(evaluated) == len(cached(stream))
 
 
 @pytest.mark.parametrize(

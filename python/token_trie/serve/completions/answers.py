@@ -26,11 +26,13 @@ from token_trie.native.lifetime import lease
 from token_trie.records.fill import read_template, record_request
 from token_trie.records.tools import (
     PLAIN,
+    TEXT,
     CallTemplate,
     Tool,
     ask_for_tools,
     beginnings_of_calls,
     call_after_text,
+    call_request,
     read_tools,
     tell_of_tools,
     tool_request,
@@ -402,10 +404,6 @@ def _n_begun(end: str, stop: str) -> int:
     return 0
 
 
-_N_PROBED, _N_NAMED = 4, 32
-"""Number of tokens that distinguish most texts from a call, and within which a call names its tool."""
-
-
 @dataclass(frozen=True)
 class Calling:
     """Messages and the tools that may be called."""
@@ -418,24 +416,28 @@ class Calling:
 
     async def __call__(self, engine: Engine, index: int, on_part: OnPart | None) -> Finished:
         """Return the answer."""
-        must = self.otherwise is None
-        tokens, template = await engine.on_worker(lambda: self._prompt(engine.llm, engine.n_ctx, must=must))
         content = None
-        if self.otherwise is not None:
-            begins = beginnings_of_calls(self.tools, template)
-            text = await self._begin(engine, tokens, begins)
-            if text is None:
-                stops = begins if self.otherwise.constraint == ByGrammar() else ()
-                stops = (*self.otherwise.stops, *stops)
-                asked = replace(self.otherwise, prompt=lambda _: tokens, n_alternatives=None, stops=stops)
+        if self.otherwise is None:
+            tokens, template = await engine.on_worker(lambda: self._prompt(engine, self.turns))
+        else:
+            tokens, template, may_call = await engine.on_worker(
+                lambda: call_request(self.turns, self.tools, lambda turns: self._prompt(engine, turns))
+            )
+            if not await engine.run(tokens, may_call):
+                prompt, template = await engine.on_worker(lambda: self._prompt(engine, self.turns, writes_first=True))
+                begins: list[str] = []
+                asked = replace(self.otherwise, prompt=lambda _: prompt, n_alternatives=None)
+                if asked.constraint == ByGrammar():
+                    begins = beginnings_of_calls(self.tools, template)
+                    asked = replace(asked, constraint=ByGrammar(TEXT), stops=(*asked.stops, *begins))
                 finished = await asked(engine, index, on_part)
                 text = finished.written
                 if text is None or text.stop_string not in begins:
                     return finished
-            prompt, begun = tokens, text
-            tokens, template, content = await engine.on_worker(
-                lambda: call_after_text(engine.llm, prompt, begun, template)
-            )
+                begun, begin = text, template
+                tokens, template, content = await engine.on_worker(
+                    lambda: call_after_text(engine.llm, prompt, begun, begin)
+                )
         call_id = uuid.uuid4().hex[:9]
         on_text = None if on_part is None else call_parts(call_id, template, on_part)
         options = record_options(self.shape, index, on_text)
@@ -445,24 +447,15 @@ class Calling:
         assert stats is not None
         return Finished(content or "", "tool_calls", stats.n_prompt, 0, stats.n_tokens, call=call, more=more)
 
-    def _prompt(self, llm: Llama, n_ctx: int, *, must: bool) -> tuple[list[int], CallTemplate]:
-        shown = [tool.shown for tool in self.tools]
+    def _prompt(
+        self, engine: Engine, turns: list[dict[str, Any]], *, writes_first: bool = False
+    ) -> tuple[list[int], CallTemplate]:
+        shown, must, llm = [tool.shown for tool in self.tools], self.otherwise is None, engine.llm
         with lease(llm):
             if not has_chat_template(llm):
-                told = tell_of_tools(self.turns, shown, must=must)
-                return tokenize_prompt(llm, plain(told), n_ctx), PLAIN
-            return ask_for_tools(llm, self.turns, shown, n_ctx, writes_first=not must, must=must)
-
-    async def _begin(self, engine: Engine, tokens: list[int], begins: list[str]) -> FreeText | None:
-        """Return the beginning of the best text if it is a call."""
-        for n_tokens in (_N_PROBED, _N_NAMED):
-            request = TextRequest(engine.llm, n_tokens, TextOptions(temperature=0.0, stop=begins))
-            text = await engine.run(tokens, request)
-            if text.stop_string is not None:
-                return text
-            if text.text.lstrip()[:1] not in ("", *"{[<`"):
-                break
-        return None
+                told = tell_of_tools(turns, shown, must=must)
+                return tokenize_prompt(llm, plain(told), engine.n_ctx), PLAIN
+            return ask_for_tools(llm, turns, shown, engine.n_ctx, writes_first=writes_first, must=must)
 
 
 def call_parts(call_id: str, template: CallTemplate, on_part: OnPart) -> OnText:
