@@ -136,7 +136,7 @@ def choose(
     mode = options["mode"]
     if top is not None and mode not in (None, "exact", "aligned"):
         raise ArgumentError(f"--top: not with --mode {mode}, which does not score all choices")
-    text, texts = prompt.read_beside_set(choices)
+    text, texts = prompt.read(choices)
     llm = model.load()
     calibrating = _calibrating(contextual, calibration, chat=prompt.chat)
     with status.status(f"choosing from {len(texts):,}"):

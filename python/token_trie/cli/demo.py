@@ -7,13 +7,12 @@ import statistics
 import time
 from collections.abc import Callable
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from token_trie.cli.options import ModelOptions, command, console
 from token_trie.decisions.choose import choose
-from token_trie.native.core import Llama, llama_cpp
+from token_trie.native.core import llama_cpp
 from token_trie.progress import Progress
 
 # Each action with an example request: the whole prompt.
@@ -71,8 +70,10 @@ def prompt_for(request: str) -> str:
     return f"{examples}Request: {request}\nAction:"
 
 
-def run(llm: Llama, console: Console) -> None:
-    """Print the table."""
+@command("token-trie demo --model model.gguf")
+def demo(model: ModelOptions) -> None:
+    """Answer agent requests with one of 30 actions, and compare with a GBNF grammar."""
+    llm = model.load(2048)
     names = list(ACTIONS)
     grammar_text = "root ::= " + " | ".join(json.dumps(f" {name}") for name in names)
     grammar = llama_cpp.LlamaGrammar.from_string(grammar_text, verbose=False)
@@ -116,9 +117,3 @@ def run(llm: Llama, console: Console) -> None:
             f"{way}: what a person would pick {n_right[way]} times in {len(REQUESTS)}; median {median:.1f} ms{much}",
             highlight=False,
         )
-
-
-@command("token-trie demo --model model.gguf")
-def demo(model: ModelOptions) -> None:
-    """Answer agent requests with one of 30 actions, and compare with a GBNF grammar."""
-    run(model.load(2048), console)

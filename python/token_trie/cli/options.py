@@ -287,19 +287,29 @@ class ChoiceOptions:
     choices_file: Annotated[
         Path | None,
         typer.Option(
-            help="A text file with one choice per line, or a JSON list of texts; - reads standard input. choose also "
-            "accepts a .trie file."
+            help="A text file with one choice per line, or a JSON list of texts; - reads standard input. choose and "
+            "explain also accept a .trie file."
         ),
     ] = None
 
     def read(self) -> list[str]:
         """Return the choices of both options."""
         if is_set(self.choices_file):
-            raise ArgumentError("--choices-file: only choose accepts a .trie; use a text file with one choice per line")
+            raise ArgumentError(
+                "--choices-file: a .trie is not accepted here; use a text file with one choice per line"
+            )
         choices = list(self.choice or []) + (read_choices(self.choices_file) if self.choices_file else [])
         if not choices:
             raise ArgumentError("no choices: use --choice or --choices-file")
         return choices
+
+    def read_set(self) -> list[str] | TokenTrie:
+        """Return the choices, or the set if --choices-file names one."""
+        if self.choices_file is None or not is_set(self.choices_file):
+            return self.read()
+        if self.choice:
+            raise ArgumentError("--choice and a .trie file: use only one of them")
+        return TokenTrie.open(self.choices_file)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,21 +319,11 @@ class PromptOptions:
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="The text before the answer; - reads standard input.")]
     chat: ChatOption = False
 
-    def read_beside_set(self, choices: ChoiceOptions) -> tuple[Prompt, list[str] | TokenTrie]:
-        """Return the prompt and the choices, or the set if --choices-file names one."""
-        if not is_set(choices.choices_file):
-            return self.read(choices)
-        if choices.choice:
-            raise ArgumentError("--choice and a .trie file: use only one of them")
-        assert choices.choices_file is not None
-        trie = TokenTrie.open(choices.choices_file)
-        return as_prompt(read(Path("-")) if self.prompt == "-" else self.prompt, self.chat), trie
-
-    def read(self, choices: ChoiceOptions) -> tuple[Prompt, list[str]]:
+    def read(self, choices: ChoiceOptions) -> tuple[Prompt, list[str] | TokenTrie]:
         """Return the prompt and the choices; ArgumentError if both are to come from standard input."""
         require_one_standard_input(self.prompt, choices.choices_file)
-        texts = choices.read()
-        return as_prompt(read(Path("-")) if self.prompt == "-" else self.prompt, self.chat), texts
+        found = choices.read_set()
+        return as_prompt(read(Path("-")) if self.prompt == "-" else self.prompt, self.chat), found
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ def test_titles_become_a_set_that_is_chosen_from(tmp_path: Path, model_paths: di
     assert "3 leaves" in drawn.output
     chosen = run("choose", "-m", model, "--prompt", "I boil water in a", "--choices-file", out, "--json")
     assert json.loads(chosen.output)["text"] in TITLES
+    explained = run("explain", "-m", model, "--prompt", "I boil water in a", "--choices-file", out, "--json")
+    assert {answer["text"] for answer in json.loads(explained.output)["answers"]} == {*TITLES}
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5_000_000])
