@@ -474,7 +474,7 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
     ================================  ==================================================================================
     a TokenTreePayload, or its JSON   as ``TokenTrie.from_payload`` reads one
     ``{"choices": [...]}``            texts, spelled by the engine's tokenizer as they follow the request's prompt
-    ``{"path": file}``                a payload in a file that the engine can read
+    ``{"file": path}``                a payload in a file that the engine can read
     a name, or ``{"name": ...}``      the file ``name.json`` in the folder that the environment's ``TOKEN_TRIE_SETS``
                                       names
     ================================  ==================================================================================
@@ -482,7 +482,7 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
     Besides these, an object (a payload as ``{"payload": ...}``) may hold ``mode``: "sampled", by temperature, or
     "greedy", the best token of the set; ``on_complete``, ``separator``, ``max_items``, ``min_items``, ``unique``,
     ``exclude``, ``start_after``, ``max_before`` and ``max_span`` as for `TrieMatcher`; ``leading_space`` as for
-    `TokenTrie.from_choices`, and ``descriptor``, the path of the payload's descriptors that are the set. The engine's
+    `TokenTrie.from_choices`, and ``path``, that of the payload's descriptors that are the set. The engine's
     end token and the request's ``stop_token_ids`` end an answer.
 
     vLLM's default of ``max_tokens`` is 16; it truncates a longer answer.
@@ -491,8 +491,8 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
     message of this package's error. A later error, such as a file that has changed since, ends the request with an
     empty answer and an error in the engine's log (logger ``token_trie.vllm``).
 
-    A path in an object may be any file; from a text, as over HTTP, only one in the folder ``TOKEN_TRIE_SETS``. If that
-    is set, all paths must be in it.
+    A file in an object may be any; from a text, as over HTTP, only one in the folder ``TOKEN_TRIE_SETS``. If that
+    is set, all files must be in it.
 
     Notes
     -----

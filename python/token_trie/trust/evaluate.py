@@ -31,7 +31,7 @@ from token_trie.trust.cache import CachedRows, digest_of_row, key_of
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fit import KINDS, FitKind, kind_of, own_parts
 from token_trie.trust.gate import Gate, find_gate
-from token_trie.trust.metrics import Figures, Folds, figures_of, folds_of, numbered, once_a_train, softmax, within
+from token_trie.trust.metrics import Figures, Folds, figures_of, fit_once, folds_of, numbered, softmax, within
 from token_trie.trust.rows import DEFAULT_NAME, Readings, RowOptions, is_question, reader_of
 
 
@@ -453,7 +453,7 @@ def word_probabilities(texts: Sequence[str], gold: Ints, groups: Ints, n_classes
             p[:, made.classes_] = made.predict_proba(unseen)
         return found
 
-    predict = once_a_train(len(gold), fit)
+    predict = fit_once(len(gold), fit)
     probabilities = np.zeros((len(gold), n_classes))
     try:
         for i, (train, test) in enumerate(folds):
@@ -475,9 +475,7 @@ WAYS = {
     "exact": Method("whole answers, by the model's own probability", _exact),
     "greedy": Method("token by token", _greedy),
     "contextual": Method("less what a prompt without content gives", _contextual),
-    "fitted": Method(
-        "fitted by labels: what is best by cross-validated log loss", partial(_fitted, kind="auto"), "labels", True
-    ),
+    "fitted": Method(kind_of("auto").says, partial(_fitted, kind="auto"), "labels", takes_states=True),
     "majority": Method("the most frequent class of these rows", _majority, "words"),
     "words": Method("TF-IDF and logistic regression, by labels", _words, "words"),
 }

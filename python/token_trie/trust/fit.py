@@ -21,12 +21,12 @@ from token_trie.trust.fitted import Head, HeldOut, Measured
 from token_trie.trust.metrics import (
     Folds,
     figures_of,
+    fit_once,
     folds_of,
     log_loss,
     log_softmax,
     losses,
     numbered,
-    once_a_train,
     read_groups,
     within,
 )
@@ -321,7 +321,7 @@ class _Heads:
         self._shares = log_softmax(readings.raw)
         self._all = np.arange(len(gold))
         self._shape = (len(_CS) + 1, len(gold), int(gold.max()) + 1)
-        self._margins_of = once_a_train(len(gold), self._margins)
+        self._margins_of = fit_once(len(gold), self._margins)
 
     def fitted(self, rows: Ints, folds: Folds) -> Iterator[FitCandidate]:
         """Yield the head without scores, then with scores; CalibrationError if classes have too few rows."""
@@ -486,7 +486,7 @@ KINDS: Mapping[FitKind, Kind] = {
 
 
 _AUTO = Kind(
-    "what is best by cross-validated log loss, by labels",
+    "fitted by labels: what is best by cross-validated log loss",
     lambda *given: [fitter for kind in KINDS.values() if kind.takes_labels for fitter in kind.fit(*given)],
     takes_labels=True,
     takes_states=True,

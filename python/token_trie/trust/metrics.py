@@ -70,7 +70,7 @@ def folds_of(gold: Ints, groups: Ints, n_folds: int) -> Folds:
     return []
 
 
-def once_a_train(n_rows: int, fit: Callable[[Ints, Ints], Floats]) -> Callable[[Ints, Ints], Floats]:
+def fit_once(n_rows: int, fit: Callable[[Ints, Ints], Floats]) -> Callable[[Ints, Ints], Floats]:
     """Return a function from training rows and test rows to values of the test rows, along the second axis.
 
     `fit` takes training rows and all other rows, and returns the values of those; it is called once for each training
