@@ -119,9 +119,9 @@ def main(
     candidates on tensors, beside marisa-trie (pip install marisa-trie) and STATIC (the environment variable STATIC_DIR
     names its checkout); 200,000 titles as texts: build, a decision, the ten best.
 
-    [bold]serve[/bold]: servers on loopback under 1, 8, 32 and 128 clients: token-trie serve beside llama-cpp-python's
-    server with GBNF (pip install 'llama-cpp-python\[server]'), and, where the environment variable LLAMA_SERVER names
-    it, llama.cpp's own with GBNF and callo in front of it (pip install callo).
+    [bold]serve[/bold]: servers on loopback under 1, 8 and 32 clients: records, calls of tools, choices, decisions and
+    plain text of token-trie serve, llama.cpp's own server (the environment variable LLAMA_SERVER, or built from the
+    sources in llama-cpp-python's sdist, by cmake) and llama-cpp-python's (pip install 'llama-cpp-python\[server]').
     """
     if context.invoked_subcommand is not None:
         return

@@ -101,6 +101,26 @@ def catalogue(rows: Rows, picture: Any) -> None:
         axes.legend(fontsize=8)
 
 
+@_plot
+def serve(rows: Rows, picture: Any) -> None:
+    """Draw answers a second, a bar for each server."""
+    servers = [">token-trie", ">llama-server", ">llama-cpp-python"]
+    models, clients = (list(dict.fromkeys(row[of] for row in rows)) for of in ("model", ">clients"))
+    picture.set_size_inches(12.4, 0.8 + 3.2 * len(models))
+    grid = picture.subplots(len(models), len(clients), sharey=True, squeeze=False)
+    for line, model in zip(grid, models, strict=True):
+        for axes, n in zip(line, clients, strict=True):
+            own = [row for row in rows if (row["model"], row[">clients"]) == (model, n)]
+            for i, name in enumerate(servers):
+                at = [k + 0.27 * i for k in range(len(own))]
+                axes.barh(at, [row.get(name, 0) for row in own], 0.25, color=_COLOURS[i], label=name[1:])
+            axes.set_yticks([k + 0.27 for k in range(len(own))], [row["answer"] for row in own])
+            axes.set(title=f"{model}, {n} clients" if n > 1 else f"{model}, one client", xlabel="answers a second")
+            axes.spines[["top", "right"]].set_visible(False)
+        line[0].invert_yaxis()
+    grid[0][-1].legend(fontsize=8)
+
+
 def _line(axes: Any, rows: Rows, x: str, label: str) -> None:
     if rows:
         axes.plot(*zip(*sorted((row[x], row["value"]) for row in rows), strict=True), "o-", label=label)

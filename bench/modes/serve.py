@@ -1,160 +1,261 @@
-"""Servers on loopback, beside each other, under 1 to 128 clients."""
+"""Servers on loopback in one run: records, calls, choices, decisions and plain text, for 1, 8 and 32 clients.
+
+The contenders are llama.cpp's own server, which is built from the sources in llama-cpp-python's sdist for this
+processor and kept in the user's cache, and llama-cpp-python's.
+"""
 
 import asyncio
+import importlib.util
+import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.util import find_spec
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import httpx
 import numpy as np
-from token_trie.cli.demo import ACTIONS
+from token_trie.cli.demo import ACTIONS, prompt_for
+from token_trie.native.loaded import users_cache
 
+from bench import plots
 from bench.contenders import alternatives
 from bench.models import find
 from bench.results import Results, Table, progress
-from bench.sets import ids
+from bench.sets import data
 from bench.tasks import MAIN_SET, requests
 
-_CLIENTS = (1, 8, 32, 128)
-_SECONDS = 8.0  # of each load
+_CLIENTS = (1, 8, 32)
+_SECONDS = 3.0  # of each cell; clients end what they have begun
 _START_S = 120
+_MAX_TOKENS = 96
+_SLOTS = 8  # of llama-server
+
+OURS, LLAMA, PYTHON = "token-trie", "llama-server", "llama-cpp-python"
 
 
-@dataclass(frozen=True)
-class Question:
-    """A question about many states."""
+Body: TypeAlias = Callable[[str], dict[str, Any]]
+"""Makes a body about a state that is new to the server."""
+
+
+class Work(NamedTuple):
+    """Requests of one kind."""
 
     name: str
-    instructions: str
-    options: list[str]
-
-    def prompt(self, state: str) -> str:
-        """Return a prompt for servers that take text alone."""
-        return f"{state}\n\nQuestion: {self.instructions}\nAnswer:"
+    of: dict[str, tuple[str, Body]]
+    """Path and body, by server."""
+    is_valid: Callable[[Any], bool]
+    """Whether a response has what was asked for."""
 
 
-_QUESTIONS = [
-    Question("3 labels", "What is it about?", ["work", "home", "travel"]),
-    Question(MAIN_SET, "What should the assistant do?", list(ACTIONS)),
-    Question("1,000 options", "Which item is meant?", ids(1000)),
-]
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "maxLength": 40},
+        "urgent": {"type": "boolean"},
+        "priority": {"enum": ["low", "medium", "high"]},
+        "minutes": {"type": "integer", "minimum": 0, "maximum": 60},
+        "note": {"type": "string", "maxLength": 60},
+    },
+    "required": ["title", "urgent", "priority", "minutes", "note"],
+    "additionalProperties": False,
+}
+_ABOUT = "What is the request about?"
+_DESCRIBED = {
+    "messages": "writing or reading messages and mail",
+    "calendar": "appointments, alarms and times",
+    "media": "playing music and films",
+    "other": "anything else",
+}
 
 
-@dataclass(frozen=True)
-class Server:
-    """A server: the command that starts it, None where it is not installed; a request, and its answer."""
+def _completion(prompt: Callable[[str], str], **more: Any) -> tuple[str, Body]:
+    given = {"temperature": 0, "max_tokens": _MAX_TOKENS, **more}
+    return "/v1/completions", lambda state: {"prompt": prompt(state), **given}
 
-    command: Callable[[str, str, str], list[str] | None]  # of a model, a port and a number of threads
-    is_up: str  # the path that answers as soon as it is
-    path: str
-    body: Callable[[Question, str], dict[str, Any]]
-    read: Callable[[Any], str]
-    max_options: int = 1 << 20
+
+def _chat(task: str, **more: Any) -> tuple[str, Body]:
+    def body(state: str) -> dict[str, Any]:
+        messages = [{"role": "system", "content": task}, {"role": "user", "content": state}]
+        return {"messages": messages, "temperature": 0, "max_tokens": _MAX_TOKENS, **more}
+
+    return "/v1/chat/completions", body
+
+
+def _systemone(state: str) -> dict[str, Any]:
+    return {"state": state, "questions": {"q": {"type": "choice", "instructions": _ABOUT, "criteria": _DESCRIBED}}}
+
+
+def _decision(state: str) -> dict[str, Any]:
+    choices = [{"value": name, "description": text} for name, text in _DESCRIBED.items()]
+    return {
+        "model": "any",
+        "input": state,
+        "questions": [{"type": "choice", "instructions": _ABOUT, "choices": choices}],
+    }
+
+
+def _listed(state: str) -> str:
+    """Return the prompt of a decision, for servers that answer with a text; what stays the same is first."""
+    options = "\n".join(f"- {name}: {text}" for name, text in _DESCRIBED.items())
+    return f"{_ABOUT}\n{options}\n\nRequest: {state}\nAnswer:"
+
+
+def _text_of(reply: Any) -> str:
+    choice = reply["choices"][0]
+    return str(choice["text"] if "text" in choice else choice["message"]["content"])
+
+
+def _has_answer(reply: Any) -> bool:
+    if "answers" not in reply:
+        return _text_of(reply).strip() in _DESCRIBED
+    (answer,) = reply["answers"] if isinstance(reply["answers"], list) else reply["answers"].values()
+    return answer["choice"] in _DESCRIBED and len(answer["probabilities"]) == len(_DESCRIBED)
+
+
+def _work() -> list[Work]:
+    form, call = "Fill in the form for the user's request, as JSON.", "Call a tool for the user."
+    schema = {"type": "json_schema", "json_schema": {"name": "form", "schema": _SCHEMA, "strict": True}}
+    tools = data("tool_calls.json")["tools"]
+    names = {tool["function"]["name"] for tool in tools}
+    record, text = _chat(form, response_format=schema), _chat("Tell a story about it.", max_tokens=32)
+    required = _chat(call, tools=tools, tool_choice="required")
+    by_grammar = _completion(prompt_for, grammar=alternatives([f" {action}" for action in ACTIONS]))
+    by_name = _completion(_listed, grammar=alternatives([f" {name}" for name in _DESCRIBED]))
+
+    def has_call(reply: Any) -> bool:
+        (made,) = reply["choices"][0]["message"]["tool_calls"]
+        return made["function"]["name"] in names and isinstance(json.loads(made["function"]["arguments"]), dict)
+
+    return [
+        Work(
+            "a record of five fields",
+            {
+                OURS: record,
+                LLAMA: record,
+                PYTHON: _chat(form, response_format={"type": "json_object", "schema": _SCHEMA}),
+            },
+            lambda reply: json.loads(_text_of(reply)).keys() == _SCHEMA["properties"].keys(),
+        ),
+        Work(
+            f"a call of one of {len(tools)} tools",
+            {OURS: required, LLAMA: required, PYTHON: _chat(call, tools=tools, tool_choice="auto")},
+            has_call,
+        ),
+        Work(
+            f"one of {MAIN_SET}",
+            {
+                OURS: _completion(prompt_for, structured_outputs={"choice": list(ACTIONS)}),
+                LLAMA: by_grammar,
+                PYTHON: by_grammar,
+            },
+            lambda reply: _text_of(reply).strip() in ACTIONS,
+        ),
+        Work(
+            "4 described options, /v1/systemone",
+            {OURS: ("/v1/systemone", _systemone), LLAMA: by_name, PYTHON: by_name},
+            _has_answer,
+        ),
+        Work("4 described options, /v1/decisions", {OURS: ("/v1/decisions", _decision), LLAMA: by_name}, _has_answer),
+        Work("a text of 32 tokens", dict.fromkeys((OURS, LLAMA, PYTHON), text), lambda reply: bool(_text_of(reply))),
+    ]
 
 
 def _own(model: str, port: str, threads: str) -> list[str]:
     program = str(Path(sys.executable).with_name("token-trie"))
-    bounds = ["--max-options", "1000", "--max-requests", "1024"]
-    return [program, "serve", "-m", model, "--port", port, "--threads", threads, *bounds]
+    return [program, "serve", "-m", model, "--port", port, "--threads", threads]
 
 
 def _python(model: str, port: str, threads: str) -> list[str] | None:
     command = [sys.executable, "-m", "llama_cpp.server", "--model", model, "--port", port, "--n_ctx", "2048"]
     command += ["--n_threads", threads, "--n_threads_batch", threads, "--verbose", "false"]
-    return command if find_spec("fastapi") else None
-
-
-def _llama_server() -> str | None:
-    return os.environ.get("LLAMA_SERVER") or shutil.which("llama-server")
+    command += ["--chat_format", "chatml-function-calling"]  # which all of these models read, and tools need
+    return command if importlib.util.find_spec("fastapi") else None
 
 
 def _llama(model: str, port: str, threads: str) -> list[str] | None:
-    more = ["-t", threads, "-tb", threads, "-np", "8", "-c", "16384", "--no-webui"]
+    more = ["-t", threads, "-tb", threads, "-np", str(_SLOTS), "-c", "16384", "--jinja"]
     return [program, "-m", model, "--port", port, *more] if (program := _llama_server()) else None
 
 
-def _callo(model: str, port: str, threads: str) -> list[str] | None:
-    program, server = shutil.which("callo", path=str(Path(sys.executable).parent)), _llama_server()
-    if program is None or server is None:
-        return None
-    more = ["--ctx", "16384", "--parallel", "8", "--s1-slots", "7"]
-    return [program, "serve", "--model", model, "--llama-server", server, "--port", port, *more]
+def _llama_server() -> str | None:
+    """Return llama.cpp's server, built if there is none; None without a compiler."""
+    if found := os.environ.get("LLAMA_SERVER") or shutil.which("llama-server"):
+        return found
+    release = version("llama-cpp-python")
+    folder = users_cache() / "llama-server" / release
+    program, cmake = folder / "bin" / "llama-server", shutil.which("cmake")
+    if program.exists() or cmake is None:
+        return str(program) if program.exists() else None
+    print(f"building {program}, which takes some minutes", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as made:
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "-d", made]
+        subprocess.run([*pip, f"llama-cpp-python=={release}"], check=True)
+        with tarfile.open(next(Path(made).glob("*.tar.gz"))) as archive:
+            archive.extractall(made, filter="data")
+        source = next(Path(made).glob("*/vendor/llama.cpp"))
+        unused = ("BUILD_SHARED_LIBS", "LLAMA_BUILD_UI", "LLAMA_USE_PREBUILT_UI", "LLAMA_OPENSSL")
+        options = ["-DCMAKE_BUILD_TYPE=Release", *(f"-D{name}=OFF" for name in unused)]
+        subprocess.run([cmake, "-S", source, "-B", folder, *options], check=True)
+        subprocess.run([cmake, "--build", folder, "--target", "llama-server", "-j", "2"], check=True)
+    return str(program)
 
 
-def _systemone(question: Question, state: str) -> dict[str, Any]:
-    asked = {"type": "choice", "instructions": question.instructions, "criteria": dict.fromkeys(question.options)}
-    return {"model": "jev-latest", "state": state, "questions": {"q": asked}}
+_SERVERS = {OURS: (_own, "/health"), LLAMA: (_llama, "/health"), PYTHON: (_python, "/v1/models")}
 
 
-def _with_choice(question: Question, state: str) -> dict[str, Any]:
-    return {"prompt": question.prompt(state), "structured_outputs": {"choice": question.options}}
-
-
-def _with_grammar(question: Question, state: str) -> dict[str, Any]:
-    grammar = alternatives([f" {option}" for option in question.options])
-    bounds = {"max_tokens": 48, "n_predict": 48, "temperature": 0, "cache_prompt": True}
-    return {"prompt": question.prompt(state), "grammar": grammar, **bounds}
-
-
-def _read_systemone(reply: Any) -> str:
-    return str(reply["answers"]["q"]["choice"])
-
-
-def _read_completion(reply: Any) -> str:
-    return str(reply["choices"][0]["text"] if "choices" in reply else reply["content"]).strip()
-
-
-_SERVERS = {
-    "token-trie": Server(_own, "/health", "/v1/systemone", _systemone, _read_systemone),
-    "token-trie, the same prompt": Server(_own, "/health", "/v1/completions", _with_choice, _read_completion),
-    "llama-cpp-python, GBNF": Server(_python, "/v1/models", "/v1/completions", _with_grammar, _read_completion),
-    "llama-server, GBNF": Server(_llama, "/health", "/completion", _with_grammar, _read_completion),
-    "callo": Server(_callo, "/callo/stats", "/v1/systemone", _systemone, _read_systemone, max_options=255),
-}
+_TITLE = "Answers a second over HTTP, on loopback"
+_NOTE = "Of decisions with described options, token-trie gives every probability, the others one answer."
 
 
 def run(options: Any) -> None:
-    """Measure all servers that are there."""
+    """Measure the servers that are there beside each other: all are up, and take turns."""
     results, rows = Results("serve"), []
     seconds = _SECONDS * (options.rounds or 1)
     for model in map(find, options.models):
-        for name, server in _SERVERS.items():
-            with _running(server, str(model), str(options.threads)) as url:
-                if url is None:
-                    print(f"{name}: not installed, left out")
-                    continue
-                loads = [(q, n) for q in _QUESTIONS for n in _CLIENTS if len(q.options) <= server.max_options]
-                for question, n in progress(loads, f"{model.stem}, {name}"):
-                    row = {"model": model.stem, "set": question.name, "server": name, ">clients": n}
-                    rows.append(row | asyncio.run(_press(server, url, question, n, seconds)))
-    results.tables.append(Table("Decisions over HTTP, on loopback", rows))
+        with ExitStack() as stack:
+            urls = {name: stack.enter_context(_running(name, str(model), str(options.threads))) for name in _SERVERS}
+            for work, n in progress([(work, n) for work in _work() for n in _CLIENTS], model.stem):
+                row = {"model": model.stem, "answer": work.name, ">clients": n}
+                for name, (path, body) in work.of.items():
+                    if (url := urls[name]) is not None:
+                        row |= asyncio.run(_press(url + path, body, work.is_valid, n, seconds, name))
+                for other in (LLAMA, PYTHON):
+                    if f">{other}" in row:
+                        row[f">x {other}"] = row[f">{OURS}"] / row[f">{other}"]
+                rows.append(row)
+    results.rows = rows
+    results.tables.append(Table(_TITLE, rows, _NOTE))
     results.finish(options.output)
+    if options.output is not None:
+        plots.serve(rows, options.output.with_suffix(".png"))
 
 
 @contextmanager
-def _running(server: Server, model: str, threads: str) -> Iterator[str | None]:
-    """Run a server until the context ends; yield its address once that answers."""
+def _running(name: str, model: str, threads: str) -> Iterator[str | None]:
+    """Run a server until the context ends; yield its address once that answers, None if it is not installed."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    command, url = server.command(model, str(port), threads), f"http://127.0.0.1:{port}"
+    make, is_up = _SERVERS[name]
+    command, url = make(model, str(port), threads), f"http://127.0.0.1:{port}"
     if command is None:
+        print(f"{name}: not installed, left out", file=sys.stderr)
         yield None
         return
     quiet: dict[str, Any] = dict.fromkeys(("stdout", "stderr", "stdin"), subprocess.DEVNULL)
     with subprocess.Popen(command, **quiet) as process:
         try:
             until = time.monotonic() + _START_S
-            while not _answers(url + server.is_up):
+            while not _answers(url + is_up):
                 if process.poll() is not None or time.monotonic() > until:
                     raise RuntimeError(f"{' '.join(command[:3])} does not come up")
                 time.sleep(0.2)
@@ -171,32 +272,35 @@ def _answers(url: str) -> bool:
         return False
 
 
-async def _press(server: Server, url: str, question: Question, n_clients: int, seconds: float) -> dict[str, Any]:
+async def _press(
+    url: str, body: Body, is_valid: Callable[[Any], bool], n_clients: int, seconds: float, name: str
+) -> dict[str, Any]:
     """Let clients ask for some seconds; each asks again after each answer, about a state new to the server."""
     took: list[float] = []
-    n_failed = n_outside = 0
-    states, options = [request["text"] for request in requests()], set(question.options)
+    n_invalid = 0
+    states = [request["text"] for request in requests()]
     limits = httpx.Limits(max_connections=n_clients, max_keepalive_connections=n_clients)
-    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
-        await client.post(server.path, json=server.body(question, states[-1]))
-        begun = time.perf_counter()
+    async with httpx.AsyncClient(timeout=600, limits=limits) as client:
+
+        async def ask(i: int) -> httpx.Response:
+            return await client.post(url, json=body(f"{states[i % len(states)]} ({n_clients}.{i})"))
 
         async def ask_on(first: int) -> None:
-            nonlocal n_failed, n_outside
+            nonlocal n_invalid
             for i in range(first, 1 << 30, n_clients):
-                body = server.body(question, f"{states[i % len(states)]} ({i})")
                 started = time.perf_counter()
-                reply = await client.post(server.path, json=body)
+                reply = await ask(i)
                 took.append(time.perf_counter() - started)
-                failed = reply.status_code != 200
-                n_failed += failed
-                n_outside += not failed and server.read(reply.json()) not in options
+                try:
+                    n_invalid += reply.status_code != 200 or not is_valid(reply.json())
+                except (ValueError, LookupError, TypeError):
+                    n_invalid += 1
                 if time.perf_counter() > begun + seconds:
                     return
 
+        await asyncio.gather(*(ask(-1 - i) for i in range(min(n_clients, _SLOTS))))  # each slot reads what is shared
+        begun = time.perf_counter()
         await asyncio.gather(*(ask_on(i) for i in range(n_clients)))
         wall = time.perf_counter() - begun
-    p50, p99 = (float(v) * 1e3 for v in np.percentile(took, [50, 99]))
-    rate = (len(took) - n_failed) / wall
-    row = {">decisions/s": rate, ">p50 ms": p50, ">p99 ms": p99, ">answers": len(took)}
-    return row | {">failed": n_failed, ">outside the set": n_outside}
+    row = {f">{name}": len(took) / wall, f">{name} p99 ms": float(np.percentile(took, 99)) * 1e3}
+    return row | ({f">{name} invalid": n_invalid} if n_invalid else {})
