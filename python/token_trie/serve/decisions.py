@@ -17,7 +17,7 @@ from token_trie.questions.decide import ReadStep, answering, asked_of, prior_rea
 from token_trie.questions.options import DecideOptions, Effort, FormName
 from token_trie.questions.question import Question
 from token_trie.questions.scores import Asked, QuestionView, Reading, Scored, score_alone, written
-from token_trie.serve.engine import Engine
+from token_trie.serve.engine import Engine, Outcome
 from token_trie.serve.limits import Body, Place, refusing
 from token_trie.sets.prompt import Prompt
 
@@ -101,10 +101,10 @@ class StateReader:
                 reading = await engine.on_worker(lambda: prior_reading(llm, attachment(llm).known, step))
                 self.digests.setdefault((step.name, step.view), reading.digest)
                 key = "prior", reading.digest, options.reproducible
-                return (await engine.cached(key, lambda: _score(engine, lambda: reading, options)))[0]
-            scored, n_cached = await _score(engine, lambda: step.reading(llm, self.state), options)
-            self.usage.count(scored, n_cached)
-            return scored
+                return (await engine.cached(key, lambda: _score(engine, lambda: reading, options))).result
+            outcome = await _score(engine, lambda: step.reading(llm, self.state), options)
+            self.usage.count(outcome.result, outcome.n_cached)
+            return outcome.result
 
     def _answer(self, place: Place, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
         one, running, found = self.asked[place], self.engine.calibrations.running, None
@@ -127,10 +127,9 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         raise
 
 
-async def _score(engine: Engine, make: Callable[[], Reading], options: DecideOptions) -> tuple[Scored, int]:
-    """Return the scores of a reading, and the number of cached tokens."""
+async def _score(engine: Engine, make: Callable[[], Reading], options: DecideOptions) -> Outcome[Scored]:
     if options.reproducible:
-        return await engine.alone(lambda: score_alone(engine.llm, make())), 0
+        return Outcome(await engine.alone(lambda: score_alone(engine.llm, make())), [], 0)
 
     def read() -> tuple[Prompt, Reading]:
         reading = make()

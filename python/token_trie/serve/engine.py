@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from token_trie.decisions.run import Request, Running, begin, run
 from token_trie.errors import CancelledError, InternalError, TokenTrieError
@@ -123,27 +123,24 @@ class Engine:
 
     async def read(self, made: Callable[[], tuple[Prompt, Request[R]]]) -> R:
         """Make a prompt and a request on a worker and answer them; see `run`."""
-        return (await self.read_counted(made))[0]
+        return (await self.read_counted(made)).result
 
     async def read_counted(
         self, made: Callable[[], tuple[Prompt, Request[R]]], on_tokens: OnTokens | None = None
-    ) -> tuple[R, int]:
-        """Like `read`; also return how many tokens of the prompt came from the prefix cache.
+    ) -> Outcome[R]:
+        """Like `read`; also return the tokens of the prompt, and how many of them came from the prefix cache.
 
         `on_tokens` gets the tokens of a text as it is generated, except the last, which only the answer has.
         """
         batch = self._batch
         if batch is None:
-            return await self.alone(lambda: run(self.llm, *made())), 0
-        running = await self.on_worker(partial(self._begin, batch, made))
-        n_cached = -1
-        while True:
-            answer = await self._answer(batch, running, on_tokens)
-            if answer is None:
-                return running.result, max(n_cached, 0)
-            if n_cached < 0:
-                n_cached = int(answer.figures.n_shared)
+            return await self.alone(lambda: self._run(*made()))
+        running = await self.on_worker(lambda: self._begin(*made()))
+        tokens, n_cached = _tokens_of(running), None
+        while (answer := await self._answer(batch, running, on_tokens)) is not None:
+            n_cached = int(answer.figures.n_shared) if n_cached is None else n_cached
             await self.on_worker(partial(running.read, answer.found))
+        return Outcome(running.result, tokens, n_cached or 0)
 
     async def alone(self, call: Callable[[], T]) -> T:
         """Make a call that uses the Llama's own stream, one at a time; cancelling the task ends it."""
@@ -198,9 +195,13 @@ class Engine:
         self._workers.shutdown(wait=True, cancel_futures=True)
         self.llm.close()
 
-    def _begin(self, batch: Batch, made: Callable[[], tuple[Prompt, Request[R]]]) -> Running[R]:
+    def _begin(self, prompt: Prompt, request: Request[R]) -> Running[R]:
         with lease(self.llm):
-            return begin(self.llm, *made(), batch.n_ctx)
+            return begin(self.llm, prompt, request, self.n_ctx)
+
+    def _run(self, prompt: Prompt, request: Request[R]) -> Outcome[R]:
+        tokens = _tokens_of(self._begin(prompt, request))
+        return Outcome(run(self.llm, prompt, request), tokens, 0)
 
     async def _answer(self, batch: Batch, running: Running[Any], on_tokens: OnTokens | None = None) -> Answer | None:
         loop = asyncio.get_running_loop()
@@ -272,6 +273,20 @@ class Engine:
             self._waiting.clear()
             self._read.clear()
             self._is_work.clear()
+
+
+class Outcome(NamedTuple, Generic[R]):
+    """The result of a request."""
+
+    result: R
+    tokens: list[int]
+    """Tokens of the prompt that its answer follows."""
+    n_cached: int
+    """Number of these from the prefix cache."""
+
+
+def _tokens_of(running: Running[Any]) -> list[int]:
+    return [] if running.step is None else running.step.tokens
 
 
 @dataclass

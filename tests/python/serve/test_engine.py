@@ -154,3 +154,32 @@ def test_requests_whose_clients_leave_hold_no_slot_and_no_cell(model_paths: dict
         reply = httpx.post(f"{serving.url}/v1/completions", json=whole, timeout=60).json()
         assert reply["usage"]["completion_tokens"] == 40, "all cells are free again"
     assert "Traceback" not in serving.told
+
+
+def test_records_and_calls_beside_others_are_those_of_each_alone(url: str) -> None:
+    def ask(i: int) -> Any:
+        body: dict[str, Any] = {"messages": [{"role": "user", "content": f"Case {i} of {i % 3}"}], "max_tokens": 12}
+        if i % 2:
+            body |= {"tools": [TOOL], "tool_choice": "required"}
+        else:
+            body |= {"response_format": {"type": "json_schema", "json_schema": {"schema": RECORD}}}
+        reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
+        message = reply["choices"][0]["message"]
+        return message["tool_calls"][0]["function"] if i % 2 else message["content"]
+
+    alone = [ask(i) for i in range(10)]
+    with ThreadPoolExecutor(10) as clients:
+        assert list(clients.map(ask, range(10))) == alone
+
+
+def test_a_record_begins_with_the_cells_of_the_one_before(url: str) -> None:
+    def n_cached(text: str) -> int:
+        task = "Fill in the form for the request of a user. " * 4
+        messages = [{"role": "system", "content": task}, {"role": "user", "content": text}]
+        schema = {"type": "json_schema", "json_schema": {"schema": RECORD}}
+        body = {"messages": messages, "max_tokens": 12, "response_format": schema}
+        usage = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()["usage"]
+        return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+    n_cached("To Paris")
+    assert n_cached("From Rome") > 40

@@ -8,15 +8,13 @@ import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from token_trie.decisions.bound_choices import Reader
 from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, RecordOptions, ScoreOptions
-from token_trie.decisions.run import Bound, Prefix, Request, run
 from token_trie.decisions.score import ScoreRequest
 from token_trie.decisions.text import FreeText, TextRequest, text_of
 from token_trie.errors import GrammarError
@@ -172,8 +170,6 @@ OnPart: TypeAlias = Callable[[Part], object]
 OnText: TypeAlias = Callable[[str], object]
 MakePrompt: TypeAlias = Callable[[Llama], Prompt]
 
-R = TypeVar("R")
-
 _MAX_SCORED = 1000
 """Maximum size of a set whose whole distribution is returned."""
 
@@ -231,22 +227,21 @@ class ConstrainedPrompt:
         return await self._write(engine, self.constraint, index, on_text)
 
     async def _choose(self, engine: Engine, of: OneOf, index: int, on_text: OnText | None) -> Finished:
-        noted: list[Noted[Decision[Any]]] = []
         sampling = self.sampling
 
-        def made() -> tuple[Prompt, Request[Decision[Any]]]:
-            choices = self._read(lambda: of.read(engine.llm))
+        def made() -> tuple[Prompt, ChoiceRequest]:
+            with refusing(self.place):
+                choices = of.read(engine.llm)
             options = ChooseOptions(probabilities=sampling.x_distribution and len(choices) <= _MAX_SCORED)
             if sampling.n_each > 1 and sampling.effective_temperature > 0:
                 options = ChooseOptions(mode="aligned", seed=sampling.seed_of(index))
-            noted.append(Noted(ChoiceRequest.read(choices, options)))
-            return self.prompt(engine.llm), noted[0]
+            return self.prompt(engine.llm), ChoiceRequest.read(choices, options)
 
-        decision, n_cached = await engine.read_counted(made)
+        decision, prompt, n_cached = await engine.read_counted(made)
         text = as_text(decision.value)
         if on_text is not None:
             on_text(text)
-        logprobs = await self._logprobs(engine, noted[0].tokens, list(decision.tokens))
+        logprobs = await self._logprobs(engine, prompt, list(decision.tokens))
         more = distribution_of(decision) if sampling.x_distribution else {}
         return Finished(text, "stop", decision.stats.n_prompt, n_cached, len(decision.tokens), logprobs, more=more)
 
@@ -254,37 +249,33 @@ class ConstrainedPrompt:
         if self.n_alternatives is not None:
             raise invalid("goes with no schema", ("logprobs",), "unsupported")
         options = record_options(self.sampling, index, on_text)
-
-        def call() -> Any:
-            template = self._read(lambda: read_template(of.schema, strict=of.strict))
-            return template, run(engine.llm, self.prompt(engine.llm), record_request(template, options))
-
-        template, record = await engine.alone(call)
-        more = notes_of(record.truncated, template.ignored)
-        stats = record.stats
-        return Finished(record.text, "stop", stats.n_prompt, 0, stats.n_tokens, more=more)
+        with refusing(self.place):
+            template = await engine.on_worker(lambda: read_template(of.schema, strict=of.strict))
+        record, _, n_cached = await engine.read_counted(
+            lambda: (self.prompt(engine.llm), record_request(template, options))
+        )
+        more, stats = notes_of(record.truncated, template.ignored), record.stats
+        assert stats is not None
+        return Finished(record.text, "stop", stats.n_prompt, n_cached, stats.n_tokens, more=more)
 
     async def _write(self, engine: Engine, of: ByGrammar, index: int, on_text: OnText | None) -> Finished:
         sampling = self.sampling
         stops = [*sampling.stops, *self.stops]
 
-        noted: list[Noted[FreeText]] = []
-
-        def made() -> tuple[Prompt, Request[FreeText]]:
+        def made() -> tuple[Prompt, TextRequest]:
             if of.gbnf is not None:
                 require_parsed(engine.llm, of.gbnf)
             options = TextOptions(stop=stops, **sampling.sampling_of(index))
-            noted.append(Noted(TextRequest(engine.llm, sampling.token_limit, options, of.gbnf)))
-            return self.prompt(engine.llm), noted[0]
+            return self.prompt(engine.llm), TextRequest(engine.llm, sampling.token_limit, options, of.gbnf)
 
         stream = None if on_text is None else TextStream(engine.llm, stops, on_text)
         try:
-            found, n_cached = await engine.read_counted(made, stream)
+            found, prompt, n_cached = await engine.read_counted(made, stream)
         except GrammarError as error:
             raise refusal_of(error, self.place) from error
         if stream is not None:
             stream.end(found.text)
-        logprobs = await self._logprobs(engine, noted[0].tokens, found.tokens)
+        logprobs = await self._logprobs(engine, prompt, found.tokens)
         why = "length" if found.stop == "max_tokens" else "stop"
         return Finished(found.text, why, found.n_prompt, n_cached, len(found.tokens), logprobs, written=found)
 
@@ -292,10 +283,6 @@ class ConstrainedPrompt:
         if self.n_alternatives is None:
             return None
         return await logprobs_of(engine, prompt, tokens, self.n_alternatives)
-
-    def _read(self, read: Callable[[], Any]) -> Any:
-        with refusing(self.place):
-            return read()
 
 
 def record_options(sampling: GenerationRequest, index: int, on_text: OnText | None) -> RecordOptions:
@@ -334,30 +321,6 @@ def distribution_of(decision: Decision[Any]) -> dict[str, Any]:
     ranked = decision.top(len(decision.probabilities))
     members = [{"value": value, "probability": probability} for value, probability in ranked]
     return {"x_mass": decision.mass, "x_distribution": members}
-
-
-class Noted(Request[R]):
-    """A request that records the tokens of its prompt."""
-
-    def __init__(self, request: Request[R]) -> None:
-        self._request = request
-        self.tokens: list[int] = []
-
-    @property
-    def seed(self) -> int | None:
-        """Seed of the random draws."""
-        return self._request.seed
-
-    @property
-    def draws(self) -> bool:
-        """Whether tokens are sampled."""
-        return self._request.draws
-
-    def bind(self, reader: Reader, prefix: Prefix) -> Bound[R]:
-        """Bind the request to its prefix."""
-        bound = self._request.bind(reader, prefix)
-        self.tokens = bound.tokens
-        return bound
 
 
 class TextStream:
@@ -441,11 +404,11 @@ class Calling:
         call_id = uuid.uuid4().hex[:9]
         on_text = None if on_part is None else call_parts(call_id, template, on_part)
         options = record_options(self.shape, index, on_text)
-        made = await engine.alone(lambda: run(engine.llm, tokens, tool_request(self.tools, options, template)))
+        made, _, n_cached = await engine.read_counted(lambda: (tokens, tool_request(self.tools, options, template)))
         more = {"x_probability": made.probability, **notes_of(made.truncated, made.ignored)}
         stats, call = made.stats, {**made.to_dict(), "id": call_id}
         assert stats is not None
-        return Finished(content or "", "tool_calls", stats.n_prompt, 0, stats.n_tokens, call=call, more=more)
+        return Finished(content or "", "tool_calls", stats.n_prompt, n_cached, stats.n_tokens, call=call, more=more)
 
     def _prompt(
         self, engine: Engine, turns: list[dict[str, Any]], *, writes_first: bool = False
