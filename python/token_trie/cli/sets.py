@@ -124,11 +124,9 @@ def _parts(
         while some := list(islice(rows, n_rows)):
             yield members_of(some)
         return
-    number = 0
     for batch in table.batches(n_rows):
         fast = _of_arrow(batch, ids, name)
-        yield members_of(list(table.rows_of(batch, number))) if fast is None else _Members(*fast)
-        number += len(batch)
+        yield members_of(list(table.rows_of(batch, table.read - len(batch)))) if fast is None else fast
 
 
 def _of_texts(
@@ -147,9 +145,7 @@ def _of_ids(rows: list[TableRow], ids: str, name: str | None) -> _Members:
     return _Members(tokens, np.diff(offsets), names)
 
 
-def _of_arrow(
-    batch: Any, ids: str, name: str | None
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], list[str]] | None:
+def _of_arrow(batch: Any, ids: str, name: str | None) -> _Members | None:
     """Return token ids and names without a copy per row; None for columns that have to be read row by row."""
     arrow, _ = import_pyarrow()
     if not {ids, name or ids} <= set(batch.schema.names):
@@ -177,7 +173,7 @@ def _of_arrow(
         if "" in names:
             return None
     starts = arrow.compute.list_value_length(column).to_numpy()
-    return tokens.astype(np.int32, copy=False), starts.astype(np.int64), names
+    return _Members(tokens.astype(np.int32, copy=False), starts.astype(np.int64), names)
 
 
 def _tokens(row: TableRow, column: str) -> npt.NDArray[np.int32]:

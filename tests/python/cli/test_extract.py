@@ -157,6 +157,26 @@ def test_values_that_end_early_are_named(cli: Cli) -> None:
     assert f"{truncated.count('/note')} of them with a truncated value" in done.err
 
 
+def test_rows_without_a_record_are_left_out_with_their_lines(cli: Cli) -> None:
+    table = cli.table(["good", "word " * 2000, "fine"])
+    done = cli.call(arguments(cli, table, cli.out, "--on-error", "skip"))
+    assert done.code == 0, done.err
+    assert f"{table}, line 3: " in done.err
+    assert "prompts[" not in done.err
+    assert "2 records extracted, 1 left out" in done.err
+    assert [row["row"] for row in cli.rows()] == ["1", "3"]
+
+
+def test_a_number_beyond_the_type_of_its_column_is_its_rows_error(cli: Cli) -> None:
+    pytest.importorskip("pyarrow")
+    schema = {"type": "object", "properties": {"n": {"enum": [2**70]}}, "required": ["n"]}
+    done = cli.call(arguments(cli, cli.table(TEXTS), cli.folder / "out.parquet", schema=schema))
+    assert (done.code, "in.csv, line 2: " in done.err, "Traceback" in done.err) == (1, True, False)
+    assert not list(cli.folder.glob("out.parquet*"))
+    assert cli.call(arguments(cli, cli.table(TEXTS), cli.folder / "out.jsonl", schema=schema)).code == 0
+    assert cli.rows(cli.folder / "out.jsonl")[0]["n"] == 2**70
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
