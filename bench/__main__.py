@@ -76,7 +76,12 @@ def main(
         int | None,
         typer.Option(min=1, help="Threads of llama.cpp, in batches of any size. Default: one for two cores."),
     ] = None,
-    prompts: Annotated[int, typer.Option(min=1, help="many: prompts; calibration: rows of a table (500).")] = 512,
+    prompts: Annotated[
+        int,
+        typer.Option(
+            min=1, help="many: prompts; calibration: rows of a table (500); extraction, tools: cases at most."
+        ),
+    ] = 512,
     members: Annotated[
         list[int] | None,
         typer.Option(min=100_000, help="catalogue: members; may be repeated. Default: 100,000, a million, 10 million."),
@@ -98,10 +103,10 @@ def main(
     schema and llguidance with its fast-forward tokens.
 
     [bold]extraction[/bold]: records that 63 texts state, of six kinds of schema, beside llama-cpp-python's grammar of
-    the schema: right, empty lists, time (qwen05, qwen15).
+    the schema, and outlines if it is installed: right, empty lists, time (qwen05, qwen15).
 
-    [bold]tools[/bold]: 50 requests and 12 tools, beside two ways of llama-cpp-python; some need none; and the turn
-    after a call (qwen05, qwen15).
+    [bold]tools[/bold]: 50 requests with 12 tools and 20 with 6, beside two ways of llama-cpp-python; some need none;
+    and the turns after a call (qwen05, qwen15).
 
     [bold]mask[/]: masks for batches of 1 to 256 rows, of 30 to 1,000,000 members: bits filled on the host beside
     xgrammar and llguidance, and applied; tensors on a torch device; prefix_allowed_tokens_fn of transformers.
