@@ -316,6 +316,11 @@ class Branch:
     """The branches to draw, the most probable first."""
 
     @property
+    def whose(self) -> list[str]:
+        """Names of the two answers that take it."""
+        return [name for name, on in (("greedy", self.greedy), ("exact", self.exact)) if on]
+
+    @property
     def n_more(self) -> int:
         """The number of answers after it that are not drawn."""
         return 0 if self.leaf is not None else self.n_leaves - sum(child.n_leaves for child in self.children)
@@ -557,7 +562,7 @@ def draw_explanation(explained: Explanation, n_ranked: int = 10, max_branches: i
 def _branch_label(explained: Explanation, branch: Branch) -> Text:
     from rich.text import Text
 
-    whose = [name for name, on in (("greedy", branch.greedy), ("exact", branch.exact)) if on]
+    whose = branch.whose
     tokens = b"".join(explained.pieces[token] for token in branch.tokens)
     label = Text()
     label.append(quote(tokens) if branch.tokens else "the end", f"bold {COLORS[whose[-1]]}" if whose else "")
@@ -593,9 +598,7 @@ class Placed:
     @property
     def classes(self) -> str:
         """CSS classes: the answers whose path has this branch."""
-        if self.branch is None:
-            return "folded"
-        return " ".join(name for name, on in (("greedy", self.branch.greedy), ("exact", self.branch.exact)) if on)
+        return "folded" if self.branch is None else " ".join(self.branch.whose)
 
 
 def _place(explained: Explanation, max_branches: int) -> dict[str, Any]:
