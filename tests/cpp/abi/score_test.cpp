@@ -17,7 +17,7 @@ static_assert(sizeof(token_trie_sampling) == 48 && offsetof(token_trie_sampling,
               offsetof(token_trie_sampling, penalty_repeat) == 36 &&
               offsetof(token_trie_sampling, penalty_freq) == 40 &&
               offsetof(token_trie_sampling, penalty_present) == 44);
-static_assert(sizeof(token_trie_query) == 128 && offsetof(token_trie_query, size) == 0 &&
+static_assert(sizeof(token_trie_query) == 152 && offsetof(token_trie_query, size) == 0 &&
               offsetof(token_trie_query, mode) == 8 && offsetof(token_trie_query, with_state) == 12 &&
               offsetof(token_trie_query, set) == 16 && offsetof(token_trie_query, set_params) == 24 &&
               offsetof(token_trie_query, sampling) == 32 && offsetof(token_trie_query, leaf_end) == 40 &&
@@ -26,7 +26,9 @@ static_assert(sizeof(token_trie_query) == 128 && offsetof(token_trie_query, size
               offsetof(token_trie_query, timeout_ms) == 72 && offsetof(token_trie_query, max_tokens) == 76 &&
               offsetof(token_trie_query, leaf_weights) == 80 && offsetof(token_trie_query, n_leaf_weights) == 88 &&
               offsetof(token_trie_query, stop_strings) == 96 && offsetof(token_trie_query, n_stop_strings) == 104 &&
-              offsetof(token_trie_query, gbnf) == 112 && offsetof(token_trie_query, root) == 120);
+              offsetof(token_trie_query, gbnf) == 112 && offsetof(token_trie_query, root) == 120 &&
+              offsetof(token_trie_query, on_token) == 128 && offsetof(token_trie_query, user) == 136 &&
+              offsetof(token_trie_query, goes_on) == 144);
 static_assert(sizeof(token_trie_answer_figures) == 152 && offsetof(token_trie_answer_figures, ticket) == 8 &&
               offsetof(token_trie_answer_figures, status) == 16 && offsetof(token_trie_answer_figures, stop) == 20 &&
               offsetof(token_trie_answer_figures, stop_string) == 24 &&
