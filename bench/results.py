@@ -33,6 +33,7 @@ _TITLES = {
     "questions": ("Questions about a state", "Many questions at once, beside bare passes for the same tokens."),
     "many": ("Many prompts", "1 to 512 prompts at once."),
     "mask": ("Masks of batches", "Bits on the host and tensors on a device."),
+    "serve": ("Servers", "Answers over HTTP, beside llama.cpp's own server and llama-cpp-python's."),
     "catalogue": ("Catalogues", "Ids and titles by the million."),
 }
 

@@ -38,6 +38,7 @@ _SECONDS = 3.0  # of each cell; clients end what they have begun
 _START_S = 120
 _MAX_TOKENS = 96
 _SLOTS = 8  # of llama-server
+_MOST_SERIAL = 8  # clients of a server that answers one request after the other
 
 OURS, LLAMA, PYTHON = "token-trie", "llama-server", "llama-cpp-python"
 
@@ -226,7 +227,7 @@ def run(options: Any) -> None:
             for work, n in progress([(work, n) for work in _work() for n in _CLIENTS], model.stem):
                 row = {"model": model.stem, "answer": work.name, ">clients": n}
                 for name, (path, body) in work.of.items():
-                    if (url := urls[name]) is not None:
+                    if (url := urls[name]) is not None and (name != PYTHON or n <= _MOST_SERIAL):
                         row |= asyncio.run(_press(url + path, body, work.is_valid, n, seconds, name))
                 for other in (LLAMA, PYTHON):
                     if f">{other}" in row:

@@ -20,6 +20,12 @@ constexpr std::size_t kOvertakers = 64;
 constexpr std::size_t kOvertakersOfChunks = 4096;
 // Of the cells, the part that is reserved for short prompts.
 constexpr std::size_t kReserve = 8;
+// Rows from which llama.cpp's flash attention multiplies tiles on a processor. Before that each row goes over its cells
+// alone. The attention of a row to a cell takes so many times as long as the weights would for as many multiplications,
+// by measurement; in a tile it is to all cells, also those of others.
+constexpr std::size_t kTile = 64;
+constexpr double kAlone = 38;
+constexpr double kInTile = 2.5;
 // Tokens at a text's end that a later prompt may spell anew.
 constexpr std::size_t kSeam = 8;
 // Passes in which a prompt that is sure to come is expected.
@@ -62,6 +68,7 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options)
       n_batch_(std::min<std::size_t>(options.n_batch == 0 ? kRows : options.n_batch, llama_n_ubatch(context_.get()))),
       n_chunk_(std::min(options.n_chunk, n_batch_)),
       depth_(depth_of(llama_get_model(context_.get()))),
+      has_flash_attention_(maker.may_use_flash_attention()),
       n_cells_max_(llama_n_ctx(context_.get())),
       n_reserved_(n_chunk_ == 0 ? 0 : n_cells_max_ / kReserve),
       n_ctx_max_(n_cells_max_ - n_reserved_),
@@ -512,11 +519,29 @@ void Scheduler::decode(BatchRows & rows) {
     const bool cut =
         rows.n_wanted() > 0 && std::all_of(jobs_.begin(), jobs_.end(), [](const Job & job) { return job.wants_few(); });
     filler_.assign(empty_.end() - (empty_.empty() ? 0 : 1), empty_.end());
-    const bool is_filled = !cut && rows.fill_up(filler_, filler_.empty() ? 0 : n_cells_left());
+    const std::size_t n_cells_free = filler_.empty() ? 0 : n_cells_left();
+    const std::size_t n_rows = rows.size();
+    if (!cut) {
+        rows.fill_up(filler_, n_cells_free);
+    }
+    if (n_cells_free + n_rows >= kTile && is_faster_in_tile(rows)) {
+        rows.pad(filler_, rows.size() - n_rows, kTile);
+    }
     check_decoded(head_.decode(context_.get(), rows.batch(), cut));
-    if (is_filled) {
+    if (rows.size() > n_rows) {
         cells_.cut(filler_.front(), 0);
     }
+}
+
+// Whether rows that are too few for a tile take longer than a whole one, with rows that nobody needs.
+bool Scheduler::is_faster_in_tile(const BatchRows & rows) const noexcept {
+    if (!has_flash_attention_ || n_chunk_ == 0 || head_.has_layers_on_device() || rows.size() >= kTile ||
+        n_batch_ < kTile) {
+        return false;
+    }
+    const double n_more = static_cast<double>(kTile - rows.size());
+    const double in_tile = static_cast<double>(kTile * cells_.n_cells()) * kInTile / depth_;
+    return rows.n_before() * kAlone / depth_ > n_more + in_tile;
 }
 
 const float * Scheduler::logits_of(const WantedRow & row, const Task & task) {

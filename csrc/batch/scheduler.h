@@ -116,6 +116,7 @@ class [[gnu::visibility("default")]] Scheduler {
     void lend_ids(Job & job);
     std::size_t n_cells_left() const noexcept;
     void decode(BatchRows & rows);
+    bool is_faster_in_tile(const BatchRows & rows) const noexcept;
     const float * logits_of(const WantedRow & row, const Task & task);
     std::vector<float> state_of(std::size_t row);
     void answer(Jobs::iterator job, const OnAnswer & on_answer) noexcept;
@@ -134,6 +135,7 @@ class [[gnu::visibility("default")]] Scheduler {
     const std::size_t n_batch_;
     const std::size_t n_chunk_;
     const double depth_;
+    const bool has_flash_attention_;
     const std::size_t n_cells_max_;
     const std::size_t n_reserved_;  // of these
     const std::size_t n_ctx_max_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 namespace token_trie {
@@ -74,6 +75,15 @@ class BatchRows {
             add(tokens_.back(), static_cast<llama_pos>(i), empty, true);
         }
         return true;
+    }
+
+    // Of all rows, the tokens before them.
+    double n_before() const noexcept { return std::accumulate(positions_.begin(), positions_.end(), 0.0); }
+    // Adds rows without logits, of ids that hold nothing but n_added rows, until there are n.
+    void pad(std::vector<llama_seq_id> & empty, std::size_t n_added, std::size_t n) {
+        while (size() < n) {
+            add(tokens_.back(), static_cast<llama_pos>(n_added++), empty, false);
+        }
     }
 
     // Index of a row among those that have logits.

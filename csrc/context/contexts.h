@@ -65,6 +65,7 @@ class ContextMaker {
     // The most that a context may hold.
     std::size_t max_tokens() const noexcept { return max_tokens_; }
     std::size_t max_ids() const noexcept { return max_ids_; }
+    bool may_use_flash_attention() const noexcept { return params_.flash_attn_type != LLAMA_FLASH_ATTN_TYPE_DISABLED; }
 
     // Makes a context for so many tokens at least, and sequence ids. Null if there is no memory for it.
     OwnedContext make(std::size_t n_tokens, std::size_t n_ids) const;

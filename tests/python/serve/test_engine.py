@@ -183,3 +183,21 @@ def test_a_record_begins_with_the_cells_of_the_one_before(url: str) -> None:
 
     n_cached("To Paris")
     assert n_cached("From Rome") > 40
+
+
+def test_few_rows_after_a_long_prompt_have_the_same_scores_with_flash_attention(
+    model_paths: dict[str, Path], tiny: Any
+) -> None:
+    words, scores = TokenTrie.from_choices(tiny, WORDS), []
+    for attention in (llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO, llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED):
+        llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=2048, verbose=False)
+        llm.context_params.flash_attn_type = attention
+        batch = Batch(llm, 0, 2048, CHUNK_ROWS)
+        for n in (440, 442):  # the second evaluates two tokens, and the set
+            ticket = batch.submit([200 + i % 150 for i in range(n)], Query("scores", words))
+            answer = batch.wait()
+            assert answer.ticket == ticket
+        scores.append(answer.logprobs.tolist())
+        batch.close()
+        llm.close()
+    assert scores[0] == pytest.approx(scores[1], abs=0.02)
