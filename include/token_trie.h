@@ -554,7 +554,8 @@ struct token_trie_query {
                            vector that the model multiplies with its output matrix */
     const struct token_trie_set * set;
     const struct token_trie_params * set_params; /* NULL: all members of the set, with TOKEN_TRIE_END. mode is not
-                                                    read. GREEDY, SAMPLED, TEXT: on_complete must be END. start_after
+                                                    read. GREEDY, SAMPLED, TEXT: on_complete must be END; the first
+                                                    two also take RESTART, for a list within max_tokens. start_after
                                                     is for these modes */
     const struct token_trie_sampling * sampling; /* SAMPLED, TEXT; NULL: takes the best token */
     int32_t leaf_end;                            /* BEST, SCORES: enum token_trie_leaf_end */
@@ -568,7 +569,7 @@ struct token_trie_query {
     uint64_t max_nodes;                          /* BEST: nodes to evaluate; 0: no limit. At the limit, the best
                                                     members found so far are the answer; there is at least one */
     int32_t timeout_ms;                          /* BEST: the same limit in time, checked between batches; 0: none */
-    int32_t max_tokens;                          /* TEXT: fewer if the context has less room. In a batch, a prompt
+    int32_t max_tokens;                          /* TEXT, and lists: fewer if the context has less room. In a batch, a prompt
                                                     leaves room for one token at least */
     const double * leaf_weights;                 /* BEST: NULL, or a finite weight in nats for each member, by index.
                                                     The search ranks by score plus weight, for example of a
@@ -623,6 +624,8 @@ struct token_trie_answer_figures {
     uint64_t prompt_ns;   /* of a batch: nanoseconds from the prompt's first pass to its last */
     uint64_t decide_ns;   /* nanoseconds from then on; of a stream: of the call */
     uint64_t decode_ns;   /* of a stream: nanoseconds of the call inside llama.cpp's forward passes */
+    int32_t ending;       /* of a list: enum token_trie_ending; NONE: max_tokens was reached, and an unfinished member is
+                             not part of the answer. logprob is then the sum over all branch points of the list */
 };
 
 /* Frees an answer; NULL is ignored. */
@@ -645,6 +648,12 @@ TOKEN_TRIE_API const double * token_trie_answer_get_logprobs(const struct token_
 
 /* GREEDY, SAMPLED, TEXT: the generated tokens, without an end-of-generation token. *n and NULL as above. */
 TOKEN_TRIE_API const llama_token * token_trie_answer_get_tokens(const struct token_trie_answer * answer, size_t * n);
+
+/*
+ * Where the members of a list are among its tokens: for each, the index of its first token and the index after its last.
+ * *n and NULL as above.
+ */
+TOKEN_TRIE_API const uint64_t * token_trie_answer_get_places(const struct token_trie_answer * answer, size_t * n);
 
 /* STATE, or with_state: the hidden state after the prompt. *n is set to the model's n_embd. NULL as above. */
 TOKEN_TRIE_API const float * token_trie_answer_get_state(const struct token_trie_answer * answer, size_t * n);

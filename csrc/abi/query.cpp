@@ -153,6 +153,8 @@ Query read_query(const Vocab & vocab, const token_trie_query * query, const Shar
     }
     if (out.is_text()) {
         out.text = read_text(given);
+    } else if (out.is_list()) {
+        out.text.max_tokens = to_count(given.max_tokens, "query.max_tokens");
     }
     out.with_state = given.with_state != 0;
     out.goes_on = given.goes_on != 0;
@@ -196,6 +198,10 @@ int32_t token_trie_answer_get_figures(const token_trie_answer * answer, token_tr
             out.leaf = best - of.scores.begin();
             out.logprob = *best;
         }
+        if (!of.places.empty() || of.span_logprob != 0) {
+            out.logprob = of.span_logprob;
+        }
+        out.ending = static_cast<std::int32_t>(of.ending);
         out.stop = static_cast<std::int32_t>(of.stop);
         out.stop_string = of.stop_string;
         out.gap = of.gap;
@@ -231,6 +237,10 @@ const double * token_trie_answer_get_logprobs(const token_trie_answer * answer, 
 
 const llama_token * token_trie_answer_get_tokens(const token_trie_answer * answer, size_t * n) {
     return array_of(answer, n, [](const OwnedAnswer & of) -> auto & { return of.answer.tokens; });
+}
+
+const uint64_t * token_trie_answer_get_places(const token_trie_answer * answer, size_t * n) {
+    return array_of(answer, n, [](const OwnedAnswer & of) -> auto & { return of.answer.places; });
 }
 
 const float * token_trie_answer_get_state(const token_trie_answer * answer, size_t * n) {

@@ -91,7 +91,7 @@ std::shared_ptr<const LeafWeights> Batch::Call::share(const std::shared_ptr<cons
 // First what may fail.
 Ticket Batch::Call::submit(Request request) const {
     Batch & batch = *batch_;
-    if (request.is_text()) {
+    if (request.is_text() || request.is_list()) {
         // A prompt that leaves room for none is refused.
         const std::size_t n_left = batch.n_ctx_max_ - std::min(batch.n_ctx_max_, request.prompt.size());
         request.text.max_tokens = std::min(request.text.max_tokens, std::max<std::size_t>(n_left, 1));

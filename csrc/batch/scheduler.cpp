@@ -105,20 +105,22 @@ void Scheduler::add(Requests & requests) noexcept {
 
 // What a prompt goes on after; null: nothing. Not of a prompt that was one's own before, and comes again.
 Scheduler::Kept * Scheduler::find_kept(const std::vector<Token> & prompt) noexcept {
+    std::pair<Kept *, std::size_t> best{nullptr, 0};
     for (const llama_seq_id id : retained_) {
         Kept & kept = kept_[static_cast<std::size_t>(id)];
         const std::size_t n = kept.end > 0 ? cells_.n_common(id, prompt) : 0;
-        if (n > kept.begin && n + kSeam >= kept.end) {
-            return &kept;
+        if (n > best.second && n > kept.begin && n + kSeam >= kept.end) {
+            best = {&kept, n};
         }
     }
-    return nullptr;
+    return best.first;
 }
 
-// Whether a prompt is about to go on after what an id holds.
+// Whether a prompt is about to go on after what an id holds. One that waited may have gone on after another id.
 bool Scheduler::is_live(llama_seq_id id) const noexcept {
     const Kept & kept = kept_[static_cast<std::size_t>(id)];
-    return kept.is_whole && (kept.is_awaited || n_passes_ - kept.since <= kPatience);
+    const bool is_awaited = kept.is_awaited && !behind_texts_.empty();
+    return kept.is_whole && (is_awaited || n_passes_ - kept.since <= kPatience);
 }
 
 // Whether one more that goes on may begin: those that do so already come first.

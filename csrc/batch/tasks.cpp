@@ -102,7 +102,7 @@ void DecodeTask::step() {
     if (stop_ == Stop::string) {
         end_ = written_.end(vocab_, max_tokens_);
         stop_ = end_->is_cut ? Stop::max_tokens : Stop::string;
-    } else if (stop_ == Stop::none && is_text_ && tokens_.size() == max_tokens_) {
+    } else if (stop_ == Stop::none && (is_text_ || request_.is_list()) && tokens_.size() == max_tokens_) {
         stop_ = Stop::max_tokens;
     }
 }
@@ -110,7 +110,9 @@ void DecodeTask::step() {
 void DecodeTask::reserve() { reserve_more(tokens_); }
 
 void DecodeTask::answer(Answer & answer) const {
-    answer.tokens = tokens_;
+    const auto n_answered =
+        static_cast<std::ptrdiff_t>(request_.read(decoder_, tokens_.size(), tokens_.size(), answer));
+    answer.tokens.assign(tokens_.begin(), tokens_.begin() + n_answered);
     answer.stop = stop_;
     if (stop_ == Stop::string) {
         answer.stop_string = static_cast<std::int32_t>(written_.stop_string());
@@ -120,9 +122,6 @@ void DecodeTask::answer(Answer & answer) const {
         answer.tokens.insert(answer.tokens.end(), end_->rest.begin(), end_->rest.end());
     }
     const Decoder::Counts & counts = decoder_.counts();
-    if (!is_text_ && decoder_.cursor()) {
-        answer.found = {{decoder_.cursor()->leaf(), counts.span_logprob}};
-    }
     answer.n_branches = counts.n_branches;
     answer.n_forced = counts.n_forced;
     answer.n_free = counts.n_free;

@@ -13,6 +13,8 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
+struct Answer;
+
 // What is asked of the model after a prompt: one answer, whoever finds it. A stream answers one, a batch many.
 struct Query {
     // The values of enum token_trie_query_mode, which csrc/abi checks against these.
@@ -43,6 +45,11 @@ struct Query {
 
     bool wants_state() const noexcept { return with_state || mode == Mode::state; }
     bool is_text() const noexcept { return mode == Mode::text; }
+    // Several members, one after the other.
+    bool is_list() const noexcept {
+        return (mode == Mode::greedy || mode == Mode::sampled) && cursor != nullptr &&
+               cursor->follow().on_complete() == OnComplete::restart;
+    }
     bool is_decoded() const noexcept { return mode == Mode::greedy || mode == Mode::sampled || is_text(); }
     bool is_thinking() const noexcept { return cursor != nullptr && cursor->state() == State::thinking; }
     // Tokens that an answer has at most.
@@ -53,14 +60,20 @@ struct Query {
     Decoder decoder(const llama_vocab * vocab) const;
     // A step of it. Throws as Decoder::step does.
     Stop step(Decoder & decoder, Decoder::Host & host, WrittenText & written) const;
+    // The members that it has found. Returns how many of n tokens are part of the answer, the last of which is the last
+    // of a sequence of n_tokens.
+    std::size_t read(const Decoder & decoder, std::size_t n, std::size_t n_tokens, Answer & answer) const;
 };
 
 // found: also of a decoding.
 struct Answer : Ranking {
     Status status = Status::ok;
-    std::string message;        // of a failure
-    std::vector<Token> tokens;  // of a decoding
-    Stop stop = Stop::none;     // of a decoding
+    std::string message;                // of a failure
+    std::vector<Token> tokens;          // of a decoding
+    std::vector<std::uint64_t> places;  // of a list: for each member where it begins and ends among the tokens
+    Ending ending = Ending::none;       // of a list
+    double span_logprob = 0;            // likewise, over its branch points
+    Stop stop = Stop::none;             // of a decoding
     std::int32_t stop_string = -1;
     std::vector<double> scores;  // of all leaves
     std::vector<float> state;    // where it was wanted

@@ -214,7 +214,8 @@ Answer Stream::answer(const Query & query) {
 void Stream::decode(const Query & query, Answer & answer) {
     const std::size_t n_start = sequence_->tokens().size();
     const std::size_t n_left = n_ctx_max() - std::min(n_ctx_max(), n_start);
-    const std::size_t max_tokens = query.is_text() ? std::min(query.text.max_tokens, n_left) : n_left + 1;
+    const bool has_limit = query.is_text() || query.is_list();
+    const std::size_t max_tokens = has_limit ? std::min(query.text.max_tokens, n_left) : n_left + 1;
     Decoder decoder = query.decoder(vocab());
     WrittenText written(query.text.stop_strings);
     Host host(*this);
@@ -237,10 +238,12 @@ void Stream::decode(const Query & query, Answer & answer) {
             answer.stop = take_back(written, n_start, max_tokens);
             answer.stop_string = answer.stop == Stop::string ? static_cast<std::int32_t>(written.stop_string()) : -1;
         }
-        answer.tokens.assign(tokens().begin() + static_cast<std::ptrdiff_t>(n_start), tokens().end());
-        if (!query.is_text() && decoder.cursor()) {
-            answer.found = {{decoder.cursor()->leaf(), decoder.counts().span_logprob}};
+        const std::size_t n_tokens = tokens().size();
+        const std::size_t n_answered = query.read(decoder, n_tokens - n_start, n_tokens, answer);
+        if (n_start + n_answered < n_tokens) {
+            sequence_->cut(n_start + n_answered);
         }
+        answer.tokens.assign(tokens().begin() + static_cast<std::ptrdiff_t>(n_start), tokens().end());
     } catch (...) {
         exchange_draws();
         sequence_->cut(n_start);

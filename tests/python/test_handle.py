@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from token_trie import ArgumentError, BusyError, ContextError, Contextual, StreamHandle, TokenTrie, choose, explain
-from token_trie.decisions.choose import BoundChoice
+from token_trie.decisions import run
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "NONE"]
 PROMPT = "Request: wake me at seven.\nAction:"
@@ -155,17 +155,17 @@ def test_no_other_thread_interrupts_the_calls_of_a_decision(
             except BusyError as error:
                 refused.append(error)
 
-    run = BoundChoice.run
+    drive = run.drive
 
     def run_beside_another(*arguments: Any) -> Any:
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-        return run(*arguments)
+        return drive(*arguments)
 
     stream.prefill(PROMPT)
     before = stream.tokens
-    monkeypatch.setattr(BoundChoice, "run", run_beside_another)
+    monkeypatch.setattr(run, "drive", run_beside_another)
     decision = stream.choose(ACTIONS)
     assert len(refused) == 3
     assert stream.tokens == [*before, *decision.tokens]

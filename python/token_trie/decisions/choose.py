@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
@@ -25,7 +25,7 @@ from token_trie.decisions.bound_choices import (
 from token_trie.decisions.calibration import Calibrator
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.options import ChooseOptions, Mode
-from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Written, calibrated, run
+from token_trie.decisions.run import Plan, PlanStep, Prefix, Written, calibrated, run
 from token_trie.decisions.score import prior_scores
 from token_trie.llama.query import Answer, Query
 from token_trie.native.core import Llama
@@ -199,8 +199,8 @@ class ChoiceRequest(Written[Any]):
         options = replace(self.options, calibration=None, probabilities=True)
         return replace(self, options=options, with_state=with_state, decides=False)
 
-    def bind(self, reader: Reader, prefix: Prefix) -> BoundChoice:
-        """Bind it to its prompt."""
+    def steps(self, reader: Reader, prefix: Prefix) -> Plan[Any]:
+        """Score or search, then decide."""
         options = self.options
         spelled = options.leading_space, options.tokenization, options.heal
         tokens, choices = bind(reader, prefix.tokens, self.choices, *spelled)
@@ -211,11 +211,20 @@ class ChoiceRequest(Written[Any]):
         is_large = options.max_scored is not None and choices.trie.core.n_nodes > options.max_scored
         if is_large and ((calibration is not None and calibration.priors) or bound.way == "scores"):
             check_size(choices.trie, options.max_scored)
-        return bound
+        if calibration is not None and calibration.priors:
+            bound = replace(bound, calibration=(yield from calibrated(calibration)))
+        answer = yield PlanStep(tokens, bound.query)
+        if not self.decides:
+            check_finite(choices.of_left(answer.logprobs, -np.inf))
+            return Undecided(bound, answer)
+        decision = bound.decide(answer, bound.calibration)
+        if prefix.is_standing:
+            yield PlanStep([*tokens, *decision.tokens], None)
+        return decision
 
 
 @dataclass(frozen=True)
-class BoundChoice(Bound[Any]):
+class BoundChoice:
     """Choices after a prompt."""
 
     request: ChoiceRequest
@@ -223,20 +232,6 @@ class BoundChoice(Bound[Any]):
     choices: BoundChoices[Any]
     calibration: BoundCalibration | None
     thought: str | None
-
-    def missing(self, answer: Decision[Any]) -> Sequence[int]:
-        """Return the answer's tokens if whole answers were scored, because the sequence does not have them then."""
-        return () if self.request.mode in ("greedy", "sampled") else answer.tokens
-
-    def plan(self) -> Plan[Any]:
-        """Score or search, then decide."""
-        calibration = yield from calibrated(self.calibration)
-        bound = self if calibration is self.calibration else replace(self, calibration=calibration)
-        answer = yield PlanStep(bound.tokens, bound.query)
-        if self.request.decides:
-            return bound.decide(answer, calibration)
-        check_finite(self.choices.of_left(answer.logprobs, -np.inf))
-        return Undecided(self, answer)
 
     @property
     def query(self) -> Query:

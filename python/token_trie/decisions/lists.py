@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, read_set
+from token_trie.decisions.choose import cost_of
 from token_trie.decisions.decision import Candidate, Stats
 from token_trie.decisions.options import ListOptions
-from token_trie.decisions.run import Bound, Prefix, Written, run
-from token_trie.errors import ArgumentError, CancelledError
-from token_trie.llama.span import SpanOptions, read_end_tokens
-from token_trie.llama.stream import ENDINGS, Stream
+from token_trie.decisions.run import Plan, PlanStep, Prefix, Written, run
+from token_trie.errors import ArgumentError
+from token_trie.llama.query import Answer, Query
+from token_trie.llama.span import SpanOptions, read_end_tokens, read_span
+from token_trie.llama.stream import ENDINGS
 from token_trie.native.core import Llama, _core
 from token_trie.native.options import takes
 from token_trie.sets.choices import Choices, ChoicesLike
@@ -116,8 +117,8 @@ class ListRequest(Written[ListDecision[Any]]):
         """Read choices; ArgumentError if they and the options do not fit together."""
         return cls(read_set(choices, options.tokenization), options)
 
-    def bind(self, reader: Reader, prefix: Prefix) -> BoundList:
-        """Bind it to its prompt."""
+    def steps(self, reader: Reader, prefix: Prefix) -> Plan[ListDecision[Any]]:
+        """Let the model write the list."""
         options = self.options
         spelled = options.leading_space, options.tokenization
         tokens, choices = bind(reader, prefix.tokens, self.choices, *spelled)
@@ -133,71 +134,32 @@ class ListRequest(Written[ListDecision[Any]]):
             max_span=None,
         )
         n_left = reader.n_ctx - len(tokens)
-        max_tokens = n_left if options.max_tokens is None else min(options.max_tokens, n_left)
-        return BoundList(options, tokens, choices, rules, max_tokens, prefix.thought_text)
-
-
-@dataclass(frozen=True)
-class BoundList(Bound[ListDecision[Any]]):
-    """Choices after a prompt, with the separator and the end tokens."""
-
-    options: ListOptions
-    tokens: list[int]
-    choices: BoundChoices[Any]
-    rules: SpanOptions
-    max_tokens: int
-    thought: str | None
-
-    def run(self, stream: Stream) -> ListDecision[Any]:
-        """Let the model write the list; the stream's sequence is then the prompt and the list."""
-        options, trie, n_before = self.options, self.choices.trie, len(self.tokens)
-        if options.mode == "sampled" and options.seed is not None:
-            stream.set_seed(options.seed)
-        stream.set_trie(trie, options.mode, self.rules)
-        started = time.perf_counter()
-        stream.prefill(self.tokens)
-        evaluated = time.perf_counter()
-        before = stream.raw_state  # the raw state, because `state` costs as much as a branch point
-        stream.steps.run_span(options.settled(draws=True), self.max_tokens, _is_over)
-        after = stream.raw_state
-        if stream.is_cancelled:
-            raise CancelledError("the list was cancelled")
-        stop = _STOPS.get(ENDINGS[after.ending], "max_tokens")
-        items = _items(stream, self.choices)
-        end = items[-1].end if items else n_before
-        tokens = stream.tokens[n_before:end]
-        stream.splice(end, [])
-        stats = Stats(
-            n_prompt=n_before,
-            n_branches=after.n_branches - before.n_branches,
-            n_forced=after.n_forced - before.n_forced,
-            n_passes=after.n_passes - before.n_passes,
-            prompt_ms=(evaluated - started) * 1e3,
-            decide_ms=(time.perf_counter() - evaluated) * 1e3,
-            n_evaluated=0,
+        query = Query(
+            options.mode or "greedy",
+            choices.trie,
+            sampling=options,
+            span=read_span(reader.vocab, options.mode, rules),
+            max_tokens=max(n_left if options.max_tokens is None else min(options.max_tokens, n_left), 1),
         )
-        text = stream.detokenize(tokens)
-        return ListDecision(items, text, tuple(tokens), stop, after.logprob, stats, trie, self.thought)
+        answer = yield PlanStep(tokens, query)
+        text = reader.with_model(lambda vocab, _: vocab.detokenize(answer.tokens)).decode(errors="replace")
+        stop = _STOPS.get(ENDINGS[answer.figures.ending], "max_tokens")
+        stats = replace(cost_of(len(tokens), answer), n_evaluated=0)
+        found = _items(answer, choices, len(tokens))
+        logprob = answer.logprob
+        return ListDecision(found, text, answer.tokens, stop, logprob, stats, choices.trie, prefix.thought_text)
 
 
 _STOPS: dict[str, ListEnd] = {"token": "end", "max_items": "max_items", "none_left": "none_left"}
 
 
-def _is_over(state: Any) -> bool:
-    """Whether only the end is allowed, so that the model need not be evaluated for it."""
-    return bool(state.ending in _KNOWN_BEFORE)
-
-
-_KNOWN_BEFORE = [ENDINGS.index("max_items"), ENDINGS.index("none_left")]
-
-
-def _items(stream: Stream, choices: BoundChoices[T]) -> tuple[ListItem[T], ...]:
+def _items(answer: Answer, choices: BoundChoices[T], n_before: int) -> tuple[ListItem[T], ...]:
     items = []
-    for item in stream.items():
-        index = choices.index(item.leaf)
-        name = choices.trie[item.leaf].name
-        own = choices.value(index), choices.text(index), index, item.logprob
-        items.append(ListItem(*own, name, item.begin, item.end))
+    places = (answer.places.reshape(-1, 2) + n_before).tolist()
+    for leaf, logprob, place in zip(answer.leaves.tolist(), answer.logprobs.tolist(), places, strict=True):
+        index = choices.index(leaf)
+        own = choices.value(index), choices.text(index), index, logprob
+        items.append(ListItem(*own, choices.trie[leaf].name, *place))
     return tuple(items)
 
 

@@ -20,7 +20,7 @@ from token_trie.errors import ArgumentError, BusyError, CancelledError, ContextE
 from token_trie.llama.batch import ENDED, WAIT_MS, Batch, Sequential, SharedBatch, can_share, shared_batch_of
 from token_trie.llama.contexts import common_prefix, opened
 from token_trie.llama.own_stream import chooser, n_ctx_of
-from token_trie.llama.query import Answer, Query
+from token_trie.llama.query import NO_ANSWER, Answer, Query
 from token_trie.llama.stream import Stream
 from token_trie.native.checks import check_counts, check_flags, lookup
 from token_trie.native.core import Llama, _core, vocab_of
@@ -75,8 +75,8 @@ class Request(ABC, Generic[R]):
         return False
 
     @abstractmethod
-    def bind(self, reader: Reader, prefix: Prefix) -> Bound[R]:
-        """Bind it to its prompt.
+    def steps(self, reader: Reader, prefix: Prefix) -> Plan[R]:
+        """Yield its steps after a prompt; until the first one, the reader's lease is held.
 
         Raises
         ------
@@ -110,7 +110,8 @@ class PlanStep(NamedTuple):
     """A query and its prompt."""
 
     tokens: list[int]
-    query: Query
+    query: Query | None
+    """None: these tokens are left as the sequence of a handle."""
     is_beside: bool = False
     """Whether the stream's sequence must not change."""
 
@@ -140,6 +141,17 @@ class Running(Generic[R]):
         else:
             self._go_on(partial(self._plan.send, found))
 
+    def rest(self) -> Plan[R]:
+        """Yield its further steps, as part of another plan."""
+        while self.step is not None:
+            try:
+                answer = yield self.step
+            except TokenTrieError as error:
+                self._go_on(partial(self._plan.throw, error))
+            else:
+                self._go_on(partial(self._plan.send, answer))
+        return self.result
+
     def _go_on(self, following: Callable[[], PlanStep]) -> None:
         try:
             self.step = following()
@@ -149,6 +161,7 @@ class Running(Generic[R]):
     def submit(self, batch: Batch) -> int:
         """Put its step into a batch; return the ticket, or 0 if it has ended."""
         while self.step is not None:
+            assert self.step.query is not None  # because a batch has no handle
             try:
                 return batch.submit(self.step.tokens, self.step.query)
             except TokenTrieError as error:
@@ -156,7 +169,7 @@ class Running(Generic[R]):
         return 0
 
 
-def drive(plan: Plan[R], stream: Stream, sequence: Sequence[int] = ()) -> R:
+def drive(running: Running[R], stream: Stream, sequence: Sequence[int] = ()) -> R:
     """Answer the steps of a plan on a stream.
 
     An answer's figures include the time of its prompt. Errors of the stream are raised inside the plan.
@@ -167,7 +180,6 @@ def drive(plan: Plan[R], stream: Stream, sequence: Sequence[int] = ()) -> R:
         The stream's sequence, if it is known: then only what differs is replaced.
     """
     n_cancels = stream.n_cancels
-    running = Running(plan)
 
     def answer(step: PlanStep) -> Answer:
         nonlocal sequence
@@ -189,13 +201,16 @@ _MAX_SPLICED = 32
 
 def _answer(stream: Stream, step: PlanStep, sequence: Sequence[int]) -> Answer:
     if step.is_beside:
-        return stream.answer(step.query, step.tokens)
+        assert step.query is not None
+        return stream.answer(step.query, None if stream.tokens == step.tokens else step.tokens)
     started = time.perf_counter_ns()
     n_same = common_prefix(sequence, step.tokens) if sequence else 0
-    if n_same == 0 or len(step.tokens) - n_same > _MAX_SPLICED:
+    if step.query is not None and (n_same == 0 or len(step.tokens) - n_same > _MAX_SPLICED):
         stream.prefill(step.tokens)
     elif n_same < max(len(step.tokens), len(sequence)):
         stream.splice(n_same, step.tokens[n_same:])
+    if step.query is None:
+        return NO_ANSWER
     prompt_ns = time.perf_counter_ns() - started
     answer = stream.answer(step.query)
     answer.figures.prompt_ns = prompt_ns
@@ -211,27 +226,6 @@ def calibrated(calibration: BoundCalibration | None) -> Plan[BoundCalibration | 
         known = prior.find()
         scores.append(prior.keep((yield PlanStep(prior.tokens, prior.query)).logprobs) if known is None else known)
     return calibration.with_prior(scores[0] if len(scores) == 1 else np.mean(scores, axis=0))
-
-
-class Bound(Generic[R]):
-    """A request, ready for a stream, and for a batch if it has a plan."""
-
-    tokens: list[int]
-    """Tokens of the prompt."""
-
-    def plan(self) -> Plan[R] | None:
-        """Return its steps; None if it needs a stream."""
-        return None
-
-    def run(self, stream: Stream) -> R:
-        """Answer it; the prompt becomes the stream's sequence, and the stream's trie is then undefined."""
-        plan = self.plan()
-        assert plan is not None  # otherwise it overrides `run`
-        return drive(plan, stream)
-
-    def missing(self, answer: R) -> Sequence[int]:
-        """Return answer tokens that are not in the stream's sequence yet."""
-        return ()
 
 
 _RESPELLED = 16
@@ -276,13 +270,36 @@ def thought_after(think: Think, seed: int | None, tokens: list[int], with_vocab:
 
 def think_on(stream: Stream, think: Think, seed: int | None, tokens: list[int]) -> Prefix:
     """Think after tokens on a stream, whose sequence then ends in the marker."""
-    prefix = drive(thought_after(think, seed, tokens, stream.with_vocab), stream)
+    prefix = drive(Running(thought_after(think, seed, tokens, stream.with_vocab)), stream)
     stream.prefill(prefix.tokens)
     return prefix._replace(is_standing=True)
 
 
+def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
+    """Answer a request after a prompt; errors are those of `Request.steps` and of `chooser`."""
+    with lease(llm):
+        running = begin(llm, prompt, request)
+    shared = shared_batch_of(llm)
+    if shared is not None:
+        return _run_in(shared, running)
+    with chooser(llm) as stream:
+        if request.draws and request.seed is None:
+            stream.set_seed(None)
+        return drive(running, stream)
+
+
+def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int | None = None) -> Running[R]:
+    """Begin a request after a prompt, under a lease; see `Request.steps` and `reader_of`."""
+    reader = reader_of(llm, n_ctx)
+    tokens = reader.tokenize(prompt)
+    running = Running(request.steps(reader, Prefix(tokens)))
+    if request.think is not None:  # they fit together, so the model may think
+        return Running(_think_then(llm, request, request.think, tokens, n_ctx))
+    return running
+
+
 def _think_then(llm: Llama, request: Request[R], think: Think, tokens: list[int], n_ctx: int | None) -> Plan[R]:
-    """Think, then answer the request; n_ctx is that of `reader_of`."""
+    """Think, then answer the request."""
 
     def with_vocab(use: Callable[[_core.Vocab], Any]) -> Any:
         with lease(llm):
@@ -290,50 +307,8 @@ def _think_then(llm: Llama, request: Request[R], think: Think, tokens: list[int]
 
     prefix = yield from thought_after(think, request.seed, tokens, with_vocab)
     with lease(llm):
-        plan = request.bind(reader_of(llm, n_ctx), prefix).plan()
-    assert plan is not None
-    return (yield from plan)
-
-
-def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
-    """Answer a request after a prompt; errors are those of `Request.bind` and of `chooser`."""
-    with lease(llm):
-        reader = reader_of(llm)
-        tokens = reader.tokenize(prompt)
-        bound = request.bind(reader, Prefix(tokens))
-        plan = _with_thought(llm, request, tokens, bound.plan(), None)
-    shared = None if plan is None else shared_batch_of(llm)
-    if plan is not None and shared is not None:
-        return _run_in(shared, Running(plan))
-    with chooser(llm) as stream:
-        if request.draws and request.seed is None:
-            stream.set_seed(None)
-        if plan is not None:
-            return drive(plan, stream)
-        if request.think is not None:
-            prefix = think_on(stream, request.think, request.seed, tokens)
-            with lease(llm):
-                bound = request.bind(reader, prefix)
-        return bound.run(stream)
-
-
-def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int) -> Running[R]:
-    """Tokenize a prompt for a batch of n_ctx tokens and bind a request to it, under a lease; see `Request.bind`."""
-    reader = reader_of(llm, n_ctx)
-    tokens = reader.tokenize(prompt)
-    plan = _with_thought(llm, request, tokens, request.bind(reader, Prefix(tokens)).plan(), n_ctx)
-    if plan is None:
-        raise ArgumentError("this is answered one prompt at a time, and these are in a batch")
-    return Running(plan)
-
-
-def _with_thought(
-    llm: Llama, request: Request[R], tokens: list[int], plan: Plan[R] | None, n_ctx: int | None
-) -> Plan[R] | None:
-    """Return the plan of a request, with a thought first if one is requested."""
-    if plan is None or request.think is None:
-        return plan
-    return _think_then(llm, request, request.think, tokens, n_ctx)
+        running = Running(request.steps(reader_of(llm, n_ctx), prefix))
+    return (yield from running.rest())
 
 
 def run_behind(stream: Stream, request: Request[R]) -> R:
@@ -347,20 +322,19 @@ def run_behind(stream: Stream, request: Request[R]) -> R:
         prefix = Prefix(before, is_standing=True)
         if request.think is not None:
             prefix = think_on(stream, request.think, request.seed, before)
-        bound = read_on(stream, lambda reader: request.bind(reader, prefix))
-        answer = bound.run(stream)
+        answer = drive(read_on(stream, partial(request.steps, prefix=prefix)), stream, prefix.tokens)
         # Even without tokens, because this restarts the grammar after the answer.
-        stream.splice(stream.raw_state.n_tokens, bound.missing(answer))
+        stream.splice(stream.raw_state.n_tokens, [])
         stream.clear_span()
         return answer
 
 
-def read_on(stream: Stream, use: Callable[[Reader], T]) -> T:
-    """Call a function with a reader of the stream's own model."""
+def read_on(stream: Stream, steps: Callable[[Reader], Plan[R]]) -> Running[R]:
+    """Begin a plan by a reader of the stream's own model."""
     n_ctx, tokenize = stream.n_ctx_max, stream.tokenize
     model = partial(fingerprint, stream.llm)
     return stream.with_model(
-        lambda vocab, known: use(Reader(vocab, known, tokenize, n_ctx, model, stream.with_model, "handle"))
+        lambda vocab, known: Running(steps(Reader(vocab, known, tokenize, n_ctx, model, stream.with_model, "handle")))
     )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from token_trie.arrays import Floats, States
+from token_trie.arrays import Floats
 from token_trie.decisions.bound_choices import (
-    BoundCalibration,
-    BoundChoices,
     Reader,
     bind,
     bind_calibration,
@@ -20,9 +19,9 @@ from token_trie.decisions.bound_choices import (
 )
 from token_trie.decisions.calibration import calibrator_of
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
-from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Request, calibrated, read_on, run
+from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, calibrated, drive, read_on, run
 from token_trie.errors import ArgumentError
-from token_trie.llama.query import Answer, Query
+from token_trie.llama.query import Query
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
@@ -73,7 +72,7 @@ def score_beside(stream: Stream, choices: ChoicesLike, prompt: Prompt | None, op
     request = ScoreRequest.read(choices, options)
     with stream.own():
         tokens = stream.tokens if prompt is None else stream.tokenize(prompt)
-        return read_on(stream, lambda reader: request.bind(reader, Prefix(tokens))).run_beside(stream)
+        return drive(read_on(stream, partial(request.steps, prefix=Prefix(tokens), is_beside=True)), stream)
 
 
 @dataclass(frozen=True)
@@ -102,17 +101,31 @@ class ScoreRequest(Request[Floats]):
         """Return the request with the scores after its calibration's prompts, if any, evaluated on a Llama."""
         return replace(self, prior=prior_scores(llm, self.choices, self.options))
 
-    def bind(self, reader: Reader, prefix: Prefix) -> BoundScores:
-        """Bind it to its prompt."""
-        options = self.options
-        tokens, choices = bind(reader, prefix.tokens, self.choices, options.leading_space)
+    def steps(self, reader: Reader, prefix: Prefix, *, is_beside: bool = False) -> Plan[Floats]:
+        """Score the choices, and for a prior also without a prompt; `is_beside` is that of `PlanStep`."""
+        options, spelled = self.options, self.options.leading_space
+        tokens, choices = bind(reader, prefix.tokens, self.choices, spelled)
         check_size(choices.trie, options.max_scored)
-        given, spelled = self.choices, options.leading_space
         calibration = bind_calibration(
-            reader, options.calibration, given, choices, options.leaf_end, spelled, prior=self.prior
+            reader, options.calibration, self.choices, choices, options.leaf_end, spelled, prior=self.prior
+        )
+        takes_state = calibration is not None and calibration.needs_state
+        if takes_state and is_beside:
+            raise ArgumentError("calibration: a head takes the hidden state of a prompt, which goes with a Llama")
+        query = Query(
+            "scores", choices.trie, leaf_end=options.leaf_end, branches=options.branches, with_state=takes_state
         )
         beginning = [first_token(reader.vocab)] if options.normalize == "prior" else []
-        return BoundScores(options, tokens, choices, calibration, beginning)
+        calibration = yield from calibrated(calibration)
+        answer = yield PlanStep(tokens, query, is_beside)
+        scores = answer.logprobs
+        if beginning:
+            scores = scores - choices.of_left((yield PlanStep(beginning, query, is_beside=True)).logprobs, 0.0)
+        if calibration is not None:
+            scores = choices.of_left(calibration.log_weights(scores, answer.state if takes_state else None), -np.inf)
+        if options.normalize == "tokens":
+            scores = scores / np.diff(choices.trie.core.arrays()[1])
+        return choices.aligned(scores)
 
 
 def prior_scores(llm: Llama, choices: TokenTrie | Choices[Any], options: ChooseOptions | ScoreOptions) -> Floats | None:
@@ -124,55 +137,3 @@ def prior_scores(llm: Llama, choices: TokenTrie | Choices[Any], options: ChooseO
     request = ScoreRequest(choices, ScoreOptions(**own))
     scores: Floats = np.mean([run(llm, prompt, request) for prompt in calibrator.prompts], axis=0)  # type: ignore[arg-type]
     return scores
-
-
-@dataclass(frozen=True)
-class BoundScores(Bound[Floats]):
-    """Choices after a prompt."""
-
-    options: ScoreOptions
-    tokens: list[int]
-    choices: BoundChoices[Any]
-    calibration: BoundCalibration | None
-    beginning: list[int]
-    """Tokens at the beginning of a text without a prompt, after which the prior is scored; empty if none is needed."""
-
-    def run_beside(self, stream: Stream) -> Floats:
-        """Score without changing the stream's sequence or trie."""
-        if self._takes_state:
-            raise ArgumentError("calibration: a head takes the hidden state of a prompt, which goes with a Llama")
-        answer = stream.answer(self.query, None if stream.tokens == self.tokens else self.tokens)
-        prior = stream.answer(self.query, self.beginning).logprobs if self.beginning else None
-        return self._read(answer, self.calibration, prior)
-
-    def plan(self) -> Plan[Floats]:
-        """Score the choices, and for a prior also without a prompt."""
-        calibration = yield from calibrated(self.calibration)
-        answer = yield PlanStep(self.tokens, self.query)
-        prior = None
-        if self.beginning:
-            prior = (yield PlanStep(self.beginning, self.query, is_beside=True)).logprobs
-        return self._read(answer, calibration, prior)
-
-    @property
-    def query(self) -> Query:
-        """Query for the model."""
-        leaf_end, branches = self.options.leaf_end, self.options.branches
-        return Query("scores", self.choices.trie, leaf_end=leaf_end, branches=branches, with_state=self._takes_state)
-
-    @property
-    def _takes_state(self) -> bool:
-        return self.calibration is not None and self.calibration.needs_state
-
-    def _read(self, answer: Answer, calibration: BoundCalibration | None, prior: Floats | None = None) -> Floats:
-        scores = answer.logprobs
-        if prior is not None:
-            scores = scores - self.choices.of_left(prior, 0.0)
-        return self._of_choices(scores, calibration, answer.state if self._takes_state else None)
-
-    def _of_choices(self, scores: Floats, calibration: BoundCalibration | None, state: States | None) -> Floats:
-        if calibration is not None:
-            scores = self.choices.of_left(calibration.log_weights(scores, state), -np.inf)
-        if self.options.normalize == "tokens":
-            scores = scores / np.diff(self.choices.trie.core.arrays()[1])
-        return self.choices.aligned(scores)

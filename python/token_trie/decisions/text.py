@@ -6,7 +6,7 @@ import codecs
 from dataclasses import dataclass, field
 
 from token_trie.decisions.bound_choices import Reader
-from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Request
+from token_trie.decisions.run import Plan, PlanStep, Prefix, Request
 from token_trie.llama.own_stream import check_room
 from token_trie.llama.query import Query
 from token_trie.llama.text import TextOptions
@@ -80,44 +80,18 @@ class TextRequest(Request[FreeText]):
         """The stop strings."""
         return list(self.options.stop)
 
-    def bind(self, reader: Reader, prefix: Prefix) -> BoundText:
-        """Bind it to its prompt."""
-        max_tokens = MAX_TOKENS if self.max_tokens is None else self.max_tokens
-        if reader.owner:
-            check_room(reader.n_ctx, len(prefix.tokens), min(max_tokens, 1), reader.owner)
-        return BoundText(self, prefix.tokens, max_tokens)
-
-
-@dataclass(frozen=True)
-class BoundText(Bound[FreeText]):
-    """Free text after a prompt."""
-
-    request: TextRequest
-    tokens: list[int]
-    max_tokens: int
-
-    def plan(self) -> Plan[FreeText]:
+    def steps(self, reader: Reader, prefix: Prefix) -> Plan[FreeText]:
         """Write the text."""
-        request, stops = self.request, self.request.stops
-        answer = yield PlanStep(
-            self.tokens,
-            Query(
-                "text",
-                sampling=request.options,
-                max_tokens=self.max_tokens,
-                stop_strings=stops,
-                gbnf=request.gbnf,
-            ),
-        )
+        max_tokens, stops, n_prompt = self.max_tokens, self.stops, len(prefix.tokens)
+        max_tokens = MAX_TOKENS if max_tokens is None else max_tokens
+        if reader.owner:
+            check_room(reader.n_ctx, n_prompt, min(max_tokens, 1), reader.owner)
+        query = Query("text", sampling=self.options, max_tokens=max_tokens, stop_strings=stops, gbnf=self.gbnf)
+        answer = yield PlanStep(prefix.tokens, query)
         tokens, found = list(answer.tokens), answer.figures.stop_string
-        with lease(request.llm):
-            text = text_of(request.llm, tokens)
-        return FreeText(text, tokens, _STOPS[answer.figures.stop], stops[found] if found >= 0 else None, self.n_prompt)
-
-    @property
-    def n_prompt(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.tokens)
+        with lease(self.llm):
+            text = text_of(self.llm, tokens)
+        return FreeText(text, tokens, _STOPS[answer.figures.stop], stops[found] if found >= 0 else None, n_prompt)
 
 
 def text_of(llm: Llama, tokens: list[int]) -> str:

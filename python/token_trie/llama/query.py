@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, TokenTrieError, from_status
+from token_trie.llama.span import Span, native_params
 from token_trie.native.checks import check_counts, check_numbers, native_seed
 from token_trie.native.ffi import c_strings, check, ffi, lib, new_struct
 from token_trie.native.options import Options
@@ -118,6 +119,8 @@ class Query:
     Attributes
     ----------
     leaf_weights : ndarray of float64, shape (n_leaves,), or None
+    span : Span, optional
+        Rules of a list, which has up to `max_tokens` tokens.
     start_after, max_before
         Members of struct token_trie_params.
     until : callable or None
@@ -141,6 +144,7 @@ class Query:
     max_tokens: int = 0
     stop_strings: Sequence[str] = ()
     gbnf: str | None = None
+    span: Span | None = None
     start_after: Sequence[int] = ()
     max_before: int = 0
     until: Callable[[int], bool] | None = None
@@ -156,6 +160,8 @@ class Query:
         pointers: dict[str, Any] = {}
         if self.trie is not None:
             pointers["set"] = self.trie.c_set
+        if self.span is not None:
+            pointers["set_params"] = native_params(self.span)
         if self.start_after:
             pointers["set_params"] = new_struct(
                 "token_trie_params",
@@ -235,6 +241,8 @@ class Answer(NamedTuple):
     """Leaves found by a search, best first."""
     logprobs: npt.NDArray[np.float64]
     """Log-probabilities of `leaves`; in mode "scores", of all leaves, and `leaves` is empty."""
+    places: npt.NDArray[np.int64]
+    """Of a list: for each of `leaves`, where it begins and ends among the tokens."""
     state: npt.NDArray[np.float32]
     """with_state: the hidden state after the prompt, shape (n_embd,)."""
     figures: Any
@@ -245,6 +253,11 @@ class Answer(NamedTuple):
         if self.error is not None:
             raise self.error
         return self
+
+
+NO_ANSWER = Answer(
+    0, None, -1, 0.0, (), np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0, np.float32), None
+)
 
 
 def read_answer(answer: Any) -> Answer:
@@ -270,6 +283,7 @@ def read_answer(answer: Any) -> Answer:
         tuple(array(lib.token_trie_answer_get_tokens, np.int32).tolist()),
         array(lib.token_trie_answer_get_leaves, np.int64),
         array(lib.token_trie_answer_get_logprobs, np.float64),
+        array(lib.token_trie_answer_get_places, np.int64),
         array(lib.token_trie_answer_get_state, np.float32),
         figures,
     )

@@ -297,43 +297,6 @@ class Steps:
         self.n_changes += 1
         self._reader = weakref.ref(reader)
 
-    def run_span(
-        self,
-        sampling: Sampling,
-        max_tokens: int = 2**31 - 1,
-        is_over: Callable[[Any], bool] | None = None,
-    ) -> list[int]:
-        """Generate to the end of the span, or until `is_over` of the native state, in one call; return the tokens."""
-        tokens: list[int] = []
-        token, stop = self._token, self._stop
-        n_cancels = self.n_cancels
-        state = None if is_over is None else new_struct("token_trie_stream_state")
-
-        def run(stream: Any) -> int:
-            self.is_cancelled = False
-            self.n_changes += 1
-            stop[0] = _GOES_ON
-            status = self._draw_by(stream, sampling)
-            if status < 0:
-                return status
-            while stop[0] == _GOES_ON and len(tokens) < max_tokens:
-                if n_cancels != self.n_cancels:
-                    self.is_cancelled = True
-                    return 0
-                status = int(_next(stream, token, stop))
-                if status < 0:
-                    return status
-                if token.id >= 0:
-                    tokens.append(token.id)
-                if is_over is not None:
-                    lib.token_trie_stream_get_state(stream, state)
-                    if is_over(state):
-                        return 0
-            return 0
-
-        self.change(run, after=self.replace)
-        return tokens
-
     def decode(self, function: Callable[..., int], *arguments: Any, is_short: bool) -> None:
         """Make a call of the ABI that writes into the sequence; Ctrl-C ends it, unless it is short."""
         thread = get_ident()
@@ -422,7 +385,6 @@ class Stream:
         self._set: SetTrie | None = None  # the current trie
         self._default_spans: dict[StepMode | None, tuple[Span, Any]] = {}  # checked once
         self._sets: dict[str | None, TokenTrie] = {}  # of the payload, by path
-        self._grammar: tuple[str | None, str] = None, "root"  # text and root
         self._known: dict[object, Any] = {}  # results about the model of a file
         self._like: Callable[[], Llama | None] = _none  # a weak reference to the Llama
         self._llama_cache: LlamaCache | None = None
@@ -655,18 +617,6 @@ class Stream:
         """Set or remove the grammar, as of `StreamHandle.set_grammar`; after a GrammarError the old one is kept."""
         text = ffi.NULL if gbnf is None else encode(gbnf, "gbnf")
         self.steps.change(lib.token_trie_stream_set_grammar, text, encode(root, "root"))
-        self._grammar = gbnf, root
-
-    @contextmanager
-    def other_grammars(self) -> Iterator[None]:
-        """Allow other grammars inside the block, then restore and restart the current one."""
-        grammar, n_changes = self._grammar, self.steps.n_changes
-        try:
-            yield
-        finally:
-            if self.steps.n_changes != n_changes:
-                with suppress(TokenTrieError):
-                    self.set_grammar(*grammar)
 
     def set_seed(self, seed: int | None) -> None:
         """Restart random draws from a seed; None: a new seed each time."""
@@ -730,11 +680,6 @@ class Stream:
     def hidden_state(self) -> npt.NDArray[np.float32]:
         """Return the hidden state of the last token, shape (n_embd,); errors as of `answer`."""
         return self.answer(Query("state")).state
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether the last generation was cancelled."""
-        return self.steps.is_cancelled or self.raw_state.stop == lib.TOKEN_TRIE_STOP_CANCELLED
 
     def items(self) -> list[Item]:
         """Return the members that the span has produced."""

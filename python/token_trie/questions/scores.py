@@ -16,7 +16,7 @@ import numpy as np
 from token_trie.arrays import Floats, States
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_finite, reader_of
 from token_trie.decisions.calibration import Calibrator, Mean
-from token_trie.decisions.run import Admission, Bound, Plan, PlanStep, Prefix, Request, drive, read_on, think_on
+from token_trie.decisions.run import Admission, Plan, PlanStep, Prefix, Request, drive, read_on, think_on
 from token_trie.decisions.think import Think
 from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import Batch, Sequential
@@ -88,36 +88,19 @@ class Reading(Request[Scored]):
         evaluated = json.dumps([list(self.prompt), self.texts, self.labels])
         return hashlib.sha256(evaluated.encode()).hexdigest()
 
-    def bind(self, reader: Reader, prefix: Prefix) -> BoundReading:
-        """Bind the texts to their prompt."""
-        if not self.with_scores:
-            return BoundReading(prefix.tokens, None, prefix.thought_text)
-        choices = _set_of(self.labels) if self.labels else Choices(self.texts, self.texts)
-        return BoundReading(*bind(reader, prefix.tokens, choices), prefix.thought_text, self.with_state)
+    def bound(self, reader: Reader, tokens: list[int]) -> tuple[list[int], BoundChoices[str]]:
+        """Return the prompt's tokens before the texts, and the texts."""
+        return bind(reader, tokens, _set_of(self.labels) if self.labels else Choices(self.texts, self.texts))
 
-
-def _set_of(labels: tuple[int, ...]) -> TokenTrie:
-    return TokenTrie.from_sequences({str(i): [token] for i, token in enumerate(labels)})
-
-
-@dataclass(frozen=True, eq=False)
-class BoundReading(Bound[Scored]):
-    """Texts after a prompt."""
-
-    tokens: list[int]
-    choices: BoundChoices[str] | None
-    """None if only the hidden state is needed."""
-    thought: str | None
-    with_state: bool = False
-
-    def plan(self, *, is_beside: bool = False) -> Plan[Scored]:
+    def steps(self, reader: Reader, prefix: Prefix, *, is_beside: bool = False) -> Plan[Scored]:
         """Score the texts; `is_beside` is that of `PlanStep`."""
-        choices, n_prompt = self.choices, len(self.tokens)
-        if choices is None:
-            answer, none = (yield PlanStep(self.tokens, Query("state"))), np.zeros(0)
-            return Scored(none, none, math.nan, n_prompt, 0, self.thought, answer.state)
+        thought = prefix.thought_text
+        if not self.with_scores:
+            answer, none = (yield PlanStep(prefix.tokens, Query("state"))), np.zeros(0)
+            return Scored(none, none, math.nan, len(prefix.tokens), 0, thought, answer.state)
+        tokens, choices = self.bound(reader, prefix.tokens)
         query = Query("scores", choices.trie, leaf_end=LEAF_END, with_state=self.with_state)
-        answer = yield PlanStep(self.tokens, query, is_beside)
+        answer = yield PlanStep(tokens, query, is_beside)
         of_leaves = answer.logprobs
         check_finite(of_leaves)
         lengths = np.diff(choices.trie.core.arrays()[1]).astype(np.float64)
@@ -125,7 +108,11 @@ class BoundReading(Bound[Scored]):
         if leaf_of is not None:
             of_leaves, lengths = (of_leaves - np.log(np.maximum(np.bincount(leaf_of), 1)))[leaf_of], lengths[leaf_of]
         state = answer.state if len(answer.state) else None
-        return Scored(of_leaves, lengths, mass, n_prompt, int(answer.figures.n_evaluated), self.thought, state)
+        return Scored(of_leaves, lengths, mass, len(tokens), int(answer.figures.n_evaluated), thought, state)
+
+
+def _set_of(labels: tuple[int, ...]) -> TokenTrie:
+    return TokenTrie.from_sequences({str(i): [token] for i, token in enumerate(labels)})
 
 
 def mean_of(scored: Sequence[Scored]) -> Scored | None:
@@ -155,8 +142,7 @@ def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
     prefix = Prefix(stream.tokenize(reading.prompt))
     if reading.think is not None:
         prefix = think_on(stream, reading.think, None, prefix.tokens)
-    bound = read_on(stream, lambda reader: reading.bind(reader, prefix))
-    return drive(bound.plan(is_beside=is_beside), stream)
+    return drive(read_on(stream, partial(reading.steps, prefix=prefix, is_beside=is_beside)), stream)
 
 
 def score_alone(llm: Llama, reading: Reading) -> Scored:
@@ -174,10 +160,10 @@ def score_alone(llm: Llama, reading: Reading) -> Scored:
     sequences, scores = list[_Sequence](), list[Floats]()
     for part in parts:
         with lease(llm):
-            bound = part.bind(reader, prefix)  # by itself: other texts may change the prompt's last tokens
-        assert bound.choices is not None  # because its scores are needed
-        sequences.append((len(bound.tokens), tuple(bound.choices.trie[0].tokens)))
-        scores += context.score(bound.tokens, [sequences[-1][1]])
+            # By itself, because other texts may change the prompt's last tokens.
+            tokens, choices = part.bound(reader, prefix.tokens)
+        sequences.append((len(tokens), tuple(choices.trie[0].tokens)))
+        scores += context.score(tokens, [sequences[-1][1]])
     logprobs = np.array([of_tokens.sum() for of_tokens in scores]) + _ends(sequences, scores)
     check_finite(logprobs)
     mass = math.fsum(np.exp(list(dict(zip(sequences, logprobs, strict=True)).values())))

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 from token_trie.decisions.bound_choices import Reader
 from token_trie.decisions.options import RecordOptions
-from token_trie.decisions.run import Admission, Bound, Many, OnError, Plan, Prefix, Written, asked, drive, run
+from token_trie.decisions.run import Admission, Many, OnError, Plan, PlanStep, Prefix, Written, asked, run
 from token_trie.errors import ArgumentError
-from token_trie.llama.contexts import common_prefix
-from token_trie.llama.stream import Stream
 from token_trie.llama.text import tokenize_after
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
@@ -183,32 +181,13 @@ class RecordRequest(Written[R]):
         """Whether tokens are sampled."""
         return self.options.effective_temperature(self.options.mode == "sampled") > 0 or self.options.think is not None
 
-    def bind(self, reader: Reader, prefix: Prefix) -> BoundRecord[R]:
-        """Bind the request to a prompt."""
-        return BoundRecord(self, prefix, Filling(reader, self, prefix))
-
-
-class BoundRecord(Bound[R]):
-    """A request for a record after a prompt."""
-
-    def __init__(self, request: RecordRequest[R], prefix: Prefix, filling: Filling) -> None:
-        self._request = request
-        self._prefix = prefix
-        self._filling = filling
-        self.tokens = prefix.tokens
-
-    def plan(self) -> Plan[R]:
+    def steps(self, reader: Reader, prefix: Prefix) -> Plan[R]:
         """Write the record."""
-        return self._request.fill(self._filling)
-
-    def run(self, stream: Stream) -> R:
-        """Write the record into the stream's sequence."""
-        answer = drive(self.plan(), stream, self.tokens if self._prefix.is_standing else ())
-        if self._prefix.is_standing:
-            tokens = self._filling.writer.tokens
-            n_same = common_prefix(stream.tokens, tokens)
-            stream.splice(n_same, tokens[n_same:])
-        return answer
+        filling = Filling(reader, self, prefix)
+        record = yield from self.fill(filling)
+        if prefix.is_standing:
+            yield PlanStep(filling.writer.tokens, None)
+        return record
 
 
 class Filling:

@@ -23,8 +23,8 @@ import numpy as np
 
 from token_trie.decisions.bound_choices import Prior, Reader, bind, reader_of
 from token_trie.decisions.options import RecordOptions
-from token_trie.decisions.run import Admission, Bound, Many, OnError, Plan, PlanStep, Prefix, Request, run
-from token_trie.decisions.text import BoundText, FreeText, TextRequest
+from token_trie.decisions.run import Admission, Many, OnError, Plan, PlanStep, Prefix, Request, Running, run
+from token_trie.decisions.text import FreeText, TextRequest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.own_stream import n_ctx_of
 from token_trie.llama.text import TextOptions, tokenize_after
@@ -498,8 +498,8 @@ class CallRequest(Request[bool]):
     fitting: tuple[list[int], ...]
     """Prompts with requests that need one."""
 
-    def bind(self, reader: Reader, prefix: Prefix) -> BoundCall:
-        """Bind it to its prompt."""
+    def steps(self, reader: Reader, prefix: Prefix) -> Plan[bool]:
+        """Score the names after the other prompts, unless that is known, and after its own."""
         vocab, memory = reader.vocab, reader.known.setdefault("calls", Memory(_KEPT, 1 << 20))
 
         def asked(tokens: list[int]) -> Prior:
@@ -508,8 +508,18 @@ class CallRequest(Request[bool]):
             trie = memory.get(choices.trie, 1, lambda: _beginnings_of(choices.trie))
             return Prior(tokens, replace(choices, trie=trie), "any", memory)
 
-        own = asked(prefix.tokens)
-        return BoundCall(own.tokens, own, tuple(map(asked, self.plain)), tuple(map(asked, self.fitting)))
+        this, *others = map(asked, (prefix.tokens, *self.plain, *self.fitting))
+        scores = []
+        for prior in others:
+            known = prior.find()
+            scores.append(prior.keep((yield PlanStep(prior.tokens, prior.query)).logprobs) if known is None else known)
+        own = this.choices.aligned((yield PlanStep(this.tokens, this.query)).logprobs)
+        gains = np.array([*scores, own]) - np.mean(scores[: len(self.plain)], axis=0)
+        *examples, odds = np.logaddexp.reduce(gains[:, :-1], axis=1) - gains[:, -1]
+        plain, fitting = np.split(np.array(examples), [len(self.plain)])
+        spread = plain.std() + fitting.std()
+        between = (plain.mean() * fitting.std() + fitting.mean() * plain.std()) / spread if spread else plain.mean()
+        return bool(odds > between)
 
 
 def _beginnings_of(trie: TokenTrie) -> TokenTrie:
@@ -518,30 +528,6 @@ def _beginnings_of(trie: TokenTrie) -> TokenTrie:
     rows = [tokens[begin:end].tolist() for begin, end in pairwise(offsets)]
     lengths = n_distinct(rows, range(len(rows)))
     return TokenTrie.from_sequences({str(i): row[:n] for i, (row, n) in enumerate(zip(rows, lengths, strict=True))})
-
-
-@dataclass(frozen=True)
-class BoundCall(Bound[bool]):
-    """The choice between a call and text after a prompt."""
-
-    tokens: list[int]
-    asked: Prior
-    plain: tuple[Prior, ...]
-    fitting: tuple[Prior, ...]
-
-    def plan(self) -> Plan[bool]:
-        """Score the names after the other prompts, unless that is known, and after its own."""
-        scores = []
-        for prior in (*self.plain, *self.fitting):
-            known = prior.find()
-            scores.append(prior.keep((yield PlanStep(prior.tokens, prior.query)).logprobs) if known is None else known)
-        own = self.asked.choices.aligned((yield PlanStep(self.tokens, self.asked.query)).logprobs)
-        gains = np.array([*scores, own]) - np.mean(scores[: len(self.plain)], axis=0)
-        *examples, odds = np.logaddexp.reduce(gains[:, :-1], axis=1) - gains[:, -1]
-        plain, fitting = np.split(np.array(examples), [len(self.plain)])
-        spread = plain.std() + fitting.std()
-        between = (plain.mean() * fitting.std() + fitting.mean() * plain.std()) / spread if spread else plain.mean()
-        return bool(odds > between)
 
 
 def call_request(
@@ -896,35 +882,18 @@ class _CallOrText(Request[ToolCall[Any] | FreeText]):
         """Whether tokens are sampled."""
         return self.text.draws
 
-    def bind(self, reader: Reader, prefix: Prefix) -> _BoundCallOrText:
-        """Bind it to its prompt."""
-        text = self.text.bind(reader, Prefix(self.before_text))
-        return _BoundCallOrText(self, prefix.tokens, self.may_call.bind(reader, prefix), text, reader.n_ctx)
-
-
-@dataclass(frozen=True)
-class _BoundCallOrText(Bound[ToolCall[Any] | FreeText]):
-    """A call or text after a prompt."""
-
-    request: _CallOrText
-    tokens: list[int]
-    may_call: BoundCall
-    text: BoundText
-    n_ctx: int
-
-    def plan(self) -> Plan[ToolCall[Any] | FreeText]:
+    def steps(self, reader: Reader, prefix: Prefix) -> Plan[ToolCall[Any] | FreeText]:
         """Decide, and write the call, or the text and perhaps a call after it."""
-        request = self.request
-        if (yield from self.may_call.plan()):
-            return (yield from self._call(request.call, self.tokens))
-        text = yield from self.text.plan()
+        if (yield from self.may_call.steps(reader, prefix)):
+            return (yield from self._then(reader, self.call, prefix.tokens))
+        text = yield from self._then(reader, self.text, self.before_text)
         if text.stop_string is None:
             return text
-        tokens, template, content = call_after_text(request.llm, self.text.tokens, text, request.template)
-        call: RecordRequest[ToolCall[Any]] = tool_request(request.tools, request.call.options, template)
-        return replace((yield from self._call(call, tokens)), content=content)
+        tokens, template, content = call_after_text(self.llm, self.before_text, text, self.template)
+        call: RecordRequest[ToolCall[Any]] = tool_request(self.tools, self.call.options, template)
+        return replace((yield from self._then(reader, call, tokens)), content=content)
 
-    def _call(self, call: RecordRequest[ToolCall[Any]], tokens: list[int]) -> Plan[ToolCall[Any]]:
-        with lease(self.request.llm):
-            bound = call.bind(reader_of(self.request.llm, self.n_ctx), Prefix(tokens))
-        return (yield from bound.plan())
+    def _then(self, reader: Reader, request: Request[T], tokens: list[int]) -> Plan[T]:
+        with lease(self.llm):
+            running = Running(request.steps(reader_of(self.llm, reader.n_ctx), Prefix(tokens)))
+        return (yield from running.rest())

@@ -11,12 +11,12 @@ import numpy as np
 
 from token_trie.arrays import Floats
 from token_trie.decisions.bound_choices import BoundChoices, Reader
-from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Request
+from token_trie.decisions.run import Plan, PlanStep, Prefix, Request
 from token_trie.llama.query import Query
 from token_trie.questions.answer import Answered
 from token_trie.questions.decide import prior_steps, priors_in
 from token_trie.questions.form import FormAsked, FormView
-from token_trie.questions.scores import BoundReading, QuestionView, Reading, Scored
+from token_trie.questions.scores import QuestionView, Reading, Scored
 from token_trie.questions.trained import TrainedView
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import Limits, invalid, refusing
@@ -180,23 +180,11 @@ class ExploreRequest(Request[TextTree]):
 
     texts: Reading
 
-    def bind(self, reader: Reader, prefix: Prefix) -> _BoundTree:
-        """Bind the texts to their prompt."""
-        texts = self.texts.bind(reader, prefix)
-        assert texts.choices is not None  # because their scores are needed
-        prompt = reader.vocab.detokenize(texts.tokens, special=True).decode(errors="replace")
-        return _BoundTree(texts, texts.choices, texts.tokens, prompt, pieces_of(reader, texts.choices.trie))
-
-
-@dataclass(frozen=True, eq=False)
-class _BoundTree(Bound[TextTree]):
-    texts: BoundReading
-    choices: BoundChoices[str]
-    tokens: list[int]
-    prompt: str
-    pieces: dict[int, bytes]
-
-    def plan(self) -> Plan[TextTree]:
-        scored = yield from self.texts.plan()
-        branches = yield PlanStep(self.tokens, Query("scores", self.choices.trie, branches=True))
-        return TextTree(self.prompt, scored, self.choices, branches.logprobs, self.pieces)
+    def steps(self, reader: Reader, prefix: Prefix) -> Plan[TextTree]:
+        """Score the texts and the branches."""
+        tokens, choices = self.texts.bound(reader, prefix.tokens)
+        prompt = reader.vocab.detokenize(tokens, special=True).decode(errors="replace")
+        pieces = pieces_of(reader, choices.trie)
+        scored = yield from self.texts.steps(reader, prefix)
+        branches = yield PlanStep(tokens, Query("scores", choices.trie, branches=True))
+        return TextTree(prompt, scored, choices, branches.logprobs, pieces)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from token_trie.arrays import Floats
-from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_scorable, check_size, read_set
+from token_trie.decisions.bound_choices import Reader, bind, check_scorable, check_size, read_set
 from token_trie.decisions.choose import by_scores, by_steps, cost_of
 from token_trie.decisions.decision import LOW_MASS, Decision
 from token_trie.decisions.options import MAX_SCORED
-from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Request, run
+from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, run
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LEAF_ENDS, LeafEnd, Query
 from token_trie.native.checks import check_counts, lookup
@@ -400,53 +400,33 @@ class ExplainRequest(Request[Explanation]):
                 name = str(llm.metadata.get("general.name", ""))
         return cls(read, leaf_end, leading_space, max_scored, name)
 
-    def bind(self, reader: Reader, prefix: Prefix) -> BoundExplanation:
-        """Bind it to its prompt; ArgumentError for a filtered set."""
+    def steps(self, reader: Reader, prefix: Prefix) -> Plan[Explanation]:
+        """Decide exactly and greedily, and score every branch of the set; ArgumentError for a filtered set."""
         tokens, choices = bind(reader, prefix.tokens, self.choices, self.leading_space)
         check_size(choices.trie, self.max_scored)
         text = reader.vocab.detokenize(tokens).decode(errors="replace")
-        removed = prefix.tokens[len(tokens) :]
-        return BoundExplanation(self, tokens, choices, text, pieces_of(reader, choices.trie), removed)
-
-
-@dataclass(frozen=True)
-class BoundExplanation(Bound[Explanation]):
-    """Choices after a prompt."""
-
-    request: ExplainRequest
-    tokens: list[int]
-    choices: BoundChoices[Any]
-    text: str
-    pieces: dict[int, bytes]
-    removed: list[int]
-    """Tokens at the end of the prompt that the choices begin with."""
-
-    def plan(self) -> Plan[Explanation]:
-        """Decide exactly and greedily, and score every branch of the set."""
-        choices, trie, n_prompt = self.choices, flat(self.choices.trie), len(self.tokens)
-        scores = yield PlanStep(self.tokens, Query("scores", trie, leaf_end=self.request.leaf_end))
+        pieces, trie, n_prompt = pieces_of(reader, choices.trie), flat(choices.trie), len(tokens)
+        scores = yield PlanStep(tokens, Query("scores", trie, leaf_end=self.leaf_end))
         exact = by_scores(choices, scores.logprobs, cost_of(n_prompt, scores))
-        steps = yield PlanStep(self.tokens, Query("greedy", trie))
+        steps = yield PlanStep(tokens, Query("greedy", trie))
         greedy = by_steps(choices, steps, cost_of(n_prompt, steps))
-        branches = yield PlanStep(self.tokens, Query("scores", trie, branches=True))
+        branches = yield PlanStep(tokens, Query("scores", trie, branches=True))
         assert exact.probabilities is not None
         leaf_of = range(len(trie)) if choices.leaf_of is None else choices.leaf_of.tolist()
+        if prefix.is_standing:
+            yield PlanStep(prefix.tokens, None)
         return Explanation(
             trie=trie,
             greedy_leaf=leaf_of[greedy.index],
             exact_leaf=leaf_of[exact.index],
             probabilities=exact.probabilities[choices.firsts()],
             log_stepwise=branches.logprobs,
-            pieces=self.pieces,
-            prompt=self.text,
+            pieces=pieces,
+            prompt=text,
             greedy=greedy,
             exact=exact,
-            model=self.request.model,
+            model=self.model,
         )
-
-    def missing(self, answer: Explanation) -> list[int]:
-        """Return the removed tokens, so that a handle's sequence is as before."""
-        return self.removed
 
 
 def pieces_of(reader: Reader, trie: TokenTrie) -> dict[int, bytes]:

@@ -121,6 +121,32 @@ TEST_F(BatchTest, WhatIsNotGoneOnWithHoldsUpNobody) {
     EXPECT_EQ(take_all(*batch).size(), 12U);
 }
 
+TEST_F(BatchTest, WhatGoesOnAfterAnotherThanExpectedHoldsUpNobody) {
+    const std::shared_ptr<Batch> batch = open(256, {4, 0});
+    // All alike but for a token near the end, where a later prompt may be spelled anew.
+    std::map<Ticket, std::pair<Tokens, int>> under_way;
+    const auto ask = [&](const Tokens & prompt, int n) {
+        Request next = request(prompt, kActions);
+        next.goes_on = true;
+        under_way[submit(batch, next)] = {prompt, n};
+    };
+    for (char each = 'a'; each < 'm'; ++each) {
+        ask(bytes(std::string(40, 'x') + each + "..."), 4);
+    }
+    std::size_t n_answers = 0;
+    while (!under_way.empty()) {
+        const Taken taken = take(*batch);
+        auto [prompt, n] = under_way.at(taken.ticket);
+        under_way.erase(taken.ticket);
+        ++n_answers;
+        prompt.insert(prompt.end(), taken.answer.tokens.begin(), taken.answer.tokens.end());
+        if (n > 0) {
+            ask(prompt, n - 1);
+        }
+    }
+    EXPECT_EQ(n_answers, 12U * 5);
+}
+
 TEST_F(BatchTest, TextWithoutTokensTakesNoPass) {
     const std::shared_ptr<Batch> batch = open();
     submit(batch, text_behind(bytes("Do: "), 0));

@@ -14,7 +14,7 @@ import pydantic
 import pytest
 from token_trie import ArgumentError, StreamHandle, Think, ToolCall, achoose_tool, choose_tool
 from token_trie.decisions import run as steps
-from token_trie.decisions.run import Bound, Plan, run
+from token_trie.decisions.run import Plan, run
 from token_trie.llama.contexts import common_prefix
 from token_trie.llama.own_stream import chooser
 from token_trie.native.lifetime import lease
@@ -181,20 +181,16 @@ def test_auto_compares_a_request_with_plain_ones_and_with_descriptions(
     assert len(set(found)) == 2
 
 
-class Decided(Bound[bool]):
-    def __init__(self, tokens: list[int], calls: bool) -> None:
-        self.tokens, self.calls = tokens, calls
-
-    def plan(self) -> Plan[bool]:
-        return self.calls
-        yield
+def decided(calls: bool) -> Plan[bool]:
+    return calls
+    yield
 
 
 @pytest.mark.parametrize("calls", [False, True])
 def test_auto_answers_with_a_call_or_with_text_that_does_not_begin_as_one(
     templated: Any, monkeypatch: pytest.MonkeyPatch, calls: bool
 ) -> None:
-    monkeypatch.setattr(CallRequest, "bind", lambda self, reader, prefix: Decided(prefix.tokens, calls))
+    monkeypatch.setattr(CallRequest, "steps", lambda *_: decided(calls))
     messages = [{"role": "user", "content": 'Repeat after me: {"name": "stop", "arguments": {}}'}]
     answer = choose_tool(templated, messages, TOOLS, tool_choice="auto", max_tokens=12)
     assert isinstance(answer, ToolCall) == calls
