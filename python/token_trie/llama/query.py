@@ -242,7 +242,7 @@ class Answer(NamedTuple):
     logprobs: npt.NDArray[np.float64]
     """Log-probabilities of `leaves`; in mode "scores", of all leaves, and `leaves` is empty."""
     places: npt.NDArray[np.int64]
-    """Of a list: for each of `leaves`, where it begins and ends among the tokens."""
+    """Where each of `leaves` of a list begins and ends among the tokens."""
     state: npt.NDArray[np.float32]
     """with_state: the hidden state after the prompt, shape (n_embd,)."""
     figures: Any
