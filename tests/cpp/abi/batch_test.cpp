@@ -238,7 +238,7 @@ TEST_F(AbiBatchTest, WhatIsWrongIsRefusedWithItsPlace) {
     auto how = sized<token_trie_params>();
     how.on_complete = TOKEN_TRIE_RELEASE;
     EXPECT_EQ(refusal([&](auto & asked) { asked.set_params = &how; }),
-              "query.set_params.on_complete: one answer ends; no other than end");
+              "query.set_params.on_complete: an answer ends: end, or a list, restart, within max_tokens");
     EXPECT_EQ(token_trie_batch_submit(batch_.get(), tokens_.data(), tokens_.size(), nullptr, &ticket_),
               TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(token_trie_batch_next(batch_.get(), 0, -1, nullptr, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);

@@ -29,7 +29,7 @@ static_assert(sizeof(token_trie_query) == 152 && offsetof(token_trie_query, size
               offsetof(token_trie_query, gbnf) == 112 && offsetof(token_trie_query, root) == 120 &&
               offsetof(token_trie_query, on_token) == 128 && offsetof(token_trie_query, user) == 136 &&
               offsetof(token_trie_query, goes_on) == 144);
-static_assert(sizeof(token_trie_answer_figures) == 152 && offsetof(token_trie_answer_figures, ticket) == 8 &&
+static_assert(sizeof(token_trie_answer_figures) == 160 && offsetof(token_trie_answer_figures, ticket) == 8 &&
               offsetof(token_trie_answer_figures, status) == 16 && offsetof(token_trie_answer_figures, stop) == 20 &&
               offsetof(token_trie_answer_figures, stop_string) == 24 &&
               offsetof(token_trie_answer_figures, leaf) == 32 && offsetof(token_trie_answer_figures, logprob) == 40 &&
@@ -38,7 +38,8 @@ static_assert(sizeof(token_trie_answer_figures) == 152 && offsetof(token_trie_an
               offsetof(token_trie_answer_figures, mass_max) == 72 &&
               offsetof(token_trie_answer_figures, n_shared) == 80 &&
               offsetof(token_trie_answer_figures, n_evaluated) == 112 &&
-              offsetof(token_trie_answer_figures, decode_ns) == 144);
+              offsetof(token_trie_answer_figures, decode_ns) == 144 &&
+              offsetof(token_trie_answer_figures, ending) == 152);
 
 const Tokens kPrompt = bytes("Do: ");
 const std::string kSet = payload_of({{"READ", {kRead}}, {"READ_FILE", {kRead, kFile}}, {"SEND", bytes("SEND")}});
