@@ -96,7 +96,8 @@ def run(options: Any) -> None:
 
 def _is_right(found: Call, request: Any) -> tuple[bool, bool]:
     if found is None or request["tool"] is None:
-        return (found is None) == (request["tool"] is None), found is None
+        is_right = (found is None) == (request["tool"] is None)
+        return is_right, is_right
     name, arguments = found
     expected = request["arguments"].items()
     is_right = name == request["tool"]
@@ -118,7 +119,12 @@ def _continued(model: Model, group: Any) -> dict[str, Any]:
     choose(model.llm, "Another text", ["a", "b"])
     again = _timed(model, messages, tools)
     second, third = np.median(took, axis=0).tolist()
-    return {">second turn ms": second, ">third turn ms": third, ">reading all ms": again, ">ratio": second / again}
+    return {
+        ">second turn ms": second,
+        ">third turn ms": third,
+        ">reading all ms": again,
+        ">third to all": third / again,
+    }
 
 
 def _timed(model: Model, messages: Any, tools: Any) -> float:
