@@ -1,5 +1,6 @@
 """Many prompts at once, beside one after the other and llama.cpp's bare passes."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
@@ -8,7 +9,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 from llama_cpp.llama_grammar import LlamaGrammar
-from token_trie import choose, choose_many
+from token_trie import choose, choose_many, fill, fill_many
 from token_trie.cli.demo import ACTIONS, prompt_for
 from token_trie.sets.prompt import tokenize_prompt
 
@@ -23,8 +24,15 @@ _SIZES = (1, 8, 64, 512)  # by default
 _MANY = 64  # above which all share one beginning
 _AT_MOST = 16  # prompts that slow contenders answer; their rate does not depend on the number
 _ROWS, _SEQUENCES = 256, 64  # of a bare pass
-_LABELS = "3 labels"
+_LABELS, _RECORD = "3 labels", "record of 3 fields"
+_KINDS = ((_LABELS, True), (MAIN_SET, True), (_LABELS, False), (_RECORD, True))
 _SETS = {_LABELS: ["work", "home", "travel"], MAIN_SET: list(ACTIONS)}
+_FIELDS = {
+    "about": {"type": "string", "maxLength": 24},
+    "urgent": {"type": "boolean"},
+    "day": {"enum": ["now", "later"]},
+}
+_SCHEMA = {"type": "object", "properties": _FIELDS, "required": [*_FIELDS]}
 _CAPTION = "Prompts are plain text, without a chat template; the shared beginning has an example of each action."
 
 
@@ -41,14 +49,14 @@ class Cost:
 def run(options: Any) -> None:
     """Measure with all models."""
     sizes = sorted({*(n for n in _SIZES if n < options.prompts), options.prompts})
-    kinds = [(n, name, shared) for n in sizes for name, shared in ((_LABELS, True), (MAIN_SET, True), (_LABELS, False))]
+    kinds = [(n, name, shared) for n in sizes for name, shared in _KINDS]
     kinds = [(n, name, shared) for n, name, shared in kinds if shared or n <= _MANY]
     results = Results("many")
     for name in options.models:
         model = load(name, n_ctx=2048, n_batch=512, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
         found: dict[tuple[Any, ...], Cost] = {}
         for n, set_name, shared in progress(kinds, model.name):
-            for way, took in _measure(model, _SETS[set_name], n, shared, options.rounds or 1).items():
+            for way, took in _measure(model, _SETS.get(set_name), n, shared, options.rounds or 1).items():
                 found[(shared, n, set_name, *way)] = took
         results.tables.append(Table(f"{model.name}: many prompts", list(map(_line, found, found.values())), _CAPTION))
     results.finish(options.output)
@@ -68,16 +76,21 @@ def _line(key: tuple[Any, ...], took: Cost) -> dict[str, Any]:
     }
 
 
-def _measure(model: Model, choices: list[str], n: int, shared: bool, rounds: int) -> dict[tuple[str, str], Cost]:
+def _measure(model: Model, choices: list[str] | None, n: int, shared: bool, rounds: int) -> dict[tuple[str, str], Cost]:
+    """Measure choices, or records where there are none."""
     llm: Any = model.llm
     write = prompt_for if shared else "{0}\nIn a word, what the request is about:".format
     texts = requests()
     prompts = [tokenize_prompt(llm, write(f"{texts[i % len(texts)]['text']} ({i})")) for i in range(n)]
     n_shared = shared_tokens(prompts, 1) if shared else 0
-    grammar = LlamaGrammar.from_string(alternatives([f" {text}" for text in choices]), verbose=False)
+    if choices is None:
+        prompts = [prompt + model.tokenize(" As JSON: ") for prompt in prompts]
+        grammar = LlamaGrammar.from_json_schema(json.dumps(_SCHEMA), verbose=False)
+    else:
+        grammar = LlamaGrammar.from_string(alternatives([f" {text}" for text in choices]), verbose=False)
 
     def complete(prompt: list[int]) -> object:
-        return llm.create_completion(prompt, grammar=grammar, temperature=0.0, max_tokens=16)
+        return llm.create_completion(prompt, grammar=grammar, temperature=0.0, max_tokens=64 if choices is None else 16)
 
     def loop(mode: Any) -> Callable[[], Cost]:
         return lambda: _loop(model, prompts, lambda prompt: choose(llm, prompt, choices, mode=mode))
@@ -90,11 +103,26 @@ def _measure(model: Model, choices: list[str], n: int, shared: bool, rounds: int
         ("choose", "exact"): loop("exact"),
         ("GBNF", "greedy"): lambda: _loop(model, prompts, complete),
     }
+    if choices is None:
+        ways = {
+            ("fill_many", "exact"): lambda: _filled(model, prompts),
+            ("fill", "exact"): lambda: _loop(model, prompts, lambda prompt: fill(llm, prompt, _SCHEMA, max_tokens=32)),
+            ("GBNF", "greedy"): ways["GBNF", "greedy"],
+        }
     taken: dict[tuple[str, str], list[Cost]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way, measure in ways.items():
             taken[way].append(measure())
     return {way: sorted(those, key=lambda one: one.cpu_s)[len(those) // 2] for way, those in taken.items()}
+
+
+def _filled(model: Model, prompts: list[list[int]]) -> Cost:
+    """Answer by fill_many."""
+    start, ready = perf_counter(), []
+    with watch() as took:
+        for _ in fill_many(model.llm, prompts, _SCHEMA, max_tokens=32, as_ready=True):
+            ready.append(perf_counter() - start)
+    return Cost(len(prompts), took.cpu_ns / 1e9, (ready[0], *np.percentile(ready, [50, 99])))
 
 
 def _together(model: Model, prompts: list[list[int]], choices: list[str], n_shared: int, mode: Any) -> Cost:
