@@ -13,7 +13,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # The one module that knows what llama-cpp-python keeps to itself.
 FACTS = PACKAGE / "native" / "llama_facts.py"
 # Public, whatever their names: a module, and methods of named tuples.
-PUBLIC = {"_core", "_asdict", "_replace"}
+PUBLIC = {"_core", "_asdict", "_fields", "_replace"}
 
 
 def own_names(tree: ast.Module) -> set[str]:
