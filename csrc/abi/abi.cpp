@@ -11,21 +11,6 @@ namespace {
 
 using namespace token_trie;
 
-static_assert(static_cast<int>(Mode::greedy) == TOKEN_TRIE_GREEDY, "one enum, two spellings");
-static_assert(static_cast<int>(Mode::sampled) == TOKEN_TRIE_SAMPLED, "one enum, two spellings");
-static_assert(static_cast<int>(OnComplete::release) == TOKEN_TRIE_RELEASE, "one enum, two spellings");
-static_assert(static_cast<int>(OnComplete::end) == TOKEN_TRIE_END, "one enum, two spellings");
-static_assert(static_cast<int>(OnComplete::restart) == TOKEN_TRIE_RESTART, "one enum, two spellings");
-static_assert(static_cast<int>(State::walking) == TOKEN_TRIE_WALKING, "one enum, two spellings");
-static_assert(static_cast<int>(State::complete) == TOKEN_TRIE_COMPLETE, "one enum, two spellings");
-static_assert(static_cast<int>(State::thinking) == TOKEN_TRIE_THINKING, "one enum, two spellings");
-static_assert(static_cast<int>(State::escaped) == TOKEN_TRIE_ESCAPED, "one enum, two spellings");
-static_assert(static_cast<int>(Ending::none) == TOKEN_TRIE_ENDING_NONE, "one enum, two spellings");
-static_assert(static_cast<int>(Ending::token) == TOKEN_TRIE_ENDING_TOKEN, "one enum, two spellings");
-static_assert(static_cast<int>(Ending::max_items) == TOKEN_TRIE_ENDING_MAX_ITEMS, "one enum, two spellings");
-static_assert(static_cast<int>(Ending::none_left) == TOKEN_TRIE_ENDING_NONE_LEFT, "one enum, two spellings");
-static_assert(static_cast<int>(Ending::max_span) == TOKEN_TRIE_ENDING_MAX_SPAN, "one enum, two spellings");
-
 llama_sampler * make_sampler(Constraint constraint) {
     return make_sampler(std::move(constraint.cursor), constraint.mode);
 }

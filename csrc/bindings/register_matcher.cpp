@@ -24,15 +24,23 @@ auto alone(SharedMatcher & shared, Work && work) {
     return work(shared.matcher);
 }
 
+// A method of the matcher's, called alone.
+template <typename Result, typename Of, typename... Arguments>
+auto alone(Result (Of::*method)(Arguments...)) {
+    return [method](SharedMatcher & shared, Arguments... given) {
+        return alone(shared, [&](Matcher & matcher) { return (matcher.*method)(given...); });
+    };
+}
+template <typename Result, typename Of, typename... Arguments>
+auto alone(Result (Of::*method)(Arguments...) const) {
+    return [method](SharedMatcher & shared, Arguments... given) {
+        return alone(shared, [&](const Matcher & matcher) { return (matcher.*method)(given...); });
+    };
+}
+
 [[noreturn]] void fail(const std::string & message) { throw Error(Status::argument, message); }
 
 std::string place(const char * what, std::size_t i) { return std::string(what) + "[" + std::to_string(i) + "]: "; }
-
-void require_one_each(std::size_t n, std::size_t n_matchers, const char * what) {
-    if (n != n_matchers) {
-        fail(std::string(what) + ": " + std::to_string(n) + " for " + std::to_string(n_matchers) + " matchers");
-    }
-}
 
 // All of them at once, in one order for every batch, so that no two batches wait for each other.
 class AllLocked {
@@ -58,16 +66,6 @@ class AllLocked {
    private:
     std::vector<std::unique_lock<std::mutex>> locks_;
 };
-
-// A function of the matcher's that throws, with the row before its message.
-template <typename Work>
-void at_row(const char * what, std::size_t i, Work && work) {
-    try {
-        work();
-    } catch (const Error & error) {
-        throw Error(error.status(), place(what, i) + error.what());
-    }
-}
 
 struct Rows {
     std::int32_t * data;
@@ -108,8 +106,8 @@ std::vector<bool> fill(const std::vector<MatcherPtr> & matchers,
     // The width of a matcher never changes.
     const std::size_t n_words = matchers.front()->matcher.n_words();
     const Rows rows = rows_of(mask, n_words);
-    if (indices) {
-        require_one_each(indices->size(), matchers.size(), "indices");
+    if (indices && indices->size() != matchers.size()) {
+        fail("indices: " + std::to_string(indices->size()) + " for " + std::to_string(matchers.size()) + " matchers");
     }
     const auto row_of = [&](std::size_t i) { return indices ? (*indices)[i] : static_cast<std::int64_t>(i); };
     for (std::size_t i = 0; i < matchers.size(); ++i) {
@@ -130,30 +128,41 @@ std::vector<bool> fill(const std::vector<MatcherPtr> & matchers,
     return is_needed;
 }
 
-std::vector<bool> accept(const std::vector<MatcherPtr> & matchers, const std::vector<Token> & tokens) {
-    require_one_each(tokens.size(), matchers.size(), "tokens");
+// Calls each matcher with its value, after check has let all of them pass. A failure names the row before its message.
+template <typename Value, typename Work>
+void for_each(const std::vector<MatcherPtr> & matchers,
+              const std::vector<Value> & values,
+              const char * what,
+              void (Matcher::*check)(Value) const,
+              const Work & work) {
+    if (values.size() != matchers.size()) {
+        fail(std::string(what) + ": " + std::to_string(values.size()) + " for " + std::to_string(matchers.size()) +
+             " matchers");
+    }
     const py::gil_scoped_release unlocked;
     const AllLocked locked(matchers);
     for (std::size_t i = 0; i < matchers.size(); ++i) {
-        at_row("tokens", i, [&] { matchers[i]->matcher.check(tokens[i]); });
+        try {
+            (matchers[i]->matcher.*check)(values[i]);
+        } catch (const Error & error) {
+            throw Error(error.status(), place(what, i) + error.what());
+        }
     }
-    std::vector<bool> accepted(matchers.size());
     for (std::size_t i = 0; i < matchers.size(); ++i) {
-        accepted[i] = matchers[i]->matcher.accept(tokens[i]);
+        work(matchers[i]->matcher, i);
     }
+}
+
+std::vector<bool> accept(const std::vector<MatcherPtr> & matchers, const std::vector<Token> & tokens) {
+    std::vector<bool> accepted(matchers.size());
+    for_each(matchers, tokens, "tokens", &Matcher::check,
+             [&](Matcher & matcher, std::size_t i) { accepted[i] = matcher.accept(tokens[i]); });
     return accepted;
 }
 
 void rollback(const std::vector<MatcherPtr> & matchers, const std::vector<std::uint64_t> & counts) {
-    require_one_each(counts.size(), matchers.size(), "num_tokens");
-    const py::gil_scoped_release unlocked;
-    const AllLocked locked(matchers);
-    for (std::size_t i = 0; i < matchers.size(); ++i) {
-        at_row("num_tokens", i, [&] { matchers[i]->matcher.check_rollback(counts[i]); });
-    }
-    for (std::size_t i = 0; i < matchers.size(); ++i) {
-        matchers[i]->matcher.rollback(counts[i]);
-    }
+    for_each(matchers, counts, "num_tokens", &Matcher::check_rollback,
+             [&](Matcher & matcher, std::size_t i) { matcher.rollback(counts[i]); });
 }
 
 }  // namespace
@@ -170,12 +179,7 @@ void register_matcher(py::module_ & module) {
              [](SharedMatcher & shared) {
                  return alone(shared, [](const Matcher & matcher) { return std::make_shared<SharedMatcher>(matcher); });
              })
-        .def(
-            "accept",
-            [](SharedMatcher & shared, Token token) {
-                return alone(shared, [token](Matcher & matcher) { return matcher.accept(token); });
-            },
-            "token"_a)
+        .def("accept", alone(&Matcher::accept), "token"_a)
         .def(
             "accept_all",
             [](SharedMatcher & shared, const TokenArray & tokens) {
@@ -184,12 +188,7 @@ void register_matcher(py::module_ & module) {
                 });
             },
             "tokens"_a)
-        .def(
-            "rollback",
-            [](SharedMatcher & shared, std::uint64_t n) {
-                alone(shared, [n](Matcher & matcher) { matcher.rollback(n); });
-            },
-            "n"_a)
+        .def("rollback", alone(&Matcher::rollback), "n"_a)
         .def("reset", [](SharedMatcher & shared) { alone(shared, [](Matcher & matcher) { matcher.reset(); }); })
         .def("allowed",
              [](SharedMatcher & shared) {
@@ -199,26 +198,17 @@ void register_matcher(py::module_ & module) {
                  });
                  return to_array(tokens.data(), tokens.size());
              })
-        .def(
-            "forced",
-            [](SharedMatcher & shared, std::size_t n) {
-                return alone(shared, [n](const Matcher & matcher) { return matcher.forced(n); });
-            },
-            "n"_a)
-        .def_property_readonly("is_terminated",
-                               [](SharedMatcher & shared) {
-                                   return alone(shared,
-                                                [](const Matcher & matcher) { return matcher.is_terminated(); });
-                               })
+        .def("forced", alone(&Matcher::forced), "n"_a)
+        .def_property_readonly(
+            "is_terminated",
+            [](SharedMatcher & shared) { return alone(shared, [](const Matcher & it) { return it.is_terminated(); }); })
         .def_property_readonly("is_free",
                                [](SharedMatcher & shared) {
-                                   return alone(shared,
-                                                [](const Matcher & matcher) { return matcher.allowed().everything; });
+                                   return alone(shared, [](const Matcher & it) { return it.allowed().everything; });
                                })
-        .def_property_readonly("n_accepted",
-                               [](SharedMatcher & shared) {
-                                   return alone(shared, [](const Matcher & matcher) { return matcher.n_accepted(); });
-                               })
+        .def_property_readonly(
+            "n_accepted",
+            [](SharedMatcher & shared) { return alone(shared, [](const Matcher & it) { return it.n_accepted(); }); })
         .def_property_readonly("n_vocab", [](const SharedMatcher & shared) { return shared.matcher.n_vocab(); });
     module.def("fill_masks", &fill, "matchers"_a, "mask"_a, "indices"_a);
     module.def("accept_each", &accept, "matchers"_a, "tokens"_a);

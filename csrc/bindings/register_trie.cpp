@@ -15,6 +15,11 @@
 namespace token_trie {
 namespace {
 
+// pybind11 holds no pointers to what is const; nothing is changed through these.
+std::shared_ptr<Trie> shared(std::shared_ptr<const Trie> trie) {
+    return std::const_pointer_cast<Trie>(std::move(trie));
+}
+
 void check_leaves(const TokenArray & tokens, const OffsetArray & offsets, const std::vector<std::string> & names) {
     const auto fail = [](const std::string & message) { throw Error(Status::argument, message); };
     if (tokens.ndim() != 1 || offsets.ndim() != 1 || offsets.size() == 0) {
@@ -54,42 +59,33 @@ std::shared_ptr<Trie> build(const TokenArray & tokens,
                           static_cast<std::size_t>(offsets.size()) - 1};
     const Layout layout = !compact.has_value() ? Layout::by_size : *compact ? Layout::compact : Layout::flat;
     const py::gil_scoped_release unlocked;
-    return std::const_pointer_cast<Trie>(Trie::build(leaves, std::move(names), std::move(vocab), layout));
-}
-
-struct ReadDict {
-    std::shared_ptr<Trie> trie;
-    PrefixDict dict;
-};
-
-ReadDict read_dict(std::istream & json) {
-    PrefixDict dict = read_prefix_dict(json);
-    std::shared_ptr<Trie> trie = std::const_pointer_cast<Trie>(Trie::build(std::move(dict.members)));
-    return {std::move(trie), std::move(dict)};
+    return shared(Trie::build(leaves, std::move(names), std::move(vocab), layout));
 }
 
 py::tuple prefix_dict(const std::string & given, bool is_path) {
-    ReadDict read;
+    PrefixDict dict;
+    std::shared_ptr<Trie> trie;
     {
         const py::gil_scoped_release unlocked;
+        std::ifstream file;
+        std::istringstream text;
         if (is_path) {
             errno = 0;
-            std::ifstream file(given, std::ios::binary);
+            file.open(given, std::ios::binary);
             if (!file) {
                 throw Error(Status::argument, "file: " + quote(given) + ": " + std::strerror(errno));
             }
-            try {
-                read = read_dict(file);
-            } catch (const std::ios_base::failure & error) {
-                throw Error(Status::argument, "file: " + quote(given) + ": " + error.what());
-            }
         } else {
-            std::istringstream text(given);
-            read = read_dict(text);
+            text.str(given);
         }
+        try {
+            dict = read_prefix_dict(is_path ? static_cast<std::istream &>(file) : text);
+        } catch (const std::ios_base::failure & error) {
+            throw Error(Status::argument, "file: " + quote(given) + ": " + error.what());
+        }
+        trie = shared(Trie::build(std::move(dict.members)));
     }
-    const PrefixDict & dict = read.dict;
-    return py::make_tuple(read.trie, dict.start, dict.end, dict.sep, dict.n_ids_skipped, dict.n_keys_unreached,
+    return py::make_tuple(trie, dict.start, dict.end, dict.sep, dict.n_ids_skipped, dict.n_keys_unreached,
                           dict.keys_unreached);
 }
 
@@ -187,6 +183,9 @@ class Image {
     TrieImage image_;
 };
 
+// None for none.
+py::object to_id(std::uint32_t id) { return id == UINT32_MAX ? py::object(py::none()) : py::object(py::int_(id)); }
+
 py::list to_aliases(const Trie & trie) {
     py::list out;
     for (const Alias & alias : trie.aliases()) {
@@ -200,6 +199,7 @@ py::list to_aliases(const Trie & trie) {
 // NOLINTNEXTLINE(misc-const-correctness): every register_* takes the module alike
 void register_trie(py::module_ & module) {
     using namespace pybind11::literals;
+    using Unlocked = py::call_guard<py::gil_scoped_release>;
     module.def("read_prefix_dict", &prefix_dict, "given"_a, "is_path"_a);
     module.def(
         "set_of",
@@ -208,23 +208,22 @@ void register_trie(py::module_ & module) {
         },
         py::arg("trie").none(false));
     py::class_<Image>(module, "TrieImage")
-        .def(py::init<std::shared_ptr<Trie>>(), py::arg("trie").none(false), py::call_guard<py::gil_scoped_release>())
+        .def(py::init<std::shared_ptr<Trie>>(), py::arg("trie").none(false), Unlocked())
         .def("__len__", &Image::size)
         .def_property_readonly("digest", &Image::digest)
         .def("piece", &Image::piece, "i"_a);
     module.def(
-        "open_trie", [](const std::string & path) { return std::const_pointer_cast<Trie>(open_trie_file(path)); },
-        "path"_a, py::call_guard<py::gil_scoped_release>());
+        "open_trie", [](const std::string & path) { return shared(open_trie_file(path)); }, "path"_a, Unlocked());
     module.def("trie_digest", [](const std::string & path) { return py::bytes(trie_file_digest(path)); }, "path"_a);
-    module.def("verify_trie", &verify_trie_file, "path"_a, py::call_guard<py::gil_scoped_release>());
+    module.def("verify_trie", &verify_trie_file, "path"_a, Unlocked());
     py::class_<Trie, std::shared_ptr<Trie>>(module, "Trie")
         .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a, "compact"_a = py::none())
         .def_static(
             "merged",
             [](const std::vector<std::shared_ptr<Trie>> & tries, const std::vector<std::uint64_t> & first_rows) {
-                return std::const_pointer_cast<Trie>(Trie::merged({tries.begin(), tries.end()}, first_rows));
+                return shared(Trie::merged({tries.begin(), tries.end()}, first_rows));
             },
-            "tries"_a, "first_rows"_a, py::call_guard<py::gil_scoped_release>())
+            "tries"_a, "first_rows"_a, Unlocked())
         .def_property_readonly("is_tree", &Trie::is_tree)
         .def_property_readonly("n_nodes", &Trie::n_nodes)
         .def_property_readonly("n_leaves", &Trie::n_leaves)
@@ -238,32 +237,28 @@ void register_trie(py::module_ & module) {
         .def(
             "laid_out",
             [](const std::shared_ptr<Trie> & trie, bool compact) {
-                const py::gil_scoped_release unlocked;
-                return std::const_pointer_cast<Trie>(Trie::laid_out(trie, compact ? Layout::compact : Layout::flat));
+                return shared(Trie::laid_out(trie, compact ? Layout::compact : Layout::flat));
             },
-            "compact"_a)
+            "compact"_a, Unlocked())
         .def(
             "filtered",
             [](const std::shared_ptr<Trie> & trie, const Mask & keep) {
                 const std::uint8_t * bytes = mask_of(*trie, keep);
                 const py::gil_scoped_release unlocked;
-                return std::const_pointer_cast<Trie>(Trie::filtered(trie, bytes));
+                return shared(Trie::filtered(trie, bytes));
             },
             py::arg("keep").noconvert())
-        .def("kept_alone",
-             [](const std::shared_ptr<Trie> & trie) {
-                 const py::gil_scoped_release unlocked;
-                 return std::const_pointer_cast<Trie>(Trie::kept_alone(trie));
-             })
+        .def(
+            "kept_alone", [](const std::shared_ptr<Trie> & trie) { return shared(Trie::kept_alone(trie)); }, Unlocked())
         .def(
             "joined",
             [](const std::shared_ptr<Trie> & base, const std::shared_ptr<Trie> & more, const Mask & keep) {
                 const std::uint8_t * bytes = mask_of(*base, keep);
                 const py::gil_scoped_release unlocked;
-                return std::const_pointer_cast<Trie>(Trie::joined(base, more, bytes));
+                return shared(Trie::joined(base, more, bytes));
             },
             py::arg("more").none(false), py::arg("keep").noconvert())
-        .def("leaves_named", &Trie::leaves_named, "names"_a, py::call_guard<py::gil_scoped_release>())
+        .def("leaves_named", &Trie::leaves_named, "names"_a, Unlocked())
         .def_property_readonly("is_view", &Trie::is_view)
         .def_property_readonly("n_members", &Trie::n_members)
         .def(
@@ -305,9 +300,8 @@ void register_trie(py::module_ & module) {
             "leaf"_a)
         .def(
             "descend",
-            [](const Trie & trie, const TokenArray & tokens) -> py::object {
-                const NodeId node = trie.descend(tokens.data(), static_cast<std::size_t>(tokens.size()));
-                return node == kNoNode ? py::object(py::none()) : py::object(py::int_(node));
+            [](const Trie & trie, const TokenArray & tokens) {
+                return to_id(trie.descend(tokens.data(), static_cast<std::size_t>(tokens.size())));
             },
             "tokens"_a)
         .def(
@@ -320,18 +314,16 @@ void register_trie(py::module_ & module) {
             "node"_a)
         .def(
             "child",
-            [](const Trie & trie, NodeId node, Token token) -> py::object {
+            [](const Trie & trie, NodeId node, Token token) {
                 check_node(trie, node);
-                const NodeId child = trie.child(node, token);
-                return child == kNoNode ? py::object(py::none()) : py::object(py::int_(child));
+                return to_id(trie.child(node, token));
             },
             "node"_a, "token"_a)
         .def(
             "leaf",
-            [](const Trie & trie, NodeId node) -> py::object {
+            [](const Trie & trie, NodeId node) {
                 check_node(trie, node);
-                const LeafId leaf = trie.leaf(node);
-                return leaf == kNoLeaf ? py::object(py::none()) : py::object(py::int_(leaf));
+                return to_id(trie.leaf(node));
             },
             "node"_a);
 }
@@ -342,9 +334,8 @@ void register_cache(py::module_ & module) {
         "cached_trie",
         [](const std::string & json, const std::optional<std::string> & path, const Vocab * vocab) {
             const py::gil_scoped_release unlocked;
-            return std::const_pointer_cast<Trie>(
-                Cache::shared().get(json, path, vocab == nullptr ? 0 : vocab->size(),
-                                    [vocab] { return vocab == nullptr ? nullptr : vocab->lexicon(); }));
+            return shared(Cache::shared().get(json, path, vocab == nullptr ? 0 : vocab->size(),
+                                              [vocab] { return vocab == nullptr ? nullptr : vocab->lexicon(); }));
         },
         "json"_a, "path"_a, "vocab"_a.none(true));
     module.def(
@@ -360,7 +351,7 @@ void register_cache(py::module_ & module) {
             };
             py::dict out;
             for (const auto & [path, trie] : read()) {
-                out[py::str(path)] = std::const_pointer_cast<Trie>(trie);
+                out[py::str(path)] = shared(trie);
             }
             return out;
         },

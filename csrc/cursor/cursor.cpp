@@ -131,8 +131,8 @@ NodeId Cursor::child(NodeId node, Token token, const Remainder * left) const {
 }
 
 // Whether another item may follow the nth.
-bool Cursor::has_more(const Remainder * left_behind, std::int32_t n) const noexcept {
-    return follow_->more_items_after(n) && (left_behind == nullptr || !left_behind->empty()) &&
+bool Cursor::has_more(const Remainder * left_after, std::int32_t n) const noexcept {
+    return follow_->more_items_after(n) && (left_after == nullptr || !left_after->empty()) &&
            (!follow_->is_long(n_span_) || follow_->end_tokens().empty() || !follow_->may_end_after(n));
 }
 
@@ -140,7 +140,7 @@ Ending Cursor::ending() const {
     if (!at_leaf_ || state_ == State::escaped) {
         return Ending::none;
     }
-    const bool more = has_more(left_behind_.get(), n_items());
+    const bool more = has_more(left_after_.get(), n_items());
     const std::uint32_t n_out = left_ == nullptr ? 0 : left_->children_out(node_).size;
     if (state_ == State::walking && (more || trie_->children(node_).size > n_out)) {
         return Ending::none;
@@ -148,9 +148,9 @@ Ending Cursor::ending() const {
     if (more || follow_->on_complete() != OnComplete::restart) {
         return Ending::token;
     }
-    return !follow_->more_items_after(n_items())              ? Ending::max_items
-           : left_behind_ != nullptr && left_behind_->empty() ? Ending::none_left
-                                                              : Ending::max_span;
+    return !follow_->more_items_after(n_items())            ? Ending::max_items
+           : left_after_ != nullptr && left_after_->empty() ? Ending::none_left
+                                                            : Ending::max_span;
 }
 
 AllowedSet Cursor::allowed() const {
@@ -176,18 +176,18 @@ AllowedSet Cursor::allowed() const {
         return set;
     }
     const bool may_end = follow_->may_end_after(n_items());
-    if (!has_more(left_behind_.get(), n_items())) {
+    if (!has_more(left_after_.get(), n_items())) {
         set.follow = follow_->end_tokens();
         set.everything = set.follow.empty();
-    } else if (may_end && (left_behind_ == nullptr || !separator.empty())) {
+    } else if (may_end && (left_after_ == nullptr || !separator.empty())) {
         set.follow = follow_->after(n_items());
     } else if (!separator.empty()) {
         set.follow = {separator.data(), 1};
     } else {
         set.follow = may_end ? follow_->end_tokens() : TokenSpan{};
         set.beginnings = trie_->children(kRoot);
-        if (left_behind_ != nullptr) {
-            set.beginnings_out = left_behind_->children_out(kRoot);
+        if (left_after_ != nullptr) {
+            set.beginnings_out = left_after_->children_out(kRoot);
         }
     }
     return set;
@@ -210,12 +210,12 @@ Cursor::Meaning Cursor::meaning(Token token) const {
     if (!at_leaf_) {
         return {Meaning::Kind::none};
     }
-    const bool more = has_more(left_behind_.get(), n_items());
+    const bool more = has_more(left_after_.get(), n_items());
     if (more && !separator.empty() && separator.front() == token) {
         return {Meaning::Kind::separator};
     }
     if (more && separator.empty()) {
-        if (const NodeId next = child(kRoot, token, left_behind_.get()); next != kNoNode) {
+        if (const NodeId next = child(kRoot, token, left_after_.get()); next != kNoNode) {
             return {Meaning::Kind::beginning, next};
         }
     }
@@ -236,12 +236,12 @@ bool Cursor::accept_any(Token token) {
     switch (is.kind) {
         case Meaning::Kind::none: state_ = State::escaped; return false;
         case Meaning::Kind::child: enter(is.node, n_before_, left_); break;
-        case Meaning::Kind::beginning: enter(is.node, n_items(), left_behind_); break;
+        case Meaning::Kind::beginning: enter(is.node, n_items(), left_after_); break;
         case Meaning::Kind::separator:
             n_before_ = n_items();
             node_ = kRoot;
             at_leaf_ = false;
-            left_ = std::move(left_behind_);
+            left_ = std::move(left_after_);
             in_separator_ = follow_->separator().size() > 1 ? 1 : 0;
             break;
         case Meaning::Kind::in_separator:
@@ -268,16 +268,16 @@ void Cursor::enter(NodeId node, std::int32_t n_before, const std::shared_ptr<con
     const LeafId leaf = left == nullptr || left->has_member_at(*trie_, node) ? trie_->leaf(node) : kNoLeaf;
     const bool at_leaf = leaf != kNoLeaf;
     // First what may fail.
-    std::shared_ptr<const Remainder> behind = at_leaf && follow_->unique() ? left->without(*trie_, leaf) : left;
+    std::shared_ptr<const Remainder> after = at_leaf && follow_->unique() ? left->without(*trie_, leaf) : left;
     if (&left != &left_) {
         left_ = left;
     }
-    left_behind_ = at_leaf ? std::move(behind) : nullptr;
+    left_after_ = at_leaf ? std::move(after) : nullptr;
     node_ = node;
     leaf_ = leaf;
     n_before_ = n_before;
     at_leaf_ = at_leaf;
-    if (at_leaf && follow_->end_tokens().empty() && !has_more(left_behind_.get(), n_items()) &&
+    if (at_leaf && follow_->end_tokens().empty() && !has_more(left_after_.get(), n_items()) &&
         allowed().max_size() == 0) {
         state_ = State::complete;
     }

@@ -33,11 +33,21 @@ class Marker {
     std::vector<std::uint32_t> fallback_;
 };
 
-// The values of enum token_trie_on_complete and enum token_trie_state, which csrc/abi checks against these.
-enum class OnComplete { release = 0, end = 1, restart = 2 };
-enum class State { walking = 0, complete = 1, escaped = 2, thinking = 3 };
-// Why a span is over after the member finished last. The values of enum token_trie_ending.
-enum class Ending { none = 0, token = 1, max_items = 2, none_left = 3, max_span = 4 };
+enum class OnComplete { release = TOKEN_TRIE_RELEASE, end = TOKEN_TRIE_END, restart = TOKEN_TRIE_RESTART };
+enum class State {
+    walking = TOKEN_TRIE_WALKING,
+    complete = TOKEN_TRIE_COMPLETE,
+    escaped = TOKEN_TRIE_ESCAPED,
+    thinking = TOKEN_TRIE_THINKING
+};
+// Why a span is over after the member finished last.
+enum class Ending {
+    none = TOKEN_TRIE_ENDING_NONE,
+    token = TOKEN_TRIE_ENDING_TOKEN,
+    max_items = TOKEN_TRIE_ENDING_MAX_ITEMS,
+    none_left = TOKEN_TRIE_ENDING_NONE_LEFT,
+    max_span = TOKEN_TRIE_ENDING_MAX_SPAN
+};
 
 // What may follow a finished leaf, and which members there are to begin with; immutable and shared like the trie it was
 // made for.
@@ -255,7 +265,7 @@ class Cursor {
         if (left_ != follow_->left()) {
             left_ = follow_->left();
         }
-        left_behind_.reset();
+        left_after_.reset();
         node_ = kRoot;
         leaf_ = kNoLeaf;
         n_before_ = 0;
@@ -320,13 +330,13 @@ class Cursor {
     bool think(Token token);
     Meaning meaning(Token token) const;
     NodeId child(NodeId node, Token token, const Remainder * left) const;
-    bool has_more(const Remainder * left_behind, std::int32_t n) const noexcept;
+    bool has_more(const Remainder * left_after, std::int32_t n) const noexcept;
     void enter(NodeId node, std::int32_t n_before, const std::shared_ptr<const Remainder> & left);
 
     std::shared_ptr<const Trie> trie_;
     std::shared_ptr<const FollowSet> follow_;
-    std::shared_ptr<const Remainder> left_;         // for the item that node_ is in
-    std::shared_ptr<const Remainder> left_behind_;  // for the next one, at a finished leaf
+    std::shared_ptr<const Remainder> left_;        // for the item that node_ is in
+    std::shared_ptr<const Remainder> left_after_;  // for the next one, at a finished leaf
     NodeId node_ = kRoot;
     LeafId leaf_ = kNoLeaf;
     std::int32_t n_before_ = 0;       // leaves finished before the one that node_ is in

@@ -53,7 +53,7 @@ bool Matcher::take(Token token) {
         return false;
     }
     if (!cursor_.is_active()) {
-        ++n_behind_;
+        ++n_after_end_;
         return true;
     }
     // First what may fail.
@@ -85,11 +85,11 @@ std::size_t Matcher::accept_all(const Token * tokens, std::size_t n) {
 
 void Matcher::rollback(std::uint64_t n) {
     check_rollback(n);
-    if (n <= n_behind_) {
-        n_behind_ -= n;
+    if (n <= n_after_end_) {
+        n_after_end_ -= n;
         return;
     }
-    const std::size_t kept = tokens_.size() - static_cast<std::size_t>(n - n_behind_);
+    const std::size_t kept = tokens_.size() - static_cast<std::size_t>(n - n_after_end_);
     const std::size_t n_snapshots = kept / kStride;
     Cursor again = n_snapshots == 0 ? cursor_ : snapshots_[n_snapshots - 1];
     if (n_snapshots == 0) {
@@ -101,14 +101,14 @@ void Matcher::rollback(std::uint64_t n) {
     cursor_ = std::move(again);
     tokens_.resize(kept);
     snapshots_.erase(snapshots_.begin() + static_cast<std::ptrdiff_t>(n_snapshots), snapshots_.end());
-    n_behind_ = 0;
+    n_after_end_ = 0;
 }
 
 void Matcher::reset() noexcept {
     cursor_.reset();
     tokens_.clear();
     snapshots_.clear();
-    n_behind_ = 0;
+    n_after_end_ = 0;
 }
 
 std::vector<Token> Matcher::forced(std::size_t n) const {

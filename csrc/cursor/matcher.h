@@ -67,7 +67,7 @@ class Matcher {
     // Sets bit t % 32 of words[t / 32] where token t is legal, and clears the others. Bits beyond the vocabulary mean
     // nothing. Returns false where every token is legal.
     bool fill(std::int32_t * words) const noexcept;
-    std::uint64_t n_accepted() const noexcept { return tokens_.size() + n_behind_; }
+    std::uint64_t n_accepted() const noexcept { return tokens_.size() + n_after_end_; }
     const Cursor & cursor() const noexcept { return cursor_; }
 
    private:
@@ -78,7 +78,7 @@ class Matcher {
     std::int32_t n_vocab_;
     std::vector<Token> tokens_;      // up to the end of the span
     std::vector<Cursor> snapshots_;  // after every kStride of them
-    std::uint64_t n_behind_ = 0;
+    std::uint64_t n_after_end_ = 0;
 };
 
 }  // namespace token_trie

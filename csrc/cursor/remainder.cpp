@@ -1,6 +1,8 @@
 #include "cursor/remainder.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <unordered_map>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -21,94 +23,16 @@ Remainder::Entrances::Entrances(const Trie & graph)
 
 std::shared_ptr<const Remainder> Remainder::of(const Trie & trie, const std::vector<LeafId> & out, bool takes) {
     auto left = std::make_shared<Remainder>();
-    if (takes && !trie.is_tree()) {
+    if (!trie.is_tree() && (takes || !out.empty())) {
         left->entrances_ = std::make_shared<const Entrances>(trie);
     }
-    if (out.empty()) {
-        return left;
-    }
-    if (trie.compact() != nullptr) {
-        left->climb_from(trie, out);
-    } else {
-        left->pass_over(trie, out);
-    }
+    left->take(trie, out);
     return left;
-}
-
-void Remainder::pass_over(const Trie & trie, const std::vector<LeafId> & out) {
-    std::vector<bool> ends(trie.n_nodes(), false);  // a member that is out
-    for (const LeafId leaf : out) {
-        ends[trie.leaf_node(leaf)] = true;
-    }
-    // Backwards, as edges lead forward.
-    std::vector<bool> dead(trie.n_nodes());
-    for (NodeId node = trie.n_nodes(); node-- > 0;) {
-        dead[node] = trie.leaf(node) == kNoLeaf || ends[node];
-        for (std::uint32_t i = 0; dead[node] && i < trie.children(node).size; ++i) {
-            dead[node] = dead[trie.child_at(node, i)];
-        }
-    }
-    empty_ = dead[kRoot];
-    for (NodeId node = 0; node < trie.n_nodes(); ++node) {
-        if (dead[node]) {
-            continue;
-        }
-        if (ends[node]) {
-            ended_.push_back(node);
-        }
-        const TokenSpan children = trie.children(node);
-        for (std::uint32_t i = 0; i < children.size; ++i) {
-            if (dead[trie.child_at(node, i)]) {
-                nodes_.push_back(node);
-                tokens_.push_back(children.data[i]);
-            }
-        }
-    }
-}
-
-void Remainder::climb_from(const Trie & tree, const std::vector<LeafId> & out) {
-    struct Seen {
-        std::vector<Token> closed;
-        bool is_ended = false;
-    };
-    std::unordered_map<NodeId, Seen> seen;
-    const auto is_dead = [&](NodeId node, const Seen & at) {
-        return at.closed.size() == tree.children(node).size && (at.is_ended || tree.leaf(node) == kNoLeaf);
-    };
-    for (const LeafId leaf : out) {
-        NodeId node = tree.leaf_node(leaf);
-        seen[node].is_ended = true;
-        while (is_dead(node, seen[node])) {
-            if (node == kRoot) {
-                empty_ = true;
-                return;
-            }
-            const EdgeId edge = tree.edge_to(node);
-            seen.erase(node);
-            node = tree.source(edge);
-            seen[node].closed.push_back(tree.token_of(edge));
-        }
-    }
-    std::vector<NodeId> order;
-    order.reserve(seen.size());
-    for (const auto & [node, at] : seen) {
-        order.push_back(node);
-    }
-    std::sort(order.begin(), order.end());
-    for (const NodeId node : order) {
-        Seen & at = seen[node];
-        if (at.is_ended) {
-            ended_.push_back(node);
-        }
-        std::sort(at.closed.begin(), at.closed.end());
-        nodes_.insert(nodes_.end(), at.closed.size(), node);
-        tokens_.insert(tokens_.end(), at.closed.begin(), at.closed.end());
-    }
 }
 
 std::shared_ptr<const Remainder> Remainder::without(const Trie & trie, LeafId leaf) const {
     auto left = std::make_shared<Remainder>(*this);
-    left->take(trie, leaf);
+    left->take(trie, {leaf});
     return left;
 }
 
@@ -119,13 +43,8 @@ bool Remainder::has_member_at(const Trie & trie, NodeId node) const noexcept {
 }
 
 TokenSpan Remainder::children_out(NodeId node) const noexcept {
-    const Run run = edges_out_of(node);
-    return {tokens_.data() + run.begin, static_cast<std::uint32_t>(run.size())};
-}
-
-Remainder::Run Remainder::edges_out_of(NodeId node) const noexcept {
     const auto [begin, end] = std::equal_range(nodes_.begin(), nodes_.end(), node);
-    return {static_cast<std::size_t>(begin - nodes_.begin()), static_cast<std::size_t>(end - nodes_.begin())};
+    return {tokens_.data() + (begin - nodes_.begin()), static_cast<std::uint32_t>(end - begin)};
 }
 
 template <typename Visit>
@@ -139,43 +58,76 @@ void Remainder::for_each_edge_to(const Trie & trie, NodeId node, Visit && visit)
     }
 }
 
-void Remainder::take(const Trie & trie, LeafId leaf) {
-    std::vector<NodeId> shrunk{trie.leaf_node(leaf)};
-    ended_.insert(std::lower_bound(ended_.begin(), ended_.end(), shrunk.front()), shrunk.front());
-    while (!shrunk.empty()) {
-        const NodeId node = shrunk.back();
-        shrunk.pop_back();
-        const Run run = edges_out_of(node);
-        if (has_member_at(trie, node) || run.size() < trie.children(node).size) {
-            continue;
+// From the members' ends towards the root, as far as nothing is to be had any more.
+void Remainder::take(const Trie & trie, const std::vector<LeafId> & out) {
+    struct Node {
+        std::vector<Token> closed;
+        bool is_ended;
+        bool is_dead = false;
+    };
+    std::unordered_map<NodeId, Node> changed;
+    const auto at = [&](NodeId node) -> Node & {
+        const auto found = changed.find(node);
+        if (found != changed.end()) {
+            return found->second;
         }
-        // Nothing after it is to be had any more.
-        const auto at = static_cast<std::ptrdiff_t>(run.begin);
-        const auto n = static_cast<std::ptrdiff_t>(run.size());
-        nodes_.erase(nodes_.begin() + at, nodes_.begin() + at + n);
-        tokens_.erase(tokens_.begin() + at, tokens_.begin() + at + n);
-        const auto ended = std::lower_bound(ended_.begin(), ended_.end(), node);
-        if (ended != ended_.end() && *ended == node) {
-            ended_.erase(ended);
+        const TokenSpan closed = children_out(node);
+        const bool is_ended = std::binary_search(ended_.begin(), ended_.end(), node);
+        return changed.emplace(node, Node{{closed.begin(), closed.end()}, is_ended}).first->second;
+    };
+    std::vector<NodeId> shrunk;
+    for (const LeafId leaf : out) {
+        shrunk.push_back(trie.leaf_node(leaf));
+        at(shrunk.back()).is_ended = true;
+        while (!shrunk.empty()) {
+            const NodeId node = shrunk.back();
+            shrunk.pop_back();
+            Node & here = at(node);
+            if (here.is_dead || here.closed.size() < trie.children(node).size ||
+                (!here.is_ended && trie.leaf(node) != kNoLeaf)) {
+                continue;
+            }
+            here = {{}, false, true};
+            empty_ = empty_ || node == kRoot;
+            if (!empty_) {
+                for_each_edge_to(trie, node, [&](EdgeId edge) {
+                    shrunk.push_back(trie.source(edge));
+                    at(shrunk.back()).closed.push_back(trie.token_of(edge));
+                });
+            }
         }
-        if (node == kRoot) {
-            empty_ = true;
-            return;
-        }
-        for_each_edge_to(trie, node, [&](EdgeId edge) {
-            const NodeId source = trie.source(edge);
-            close(source, trie.token_of(edge));
-            shrunk.push_back(source);
-        });
     }
-}
-
-void Remainder::close(NodeId node, Token token) {
-    const Run run = edges_out_of(node);
-    const auto begin = tokens_.begin() + static_cast<std::ptrdiff_t>(run.begin);
-    const auto at = std::lower_bound(begin, tokens_.begin() + static_cast<std::ptrdiff_t>(run.end), token);
-    nodes_.insert(nodes_.begin() + (at - tokens_.begin()), node);
-    tokens_.insert(at, token);
+    std::vector<NodeId> order;
+    for (const auto & [node, here] : changed) {
+        order.push_back(node);
+    }
+    std::sort(order.begin(), order.end());
+    Remainder next;
+    std::size_t i = 0;
+    const auto keep_up_to = [&](NodeId node) {
+        for (; i < nodes_.size() && nodes_[i] < node; ++i) {
+            next.nodes_.push_back(nodes_[i]);
+            next.tokens_.push_back(tokens_[i]);
+        }
+    };
+    for (const NodeId node : order) {
+        keep_up_to(node);
+        for (; i < nodes_.size() && nodes_[i] == node; ++i) {
+        }
+        std::vector<Token> & closed = changed.at(node).closed;
+        std::sort(closed.begin(), closed.end());
+        next.nodes_.insert(next.nodes_.end(), closed.size(), node);
+        next.tokens_.insert(next.tokens_.end(), closed.begin(), closed.end());
+    }
+    keep_up_to(kNoNode);
+    const auto is_changed = [&](NodeId node) { return changed.count(node) > 0; };
+    std::copy_if(ended_.begin(), ended_.end(), std::back_inserter(next.ended_), std::not_fn(is_changed));
+    std::copy_if(order.begin(), order.end(), std::back_inserter(next.ended_),
+                 [&](NodeId node) { return changed.at(node).is_ended; });
+    std::sort(next.ended_.begin(), next.ended_.end());
+    nodes_.swap(next.nodes_);
+    tokens_.swap(next.tokens_);
+    ended_.swap(next.ended_);
 }
 
 }  // namespace token_trie

@@ -23,8 +23,8 @@ namespace [[gnu::visibility("default")]] token_trie {
 //                                                       ended        2        2
 class Remainder {
    public:
-    // All but the members given, each once. Cost: of a small set or a graph, one pass over it; of a large one, of the
-    // members' tokens. `takes` prepares for without.
+    // All but the members given, each once. Cost: that of their tokens; of a graph, also one pass over its edges, which
+    // `takes` makes already for without.
     static std::shared_ptr<const Remainder> of(const Trie & trie, const std::vector<LeafId> & out, bool takes);
 
     // Takes out one more member, which is left. Cost: a copy, and what has no way out any more.
@@ -44,17 +44,8 @@ class Remainder {
         std::vector<EdgeId> firsts;  // n_nodes + 1
         std::vector<EdgeId> edges;
     };
-    struct Run {
-        std::size_t begin;
-        std::size_t end;
-        std::size_t size() const noexcept { return end - begin; }
-    };
 
-    void pass_over(const Trie & trie, const std::vector<LeafId> & out);
-    void climb_from(const Trie & tree, const std::vector<LeafId> & out);
-    Run edges_out_of(NodeId node) const noexcept;
-    void take(const Trie & trie, LeafId leaf);
-    void close(NodeId node, Token token);
+    void take(const Trie & trie, const std::vector<LeafId> & out);
     template <typename Visit>
     void for_each_edge_to(const Trie & trie, NodeId node, Visit && visit) const;
 

@@ -28,7 +28,7 @@ void Tables::check(const std::int64_t * nodes, std::int64_t n) const {
     }
 }
 
-std::int64_t Tables::behind(std::int64_t place, std::int32_t tail) const noexcept {
+std::int64_t Tables::next_in_tail(std::int64_t place, std::int32_t tail) const noexcept {
     if (tail >= 0) {
         return ~(place + 1);
     }
@@ -80,7 +80,7 @@ void Tables::step(const std::int64_t * nodes, const std::int64_t * given, std::i
         const std::int64_t node = nodes[i];
         if (node < 0) {
             const std::int32_t tail = tails[static_cast<std::size_t>(~node)];
-            out[i] = given[i] == (tail < 0 ? ~tail : tail) ? behind(~node, tail) : 0;
+            out[i] = given[i] == (tail < 0 ? ~tail : tail) ? next_in_tail(~node, tail) : 0;
             continue;
         }
         std::int32_t begin = first[node];
@@ -134,7 +134,7 @@ void Tables::candidates(const Matrix & logprobs,
             };
             if (nodes[i] < 0) {
                 const std::int32_t tail = tails[static_cast<std::size_t>(~nodes[i])];
-                put(tail < 0 ? ~tail : tail, behind(~nodes[i], tail));
+                put(tail < 0 ? ~tail : tail, next_in_tail(~nodes[i], tail));
             } else {
                 const std::int64_t end = std::min<std::int64_t>(first[nodes[i] + 1], first[nodes[i]] + width);
                 for (std::int64_t edge = first[nodes[i]]; edge < end; ++edge) {

@@ -68,7 +68,7 @@ struct Tables {
                     std::int64_t * out_nodes) const;
 
    private:
-    std::int64_t behind(std::int64_t place, std::int32_t tail) const noexcept;
+    std::int64_t next_in_tail(std::int64_t place, std::int32_t tail) const noexcept;
 };
 
 }  // namespace token_trie

@@ -6,8 +6,7 @@ struct llama_sampler;
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// The values of enum token_trie_mode, which csrc/abi checks against these.
-enum class Mode { greedy = 0, sampled = 1 };
+enum class Mode { greedy = TOKEN_TRIE_GREEDY, sampled = TOKEN_TRIE_SAMPLED };
 
 // A llama_sampler that lets the cursor's allowed set through; the caller owns it. Cost of apply: O(allowed) where each
 // candidate is at its own index, as llama_sampler_sample lays them out, else one pass over the candidates. No

@@ -439,7 +439,7 @@ struct Run {
 };
 
 // Of equal ones the earlier run comes first.
-bool is_behind(const Run * a, const Run * b) {
+bool comes_after(const Run * a, const Run * b) {
     return a->tokens != b->tokens ? a->tokens > b->tokens : a->first_leaf > b->first_leaf;
 }
 
@@ -504,10 +504,10 @@ class Merger {
             run.read();
             heap.push_back(&run);
         }
-        std::make_heap(heap.begin(), heap.end(), is_behind);
+        std::make_heap(heap.begin(), heap.end(), comes_after);
         std::vector<Token> last;
         while (!heap.empty()) {
-            std::pop_heap(heap.begin(), heap.end(), is_behind);
+            std::pop_heap(heap.begin(), heap.end(), comes_after);
             Run & run = *heap.back();
             if (run.tokens < last || run.tokens.empty()) {
                 throw Error(Status::payload, "a set that is not sorted: its file is damaged");
@@ -525,7 +525,7 @@ class Merger {
                 continue;
             }
             run.read();
-            std::push_heap(heap.begin(), heap.end(), is_behind);
+            std::push_heap(heap.begin(), heap.end(), comes_after);
         }
     }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "token_trie.h"
+
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -9,20 +11,19 @@
 // engine. Only include/token_trie.h is public. Where a function is defined this is said again, as clang looks there.
 namespace [[gnu::visibility("default")]] token_trie {
 
-// The values of enum token_trie_status, which csrc/abi checks against these.
 enum class Status {
-    ok = 0,
-    argument = -1,
-    payload = -2,
-    vocab = -3,
-    limit = -4,
-    llama = -5,
-    memory = -6,
-    internal = -7,
-    context = -8,
-    cancelled = -9,
-    grammar = -10,
-    busy = -11
+    ok = TOKEN_TRIE_OK,
+    argument = TOKEN_TRIE_ERROR_ARGUMENT,
+    payload = TOKEN_TRIE_ERROR_PAYLOAD,
+    vocab = TOKEN_TRIE_ERROR_VOCAB,
+    limit = TOKEN_TRIE_ERROR_LIMIT,
+    llama = TOKEN_TRIE_ERROR_LLAMA,
+    memory = TOKEN_TRIE_ERROR_MEMORY,
+    internal = TOKEN_TRIE_ERROR_INTERNAL,
+    context = TOKEN_TRIE_ERROR_CONTEXT,
+    cancelled = TOKEN_TRIE_ERROR_CANCELLED,
+    grammar = TOKEN_TRIE_ERROR_GRAMMAR,
+    busy = TOKEN_TRIE_ERROR_BUSY
 };
 
 class Error : public std::runtime_error {

@@ -21,7 +21,7 @@ namespace {
 class PayloadPlace {
    public:
     enum class At { document, root, descriptors, descriptor, leaves, leaf, tokens, skipped };
-    enum class Key { unknown, model_id, vocab, descriptors, path, tokenization, leaves, name, tokens, text };
+    enum class Key { model_id, vocab, descriptors, path, tokenization, leaves, name, tokens, text, unknown };
 
     At at() const noexcept { return stack_.back(); }
     // The key whose value is read; unknown in arrays, and where none of ours may be.
@@ -33,6 +33,8 @@ class PayloadPlace {
 
     // What a value here has to be; nullptr if anything may be here.
     const char * expected() const noexcept;
+    // What an array or an object opens here.
+    At opens() const noexcept;
     // Such as descriptors[0].leaves[3].tokens[1] or descriptors[0].path.
     std::string name() const;
     // The same without the key.
@@ -40,7 +42,9 @@ class PayloadPlace {
 
     // Throws Error (limit) where nesting is too deep.
     void open(At inner) {
-        check_depth();
+        if (stack_.size() > kMaxPayloadDepth) {
+            throw Error(Status::limit, name() + ": more than 64 levels of nesting");
+        }
         stack_.push_back(inner);
         seen_.push_back(0);
         index_.push_back(0);
@@ -60,13 +64,6 @@ class PayloadPlace {
 
    private:
     static unsigned bit_of(Key key) noexcept { return 1U << static_cast<unsigned>(key); }
-    Key known(const std::string & name) const;
-    void check_depth() const {
-        if (stack_.size() > kMaxPayloadDepth) {
-            fail_too_deep();
-        }
-    }
-    [[noreturn]] void fail_too_deep() const;
     void forget_key() noexcept {
         key_ = Key::unknown;
         key_text_.clear();
@@ -79,26 +76,24 @@ class PayloadPlace {
     std::string key_text_;
 };
 
-PayloadPlace::Key PayloadPlace::known(const std::string & name) const {
-    switch (at()) {
-        case At::root:
-            return name == "modelId"       ? Key::model_id
-                   : name == "vocab"       ? Key::vocab
-                   : name == "descriptors" ? Key::descriptors
-                                           : Key::unknown;
-        case At::descriptor:
-            return name == "path"           ? Key::path
-                   : name == "tokenization" ? Key::tokenization
-                   : name == "leaves"       ? Key::leaves
-                                            : Key::unknown;
-        case At::leaf:
-            return name == "name"     ? Key::name
-                   : name == "tokens" ? Key::tokens
-                   : name == "text"   ? Key::text
-                                      : Key::unknown;
-        default: return Key::unknown;
-    }
-}
+using At = PayloadPlace::At;
+using Key = PayloadPlace::Key;
+
+// Our keys, in the order of Key: where they are, and what their values open, if these are arrays and no strings.
+struct KnownKey {
+    At in;
+    std::string_view name;
+    At opens = At::skipped;
+};
+constexpr KnownKey kKnownKeys[] = {{At::root, "modelId"},
+                                   {At::root, "vocab"},
+                                   {At::root, "descriptors", At::descriptors},
+                                   {At::descriptor, "path"},
+                                   {At::descriptor, "tokenization"},
+                                   {At::descriptor, "leaves", At::leaves},
+                                   {At::leaf, "name"},
+                                   {At::leaf, "tokens", At::tokens},
+                                   {At::leaf, "text"}};
 
 const char * PayloadPlace::expected() const noexcept {
     switch (at()) {
@@ -106,15 +101,17 @@ const char * PayloadPlace::expected() const noexcept {
         case At::descriptors:
         case At::leaves: return "an object";
         case At::tokens: return "a token id";
-        case At::skipped: return nullptr;
         default: break;
     }
-    switch (key_) {
-        case Key::unknown: return nullptr;
-        case Key::descriptors:
-        case Key::leaves:
-        case Key::tokens: return "an array";
-        default: return "a string";
+    return key_ == Key::unknown ? nullptr : opens() == At::skipped ? "a string" : "an array";
+}
+
+PayloadPlace::At PayloadPlace::opens() const noexcept {
+    switch (at()) {
+        case At::document: return At::root;
+        case At::descriptors: return At::descriptor;
+        case At::leaves: return At::leaf;
+        default: return key_ == Key::unknown ? At::skipped : kKnownKeys[static_cast<std::size_t>(key_)].opens;
     }
 }
 
@@ -143,11 +140,11 @@ std::string PayloadPlace::name_of_open() const {
     return out.empty() ? "payload" : out;
 }
 
-void PayloadPlace::fail_too_deep() const { throw Error(Status::limit, name() + ": more than 64 levels of nesting"); }
-
 void PayloadPlace::take_key(const std::string & name) {
     key_text_.assign(name, 0, 81);  // one byte more than quote() keeps, so that it marks the cut
-    key_ = at() == At::skipped ? Key::unknown : known(name);
+    const auto * const known = std::find_if(std::begin(kKnownKeys), std::end(kKnownKeys),
+                                            [&](const KnownKey & key) { return key.in == at() && key.name == name; });
+    key_ = static_cast<Key>(known - std::begin(kKnownKeys));  // after the last: unknown
     if (key_ != Key::unknown) {
         if (has(key_)) {
             throw Error(Status::payload, this->name() + ": the key comes twice");
@@ -156,11 +153,8 @@ void PayloadPlace::take_key(const std::string & name) {
     }
 }
 
-using At = PayloadPlace::At;
-using Key = PayloadPlace::Key;
-
-// One instance reads one payload; the parser calls it value by value, so no document is ever held in memory.
-class Reader : public nlohmann::json_sax<Json> {
+// One instance reads one payload.
+class Reader : public JsonReader {
    public:
     Reader(const std::optional<std::string> & path, std::int32_t n_vocab, bool splits)
         : wanted_path_(path), n_vocab_(n_vocab), splits_(splits) {}
@@ -185,11 +179,6 @@ class Reader : public nlohmann::json_sax<Json> {
         return std::move(sets_);
     }
 
-    bool null() override { return scalar("null"); }
-    bool boolean(bool) override { return scalar("a boolean"); }
-    bool number_float(double, const std::string &) override { return scalar("a fraction"); }
-    bool binary(binary_t &) override { return scalar("binary data"); }
-
     bool number_integer(std::int64_t value) override {
         return place_.at() == At::tokens ? token(value, std::to_string(value)) : scalar("a number");
     }
@@ -201,14 +190,8 @@ class Reader : public nlohmann::json_sax<Json> {
     }
 
     bool string(std::string & value) override {
-        switch (place_.key()) {
-            case Key::model_id:
-            case Key::vocab:
-            case Key::path:
-            case Key::tokenization:
-            case Key::name:
-            case Key::text: break;
-            default: return scalar("a string");
+        if (place_.key() == Key::unknown || place_.opens() != At::skipped) {
+            return scalar("a string");
         }
         if (value.size() > kMaxNameBytes) {
             fail(Status::limit,
@@ -246,16 +229,13 @@ class Reader : public nlohmann::json_sax<Json> {
     }
 
     bool start_object(std::size_t) override {
-        switch (place_.at()) {
-            case At::document: return open(At::root);
-            case At::descriptors:
-                path_.clear();
-                descriptor_is_any_ = false;
-                without_tokens_ = without_text_ = kNone;
-                return open(At::descriptor);
-            case At::leaves: return open(At::leaf);
-            default: return open_unknown("an object");
+        if (place_.at() == At::descriptors) {
+            path_.clear();
+            descriptor_is_any_ = false;
+            without_tokens_ = without_text_ = kNone;
         }
+        const bool is_ours = place_.at() == At::document || place_.at() == At::descriptors || place_.at() == At::leaves;
+        return open(is_ours, "an object");
     }
 
     bool end_object() override {
@@ -274,17 +254,8 @@ class Reader : public nlohmann::json_sax<Json> {
     }
 
     bool start_array(std::size_t) override {
-        if (place_.at() == At::root && place_.key() == Key::descriptors) {
-            seen_descriptors_ = true;
-            return open(At::descriptors);
-        }
-        if (place_.at() == At::descriptor && place_.key() == Key::leaves) {
-            return open(At::leaves);
-        }
-        if (place_.at() == At::leaf && place_.key() == Key::tokens) {
-            return open(At::tokens);
-        }
-        return open_unknown("an array");
+        seen_descriptors_ = seen_descriptors_ || place_.key() == Key::descriptors;
+        return open(place_.key() != Key::unknown && place_.opens() != At::skipped, "an array");
     }
 
     bool end_array() override {
@@ -294,23 +265,10 @@ class Reader : public nlohmann::json_sax<Json> {
         return close();
     }
 
-    bool parse_error(std::size_t byte, const std::string &, const Json::exception & error) override {
-        // The parser's own clause alone: the place is ours to report, and what it read last may be no UTF-8.
-        std::string_view what = error.what();
-        for (const char * mark : {"] ", ": "}) {
-            const std::size_t at = what.find(mark);
-            if (at != std::string_view::npos) {
-                what.remove_prefix(at + 2);
-            }
-        }
-        constexpr std::size_t max_bytes = 200;
-        what = what.substr(0, std::min(what.find("; last read"), max_bytes));
-        std::string message = place_.name() + ": broken JSON at byte " + std::to_string(byte) + ": ";
-        fail(Status::payload, message.append(what));
-    }
-
    private:
     [[noreturn]] static void fail(Status status, const std::string & message) { throw Error(status, message); }
+    std::string place() const override { return place_.name(); }
+    const char * expected() const noexcept override { return place_.expected(); }
 
     static bool is_fingerprint(std::string_view text) {
         constexpr std::string_view prefix = "sha256:";
@@ -319,15 +277,7 @@ class Reader : public nlohmann::json_sax<Json> {
                text.find_first_not_of("0123456789abcdef", prefix.size()) == std::string_view::npos;
     }
 
-    // Refuses a value of a kind that no place with an expectation takes.
-    void refuse_if_expecting(const char * found) const {
-        const char * wanted = place_.expected();
-        if (wanted != nullptr) {
-            fail(Status::payload, place_.name() + ": " + found + " where " + wanted + " belongs");
-        }
-    }
-
-    bool scalar(const char * found) {
+    bool scalar(const char * found) override {
         refuse_if_expecting(found);
         place_.next();
         return true;
@@ -349,14 +299,12 @@ class Reader : public nlohmann::json_sax<Json> {
         return true;
     }
 
-    bool open(At inner) {
-        place_.open(inner);
+    bool open(bool is_ours, const char * found) {
+        if (!is_ours) {
+            refuse_if_expecting(found);
+        }
+        place_.open(is_ours ? place_.opens() : At::skipped);
         return true;
-    }
-
-    bool open_unknown(const char * found) {
-        refuse_if_expecting(found);
-        return open(At::skipped);
     }
 
     bool close() {

@@ -51,8 +51,7 @@ std::string key_of(const Token * tokens, std::size_t n, const std::string & sep)
     return key;
 }
 
-// One instance reads one document; the parser calls it value by value.
-class Reader : public nlohmann::json_sax<Json> {
+class Reader : public JsonReader {
    public:
     // sep: which keys are taken apart with, if no other comes before them.
     explicit Reader(std::string sep) : sep_(std::move(sep)) { out_.sep = "_"; }
@@ -76,9 +75,6 @@ class Reader : public nlohmann::json_sax<Json> {
         }
     }
 
-    bool null() override { return scalar("null"); }
-    bool boolean(bool) override { return scalar("a boolean"); }
-    bool binary(binary_t &) override { return scalar("binary data"); }
     bool number_integer(std::int64_t value) override { return integer(value); }
     bool number_unsigned(std::uint64_t value) override {
         return integer(static_cast<std::int64_t>(std::min<std::uint64_t>(value, INT64_MAX)));
@@ -114,7 +110,7 @@ class Reader : public nlohmann::json_sax<Json> {
             at_ = At::dict;
             has_dict_ = true;
         } else if (depth_ > 0) {
-            refuse("an object");
+            refuse_if_expecting("an object");
         }
         ++depth_;
         return true;
@@ -125,7 +121,7 @@ class Reader : public nlohmann::json_sax<Json> {
         if (at_ == At::dict && depth_ == 2) {
             at_ = At::list;
         } else {
-            refuse("an array");
+            refuse_if_expecting("an array");
         }
         ++depth_;
         return true;
@@ -137,27 +133,32 @@ class Reader : public nlohmann::json_sax<Json> {
         return close();
     }
 
-    bool parse_error(std::size_t byte, const std::string &, const Json::exception & error) override {
-        std::string_view what = error.what();
-        for (const char * mark : {"] ", ": "}) {
-            const std::size_t at = what.find(mark);
-            what.remove_prefix(at == std::string_view::npos ? 0 : at + 2);
-        }
-        constexpr std::size_t max_bytes = 200;
-        what = what.substr(0, std::min(what.find("; last read"), max_bytes));
-        std::string message = name() + ": broken JSON at byte " + std::to_string(byte) + ": ";
-        fail(message.append(what));
-    }
-
    private:
     enum class At { outside, dict, list };
 
-    std::string name() const {
+    bool is_setting() const {
+        return depth_ == 1 && std::find(kSettings.begin(), kSettings.end(), key_) != kSettings.end();
+    }
+
+    std::string place() const override {
         switch (at_) {
             case At::list: return place_of(key_) + "[" + std::to_string(n_in_list_) + "]";
             case At::dict: return depth_ == 2 ? place_of(key_) : "prefix_dict";
-            default: return depth_ == 0 ? "configuration" : quote(key_);
+            default: return depth_ == 0 ? "configuration" : is_setting() ? key_ : quote(key_);
         }
+    }
+
+    const char * expected() const noexcept override {
+        if (at_ != At::outside) {
+            return at_ == At::list ? "a token id" : "a list of token ids";
+        }
+        if (depth_ == 0) {
+            return "an object";
+        }
+        return !is_setting()           ? nullptr
+               : key_ == "prefix_dict" ? "an object"
+               : key_ == "sep"         ? "a string"
+                                       : "a token id";
     }
 
     // Of what means something here: which of two counts is anyone's guess.
@@ -167,32 +168,6 @@ class Reader : public nlohmann::json_sax<Json> {
                 fail(key + ": the key comes twice");
             }
         }
-    }
-
-    // A value where another kind belongs.
-    void refuse(const char * found) const {
-        const char * wanted = nullptr;
-        if (depth_ == 0) {
-            wanted = "an object";
-        } else if (at_ == At::list) {
-            wanted = "a token id";
-        } else if (at_ == At::dict) {
-            wanted = "a list of token ids";
-        } else if (depth_ == 1 && key_ == "prefix_dict") {
-            fail(std::string("prefix_dict: ") + found + " where an object belongs");
-        } else if (depth_ == 1 && (key_ == "start_token_id" || key_ == "end_token_id")) {
-            fail(key_ + ": " + found + " where a token id belongs");
-        } else if (depth_ == 1 && key_ == "sep") {
-            fail(std::string("sep: ") + found + " where a string belongs");
-        }
-        if (wanted != nullptr) {
-            fail(name() + ": " + found + " where " + wanted + " belongs");
-        }
-    }
-
-    bool scalar(const char * found) {
-        refuse(found);
-        return true;
     }
 
     bool integer(std::int64_t value) {
@@ -206,7 +181,7 @@ class Reader : public nlohmann::json_sax<Json> {
             }
             return true;
         }
-        if (at_ == At::outside && depth_ == 1 && (key_ == "start_token_id" || key_ == "end_token_id")) {
+        if (at_ == At::outside && is_setting() && key_ != "sep" && key_ != "prefix_dict") {
             if (!is_token) {
                 fail(key_ + ": " + std::to_string(value) + " is not a token id");
             }

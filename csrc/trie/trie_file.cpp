@@ -151,30 +151,26 @@ Header read_header(std::string_view bytes, const std::string & path) {
     return header;
 }
 
-struct Facts {
+std::shared_ptr<const Trie> with_facts(std::shared_ptr<const CompactTree> tree, std::string_view text) {
     std::string vocab;
     std::vector<Alias> aliases;
-};
-
-Facts read_facts(std::string_view text, std::uint64_t n_members) {
-    Facts facts;
     const Json json = Json::parse(text, nullptr, /* allow_exceptions = */ false);
     bool good = json.is_object() && json.contains("vocab") && json["vocab"].is_string() && json.contains("aliases") &&
                 json["aliases"].is_array();
     if (good) {
-        facts.vocab = json["vocab"].get<std::string>();
+        vocab = json["vocab"].get<std::string>();
         for (const Json & alias : json["aliases"]) {
             good = good && alias.is_array() && alias.size() == 2 && alias[0].is_string() &&
-                   alias[1].is_number_unsigned() && alias[1].get<std::uint64_t>() < n_members;
+                   alias[1].is_number_unsigned() && alias[1].get<std::uint64_t>() < tree->shape().n_members;
             if (good) {
-                facts.aliases.push_back({alias[0].get<std::string>(), alias[1].get<LeafId>()});
+                aliases.push_back({alias[0].get<std::string>(), alias[1].get<LeafId>()});
             }
         }
     }
     if (!good) {
         throw Error(Status::payload, "facts: damaged");
     }
-    return facts;
+    return Trie::of(std::move(tree), std::move(vocab), std::move(aliases));
 }
 
 }  // namespace
@@ -226,8 +222,7 @@ std::shared_ptr<const Trie> open_trie_image(std::string_view bytes,
     const Part & part = header.parts[kFacts];
     try {
         auto tree = std::make_shared<const CompactTree>(header.shape, sections, owner, /* trusted = */ false);
-        Facts facts = read_facts(bytes.substr(part.offset, part.n_bytes), header.shape.n_members);
-        return Trie::of(std::move(tree), std::move(facts.vocab), std::move(facts.aliases));
+        return with_facts(std::move(tree), bytes.substr(part.offset, part.n_bytes));
     } catch (const Error & error) {
         throw Error(error.status(), quote(name) + ": " + error.what());
     }

@@ -163,14 +163,14 @@ void Filter::list(Listed & out) const {
     std::uint64_t member = kept_.next(range.begin + (tree_->ends_member(out.node) ? 1 : 0));
     for (EdgeId edge = begin; edge < end && member < range.end;) {
         // The last edge that begins with the member or before; the next one first, which it mostly is.
-        EdgeId behind = edge + 1;
-        for (EdgeId step = 1; behind < end && tree_->first_member(behind) <= member; step *= 2) {
-            edge = behind;
-            behind += std::min(step, end - behind);
+        EdgeId after = edge + 1;
+        for (EdgeId step = 1; after < end && tree_->first_member(after) <= member; step *= 2) {
+            edge = after;
+            after += std::min(step, end - after);
         }
-        while (behind - edge > 1) {
-            const EdgeId middle = edge + (behind - edge) / 2;
-            (tree_->first_member(middle) <= member ? edge : behind) = middle;
+        while (after - edge > 1) {
+            const EdgeId middle = edge + (after - edge) / 2;
+            (tree_->first_member(middle) <= member ? edge : after) = middle;
         }
         out.push(tokens.data[edge - begin], edge);
         member = ++edge < end ? kept_.next(tree_->first_member(edge)) : range.end;
