@@ -182,7 +182,12 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 
 @pytest.mark.parametrize(
     "more",
-    [{}, {"max_tokens": 100_000}, {"max_tokens": 100_000, "grammar": "root ::= [b-d]{450}"}, {"tools": [TOOL]}],
+    [
+        {},
+        {"max_tokens": 100_000},
+        {"max_tokens": 100_000, "grammar": "root ::= [b-d]{450}"},
+        {"tools": [TOOL], "tool_choice": "none"},
+    ],
     ids=["nothing said", "more", "grammar", "tools"],
 )
 def test_a_text_ends_where_the_context_is_full(full: str, more: dict[str, Any]) -> None:

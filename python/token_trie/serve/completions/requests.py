@@ -363,8 +363,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),
     "repeat_penalty": (1,),
-    "top_k": (0, -1),
-    "min_p": (0,),
     "typical_p": (1,),
     "mirostat": (0,),
     "min_tokens": (0,),
