@@ -1,6 +1,8 @@
-"""Sets of 10⁵ to 10⁸ members: what they take, beside STATIC and marisa-trie; titles of products as texts."""
+"""Sets of 10⁵ to 10⁸ members: what they take, beside STATIC and marisa-trie; members asked for in other words."""
 
+import json
 import os
+import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -30,6 +32,8 @@ _MAX_STATIC = 1_000_000
 _OURS, _STATIC, _MARISA, _ALONE = "token-trie", "STATIC", "marisa-trie", "llama_tokenize on one core"
 _N_TITLES = 200_000
 _PROMPT = "A customer looks for a warm blue jacket for the mountains.\nWe recommend:"
+_CATALOGUES = json.loads((Path(__file__).parents[1] / "data" / "catalogue.json").read_text())
+_N_ASKED, _HELD_OUT = 50_000, range(25, 50)  # the first queries were used to choose how to search
 _KINDS = ["Jacket", "Backpack", "Lamp", "Chair", "Kettle", "Keyboard", "Bottle", "Tent", "Watch", "Speaker"]
 _MATERIALS = ["Steel", "Oak", "Linen", "Wool", "Glass", "Leather", "Carbon", "Cotton", "Ceramic", "Bamboo"]
 _COLOURS = ["Blue", "Black", "Olive", "White", "Red", "Grey", "Sand", "Teal", "Navy", "Rust"]
@@ -55,7 +59,10 @@ def run(options: Any) -> None:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
             results.rows += alone.submit(_uniform, n).result()
     for name in progress(options.models, "titles"):
-        results.rows += _titles(name, load(name).llm, options.rounds or 3)
+        llm = load(name, n_ctx=256).llm
+        results.rows += _titles(name, llm, options.rounds or 3)
+        for kind in _CATALOGUES:
+            results.rows += _asked(name, llm, kind)
     for of in dict.fromkeys((row["set"], row["members"]) for row in results.rows):
         rows = [row for row in results.rows if (row["set"], row["members"]) == of]
         lines: dict[str, dict[str, Any]] = {}
@@ -254,4 +261,41 @@ def _titles(name: str, llm: Any, rounds: int) -> _Rows:
         decide = partial(token_trie.choose, llm, _PROMPT, among, mode="exact", n_best=n_best)
         decide()
         rows.put(_OURS, what, _seconds(decide, rounds), "s")
+    return rows
+
+
+def asked(kind: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the members of a catalogue, whose parts are the rarer the later they are listed, and 50 queries.
+
+    A query names a member in another order, and every second one in other words, too; it comes with the member.
+    """
+    parts, member = _CATALOGUES[kind]["parts"], _CATALOGUES[kind]["member"]
+    rng = random.Random(f"{kind} 0")
+    weights = {part: [1 / (i + 2) for i in range(len(texts))] for part, texts in parts.items()}
+    made: dict[str, dict[str, str]] = {}
+    while len(made) < _N_ASKED:
+        row = {part: rng.choices(texts, weights[part])[0] for part, texts in parts.items()}
+        made.setdefault(member.format(**row), row)
+    members = sorted(made)
+    queries = []
+    for i, text in enumerate(rng.sample(members, _HELD_OUT.stop)):
+        words = _CATALOGUES[kind]["words"] if i % 2 else {}
+        row = {part: words.get(word, word) for part, word in made[text].items()}
+        forms = _CATALOGUES[kind]["forms"]
+        queries.append((forms[i // 2 % len(forms)].format(**row), text))
+    return members, queries
+
+
+def _asked(name: str, llm: Any, kind: str) -> _Rows:
+    """Measure how often the member that is asked for comes first, by the default and with a contextual prior."""
+    rows, template = _Rows(f"{kind}, {name}", _N_ASKED), _CATALOGUES[kind]["prompt"]
+    members, queries = asked(kind)
+    trie = TokenTrie.from_choices(llm, members, prompt=template.format(query=queries[0][0]))
+    contextual = token_trie.Contextual(template.format(query=""))
+    for what, how in (("choose", {}), ("choose, contextual", {"calibration": contextual})):
+        start = perf_counter()
+        found = [token_trie.choose(llm, template.format(query=queries[i][0]), trie, **how).text for i in _HELD_OUT]
+        rows.put(_OURS, what, (perf_counter() - start) / len(found), "s")
+        hits = sum(text == queries[i][1] for i, text in zip(_HELD_OUT, found, strict=True))
+        rows.put(_OURS, f"{what}: the right one first", 100 * hits / len(found), "%")
     return rows

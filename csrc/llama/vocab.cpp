@@ -15,15 +15,6 @@
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
 
-std::string compute_fingerprint(const llama_vocab * vocab) {
-    const std::int32_t n = llama_vocab_n_tokens(vocab);
-    TextsHash hash(static_cast<std::size_t>(n));
-    for (Token token = 0; token < n; ++token) {
-        hash.add(llama_vocab_get_text(vocab, token));
-    }
-    return hash.finish();
-}
-
 std::vector<Token> compute_end_of_generation(const llama_vocab * vocab) {
     std::vector<Token> out;
     for (Token token = 0; token < llama_vocab_n_tokens(vocab); ++token) {
@@ -52,44 +43,41 @@ void append_piece(const llama_vocab * vocab, Token token, bool special, std::str
     text.resize(start + static_cast<std::size_t>(std::max(n, 0)));
 }
 
-std::vector<std::string> compute_pieces(const llama_vocab * vocab) {
-    std::vector<std::string> pieces(static_cast<std::size_t>(llama_vocab_n_tokens(vocab)));
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-        const auto token = static_cast<Token>(i);
-        if (!llama_vocab_is_eog(vocab, token)) {
-            append_piece(vocab, token, /* special = */ false, pieces[i]);
-        }
-    }
-    return pieces;
-}
-
-// One a vocabulary for the whole process, as it is large and takes tenths of a second to build; the last few are kept,
-// so that a sampler made anew each time finds it again. The lock is never held while one is built.
-std::shared_ptr<const Lexicon> shared_lexicon(const std::vector<std::string> & pieces, const std::string & vocab) {
-    static std::mutex mutex;
-    static std::vector<std::shared_ptr<const Lexicon>> lexicons;
-    const auto find = [&](const std::string & identity) -> std::shared_ptr<const Lexicon> {
-        const auto at = std::find_if(lexicons.begin(), lexicons.end(),
-                                     [&](const auto & lexicon) { return lexicon->identity() == identity; });
-        return at == lexicons.end() ? nullptr : *at;
+// What is made of n texts of a vocabulary, in tenths of a second. The last few are kept for the process, so that a
+// sampler made anew each time finds them again, by the texts, as another vocabulary may be at the same address.
+// text_of(i) is compared rather than hashed, which is faster. The lock is held for neither.
+template <typename Value, typename TextOf, typename Make>
+Value remembered(std::size_t n, const TextOf & text_of, const Make & make) {
+    struct Known {
+        std::vector<std::string> texts;
+        Value value;
     };
-    {
-        const std::string identity = Lexicon::identity_of(pieces, vocab);
-        const std::lock_guard<std::mutex> lock(mutex);
-        if (auto known = find(identity)) {
-            return known;
+    static std::mutex mutex;
+    static std::vector<std::shared_ptr<const Known>> latest;
+    std::unique_lock<std::mutex> lock(mutex);
+    const std::vector<std::shared_ptr<const Known>> known = latest;
+    lock.unlock();
+    for (const auto & each : known) {
+        std::size_t i = 0;
+        while (i < n && i < each->texts.size() && each->texts[i] == text_of(i)) {
+            ++i;
+        }
+        if (i == n && i == each->texts.size()) {
+            return each->value;
         }
     }
-    auto made = std::make_shared<const Lexicon>(pieces, vocab);
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (auto known = find(made->identity())) {
-        return known;  // of another thread, meanwhile
+    std::vector<std::string> texts;
+    for (std::size_t i = 0; i < n; ++i) {
+        texts.emplace_back(text_of(i));
     }
+    Value made = make(texts);
     constexpr std::size_t capacity = 8;
-    if (lexicons.size() == capacity) {
-        lexicons.erase(lexicons.begin());
+    lock.lock();
+    if (latest.size() == capacity) {
+        latest.erase(latest.begin());
     }
-    return lexicons.emplace_back(std::move(made));
+    latest.push_back(std::make_shared<const Known>(Known{std::move(texts), made}));
+    return made;
 }
 
 std::string detokenize_all(const llama_vocab * vocab, const Token * begin, const Token * end, bool special) {
@@ -113,7 +101,22 @@ bool looks_like_control(const std::string & text) {
 std::int32_t Vocab::size() const { return vocab_ == nullptr ? 0 : llama_vocab_n_tokens(vocab_); }
 
 const std::string & Vocab::fingerprint() const {
-    return fingerprint_.get([this] { return has_texts(vocab_) ? compute_fingerprint(vocab_) : ""; });
+    return fingerprint_.get([this]() -> std::string {
+        if (!has_texts(vocab_)) {
+            return "";
+        }
+        const auto text_of = [this](std::size_t i) {
+            return std::string_view(llama_vocab_get_text(vocab_, static_cast<Token>(i)));
+        };
+        return remembered<std::string>(static_cast<std::size_t>(size()), text_of,
+                                       [](const std::vector<std::string> & texts) {
+                                           TextsHash hash(texts.size());
+                                           for (const std::string & text : texts) {
+                                               hash.add(text);
+                                           }
+                                           return hash.finish();
+                                       });
+    });
 }
 
 bool Vocab::is_control(Token token) const {
@@ -146,7 +149,28 @@ std::vector<std::pair<Token, std::string>> Vocab::control_texts() const {
 
 const std::shared_ptr<const Lexicon> & Vocab::lexicon() const {
     return lexicon_.get([this]() -> std::shared_ptr<const Lexicon> {
-        return has_texts(vocab_) ? shared_lexicon(compute_pieces(vocab_), fingerprint()) : nullptr;
+        if (!has_texts(vocab_)) {
+            return nullptr;
+        }
+        const auto n = static_cast<std::size_t>(size());
+        std::string piece;
+        const auto text_of = [&](std::size_t i) -> const std::string & {
+            if (i == n) {
+                return fingerprint();
+            }
+            piece.clear();
+            const auto token = static_cast<Token>(i);
+            if (!llama_vocab_is_eog(vocab_, token)) {
+                append_piece(vocab_, token, /* special = */ false, piece);
+            }
+            return piece;
+        };
+        const auto make = [](std::vector<std::string> pieces) {
+            const std::string fingerprint = pieces.back();
+            pieces.pop_back();
+            return std::make_shared<const Lexicon>(pieces, fingerprint);
+        };
+        return remembered<std::shared_ptr<const Lexicon>>(n + 1, text_of, make);
     });
 }
 

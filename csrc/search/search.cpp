@@ -7,7 +7,6 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <optional>
 #include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -19,11 +18,10 @@ struct RankedNode {
     double logprob;  // of the tokens to node; of the finished, of the leaf
     NodeId node;
     double score = logprob;  // with weights: of no leaf at or below it more
-    double rank = score;     // what it is gone on from by
 
     // Nodes are numbered by depth and then by tokens, whatever the order of the leaves.
     bool operator<(const RankedNode & other) const {
-        return rank != other.rank ? rank < other.rank : node > other.node;
+        return score != other.score ? score < other.score : node > other.node;
     }
 };
 
@@ -169,31 +167,88 @@ class BestLeaves final : public Search {
    private:
     Entry entry_at(double logprob, NodeId node) const {
         const double score = weights_ == nullptr ? logprob : logprob + weights_->bound(node);
-        return {logprob, node, score, score};
+        return {logprob, node, score};
     }
 
     std::vector<Entry> next_of_best_first() {
+        if (dives_ && !(is_late_ && !found_.empty())) {
+            std::vector<Entry> level = next_of_dive();
+            if (!level.empty()) {
+                return level;
+            }
+        }
+        dives_ = false;
+        if (is_spent() && !found_.empty()) {
+            miss_open();
+            return {};
+        }
+        if (is_spent() || (dive_width_ == 0 && n_evaluated_ >= patience_)) {
+            begin_dive();
+        }
+        std::vector<Entry> batch = dives_ ? next_of_dive() : next_of_proof();
+        if (batch.empty()) {
+            miss_open();
+        }
+        return batch;
+    }
+
+    std::vector<Entry> next_of_proof() {
         if (n_batches_ > 0) {
             spread_ *= 2;
             // Answers that are so much alike that this many batches did not separate them need most of the set.
             width_ *= n_batches_ < kManyBatches ? 1 : 2;
         }
         ++n_batches_;
-        if (n_batches_ > 1 && !dives_ && rest_is_needed()) {
+        if (n_batches_ > 1 && rest_is_needed()) {
             spread_ = width_ = kEverything;
         }
-        if (!dives_ && (n_evaluated_ >= patience_ || is_spent())) {
-            dives_ = true;
-            rest_.emplace(trie_);
+        return plan();
+    }
+
+    // From the open nodes nearest to the root on, with as many of each depth as max_nodes leaves for each.
+    void begin_dive() {
+        if (!goes_on(open_)) {
+            return;
         }
-        if (dives_) {
-            rank_anew();
+        const std::uint64_t n_depths = TokensToEnds(trie_)[open_.top().node] + 1U;
+        const std::uint64_t rest = is_spent()                ? 1
+                                   : options_.max_nodes == 0 ? kMaxDive * n_depths
+                                                             : options_.max_nodes - n_evaluated_;
+        const std::size_t most =
+            rows_are_cheap_ ? TreeEvaluator::kMaxRows : std::clamp<std::size_t>(n_paths_, 1, kMaxDive);
+        dive_width_ = std::clamp<std::size_t>(rest / n_depths, 1, most);
+        depth_ = 0;
+        dives_ = true;
+    }
+
+    // The best open nodes of the next depth at which there are some.
+    std::vector<Entry> next_of_dive() {
+        std::vector<Entry> level;
+        std::size_t next = std::numeric_limits<std::size_t>::max();
+        for (const Entry & entry : open_.entries()) {
+            const std::size_t depth = path_to(trie_, entry.node).size();
+            if (depth > depth_ && depth <= next && may_win(entry)) {
+                if (depth < next) {
+                    level.clear();
+                }
+                next = depth;
+                level.push_back(entry);
+            }
         }
-        std::vector<Entry> batch = dives_ ? plan(kEverything, static_cast<double>(dive_rows_)) : plan(spread_, width_);
-        if (batch.empty()) {
-            miss_open();
-        }
-        return batch;
+        depth_ = next;
+        // Once begun, it goes on to leaves, with twice max_nodes at most.
+        const std::uint64_t rest = 2 * options_.max_nodes - std::min(2 * options_.max_nodes, n_evaluated_);
+        const std::size_t most = is_late_                  ? 1
+                                 : options_.max_nodes == 0 ? dive_width_
+                                                           : std::clamp<std::size_t>(rest, 1, dive_width_);
+        const std::size_t width = std::min(level.size(), most);
+        std::partial_sort(level.begin(), level.begin() + static_cast<std::ptrdiff_t>(width), level.end(),
+                          [](const Entry & a, const Entry & b) { return b < a; });
+        level.resize(width);
+        open_.filter([&](const Entry & entry) {
+            return std::none_of(level.begin(), level.end(), [&](const Entry & e) { return e.node == entry.node; });
+        });
+        return level;
     }
 
     std::vector<Entry> next_of_beam() {
@@ -207,17 +262,6 @@ class BestLeaves final : public Search {
     }
 
     bool goes_on(const Heap & heap) const { return !heap.empty() && may_win(heap.top()); }
-
-    void rank_anew() {
-        price_ = price();
-        open_.filter([this](Entry & entry) {
-            entry.rank = rank_of(entry);
-            if (!may_win(entry)) {
-                found_.miss(entry);
-            }
-            return may_win(entry);
-        });
-    }
 
     // Whether what remains is little, and most of it will have to be evaluated by what can be guessed.
     bool rest_is_needed() const {
@@ -243,36 +287,11 @@ class BestLeaves final : public Search {
         for (std::uint32_t i = 0; i < trie_.children(entry.node).size; ++i) {
             const NodeId child = next_choice(trie_.child_at(entry.node, i));
             if (rules_.needs_logits(child)) {
-                Entry guess = entry_at(share, child);
-                guess.rank = rank_of(guess);
-                visit(guess);
+                visit(entry_at(share, child));
             }
         }
     }
     std::size_t n_ways(NodeId node) const { return trie_.children(node).size + (rules_.ends_leaf(node) ? 1U : 0U); }
-
-    // Of a token, in nats: of the best leaf's, or of what is nearest to one; what nothing is left for is to be near.
-    double price() const {
-        if (is_spent()) {
-            constexpr double most = 1e300;
-            return kOnly + (weights_ == nullptr ? 0 : std::min(weights_->spread(), most));
-        }
-        if (!found_.empty()) {
-            return price_of(found_.best());
-        }
-        const auto nearest =
-            std::min_element(open_.entries().begin(), open_.entries().end(), [this](const Entry & a, const Entry & b) {
-                return (*rest_)[a.node] != (*rest_)[b.node] ? (*rest_)[a.node] < (*rest_)[b.node] : a.score > b.score;
-            });
-        return nearest == open_.entries().end() ? 0 : price_of(*nearest);
-    }
-    double price_of(const Entry & entry) const {
-        return -entry.logprob / static_cast<double>(std::max<std::size_t>(path_to(trie_, entry.node).size(), 1));
-    }
-
-    double rank_of(const Entry & entry) const {
-        return dives_ ? entry.score - price_ * (*rest_)[entry.node] : entry.score;
-    }
 
     // Of n nodes, what max_nodes and the time leave; one leaf is found whatever it costs.
     std::size_t budget(std::size_t n) const {
@@ -286,9 +305,10 @@ class BestLeaves final : public Search {
 
     // The next batch: the best open nodes and, below these, what is guessed to be as good, within spread of the best;
     // with n_best leaves to find, of the n_best-th. Rows that would be filled up anyway go to the next best.
-    std::vector<Entry> plan(double spread, double rows) {
+    std::vector<Entry> plan() {
         const std::size_t most = budget(n_paths_ == 0 ? 1 : std::numeric_limits<std::size_t>::max());
-        const auto width = static_cast<std::size_t>(std::min(rows, 1e6));
+        const double spread = spread_;
+        const auto width = static_cast<std::size_t>(std::min(width_, 1e6));
         constexpr double kFill = 2;  // spreads
         std::vector<Entry> batch;
         std::vector<NodeId> tips;  // the deepest of each path
@@ -356,7 +376,7 @@ class BestLeaves final : public Search {
     // What may be below an entry, unless it is below least.
     void guess_below(const Entry & entry, double least, Heap & guesses) const {
         const std::size_t n = n_ways(entry.node);
-        if (entry.score - std::log(static_cast<double>(n)) < least || (dives_ && n > 1 && !rows_are_cheap_)) {
+        if (entry.score - std::log(static_cast<double>(n)) < least) {
             return;
         }
         for_each_guess(entry, [&](const Entry & guess) { guesses.push(guess); });
@@ -380,7 +400,6 @@ class BestLeaves final : public Search {
         } else if (Entry * planned = in_batch(entry.node)) {
             *planned = entry;
         } else {
-            entry.rank = rank_of(entry);
             open_.push(entry);
         }
     }
@@ -414,8 +433,7 @@ class BestLeaves final : public Search {
     static constexpr std::size_t kManyBatches = 4;
     static constexpr std::uint64_t kLittle = 6;  // times what has been evaluated
     static constexpr double kEverything = std::numeric_limits<double>::infinity();
-    // Of a token, where nothing else is to count.
-    static constexpr double kOnly = 1e6;
+    static constexpr std::size_t kMaxDive = 16;  // nodes of one depth
 
     const Trie & trie_;
     const ScoreRules rules_;
@@ -434,12 +452,10 @@ class BestLeaves final : public Search {
     double spread_ = rows_are_cheap_ ? std::numeric_limits<double>::infinity() : more_ * std::log1p(kOverhead / 2);
     double width_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : more_ * kWidth * kOverhead;
     // Nodes evaluated without a proof after which a good leaf is looked for first.
-    const std::uint64_t patience_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : part_of_max_nodes(2, 48);
-    // Rows of a batch then: more cost less each, and know less of one another.
-    const std::uint64_t dive_rows_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : part_of_max_nodes(4, 32);
+    const std::uint64_t patience_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : part_of_max_nodes(2, 32);
     bool dives_ = false;
-    double price_ = 0;                  // of a token, while it does
-    std::optional<TokensToEnds> rest_;  // likewise
+    std::size_t dive_width_ = 0;  // 0: none has begun
+    std::size_t depth_ = 0;       // of its last batch
     Heap open_;
     std::vector<Entry> batch_;  // under way, by node; -inf until the node above it is known
     FoundLeaves found_{options_.n_best};

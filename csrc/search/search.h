@@ -56,10 +56,10 @@ struct SearchResult : Cost, Ranking {};
 // all of it, so that no set takes much longer than to score it whole. None of this changes what is found.
 //
 // Of a large set whose members are all improbable, most nodes near the root are above the best leaf, and a proof takes
-// thousands. After some rows (half of max_nodes at most) a search therefore goes on from what looks best when each
-// token still to come to a leaf costs what one of the best leaf so far has cost (A* with a heuristic that is not
-// admissible; Pohl, 1970). So good leaves come early, what remains is their proof, and max_nodes and timeout may end it
-// in between.
+// thousands. After some rows (half of max_nodes at most) a search therefore dives once: it goes on from the best
+// open nodes of each depth, as many as max_nodes has rows for (a beam). So good leaves come early, what remains is
+// their proof, and max_nodes and timeout may end it. A dive that has begun goes on to its leaves, so that up to twice
+// max_nodes are evaluated, if members have many more tokens than the shortest.
 //
 // Equal scores are ranked by their tokens.
 using Search = Decision<Ranking>;

@@ -35,9 +35,44 @@ std::shared_ptr<const Trie> Cache::build(LeafList leaves, const FindLexicon & le
 }
 
 TrieSets Cache::get_paths(std::string_view json, std::int32_t n_vocab, const FindLexicon & lexicon) {
-    TrieSets out;
+    const Key whole = key_of(json, std::nullopt);
+    TrieSets out = find_paths(whole, json, n_vocab, lexicon);
+    if (!out.empty()) {
+        return out;
+    }
+    std::vector<std::string> paths;
     for (auto & [path, leaves] : read_paths(json, n_vocab)) {
         out.emplace(path, insert(key_of(json, path), build(std::move(leaves), lexicon)));
+        paths.push_back(path);
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (paths_.size() == kCapacity) {
+        paths_.clear();
+    }
+    paths_[whole] = std::move(paths);
+    return out;
+}
+
+TrieSets Cache::find_paths(const Key & whole,
+                           std::string_view json,
+                           std::int32_t n_vocab,
+                           const FindLexicon & lexicon) {
+    std::vector<std::string> paths;
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const auto at = paths_.find(whole);
+        if (at == paths_.end()) {
+            return {};
+        }
+        paths = at->second;
+    }
+    TrieSets out;
+    for (const std::string & path : paths) {
+        const std::shared_ptr<const Trie> trie = find(key_of(json, path), lexicon);
+        if (trie == nullptr || (n_vocab > 0 && trie->max_token() >= n_vocab)) {
+            return {};
+        }
+        out.emplace(path, trie);
     }
     return out;
 }
@@ -116,6 +151,7 @@ void Cache::clear() {
     std::vector<Entry> dropped;
     const std::lock_guard<std::mutex> lock(mutex_);
     dropped.swap(entries_);
+    paths_.clear();
 }
 
 Set::Set(std::string_view json, std::int32_t n_vocab, const Cache::FindLexicon & lexicon)

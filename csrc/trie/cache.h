@@ -8,7 +8,9 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
 
@@ -43,7 +45,7 @@ class Cache {
                                     std::int32_t n_vocab,
                                     const FindLexicon & lexicon = nullptr);
 
-    // The payload's tries, one a path, read all at once; those that are here are shared.
+    // The payload's tries, one a path, read all at once if one is not here.
     TrieSets get_paths(std::string_view json, std::int32_t n_vocab, const FindLexicon & lexicon = nullptr);
 
     Stats stats() const;
@@ -59,12 +61,15 @@ class Cache {
     static Key key_of(std::string_view json, const std::optional<std::string> & path);
     static std::shared_ptr<const Trie> build(LeafList leaves, const FindLexicon & lexicon);
     std::shared_ptr<const Trie> find(const Key & key, const FindLexicon & lexicon);
+    // Empty if one is not here, or does not fit the vocabulary.
+    TrieSets find_paths(const Key & whole, std::string_view json, std::int32_t n_vocab, const FindLexicon & lexicon);
     std::shared_ptr<const Trie> look_up(const Key & key, const std::string * lexicon);
     static bool is_of(const Trie & trie, const std::string * lexicon);
     std::shared_ptr<const Trie> insert(const Key & key, std::shared_ptr<const Trie> trie);
 
     mutable std::mutex mutex_;
-    std::vector<Entry> entries_;  // used last first
+    std::vector<Entry> entries_;                     // used last first
+    std::map<Key, std::vector<std::string>> paths_;  // of payloads that were read by path
     Stats counts_;
 };
 

@@ -46,7 +46,8 @@ from token_trie.trust.calibration import Calibration
 def draw_whole(decision: Decision[str], n: int) -> Group:
     """Draw the n best answers of a decision between whole answers."""
     known = decision.probabilities is not None
-    best = decision.top(n) if known else [(c.value, math.exp(c.logprob)) for c in decision.candidates]
+    weighed = [(c.value, c.share) for c in decision.candidates if c.share is not None]
+    best = decision.top(n) if known else weighed or [(c.value, math.exp(c.logprob)) for c in decision.candidates]
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for value, p in best:
         name = plain(value)
@@ -58,6 +59,8 @@ def draw_whole(decision: Decision[str], n: int) -> Group:
         mass = decision.mass or 0.0
         lines.append(Text(describe_mass(mass), "yellow" if mass < LOW_MASS else ""))
         lines.append(Text(describe_certainty(decision)))
+    elif weighed:
+        lines.append(Text("Of the answers that the search found, weighed against the prompt without its content."))
     else:
         lines.append(Text(f"Of all that the model could write here. {_describe_gap(decision)}"))
     stats = decision.stats

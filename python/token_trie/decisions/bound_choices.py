@@ -125,17 +125,19 @@ def check_scorable(tokenization: Tokenization) -> None:
         )
 
 
+def n_scored(trie: TokenTrie, max_scored: int | None) -> int:
+    """Return the number of nodes that are evaluated to score a set whole; 0 if it is not above the limit."""
+    if max_scored is None or trie.n_nodes <= max_scored:
+        return 0
+    n_nodes = min(trie.n_nodes, len(trie) * trie.max_tokens) if trie.core.is_view else trie.n_nodes
+    return n_nodes if n_nodes > max_scored else 0
+
+
 def check_size(trie: TokenTrie, max_scored: int | None) -> None:
     """Raise ArgumentError for a set that is too large to be scored whole; None: no set is."""
-    if max_scored is None or trie.n_nodes <= max_scored:
-        return
-    n_leaves, n_nodes = trie.core.n_leaves, trie.n_nodes
-    if trie.core.is_view:
-        n_leaves = int(trie.core.left().sum())
-        n_nodes = min(n_nodes, n_leaves * trie.max_tokens)
-    if n_nodes > max_scored:
+    if n_nodes := n_scored(trie, max_scored):
         raise ArgumentError(
-            f"choices: to score all of {n_leaves:,} members, {n_nodes:,} nodes are evaluated, which can take minutes; "
+            f"choices: to score all of {len(trie):,} members, {n_nodes:,} nodes are evaluated, which can take minutes; "
             "choose with n_best (--n-best) finds the best ones by a search; max_scored=None (--max-scored 0) scores all"
         )
 

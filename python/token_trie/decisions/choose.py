@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
@@ -20,15 +20,18 @@ from token_trie.decisions.bound_choices import (
     check_finite,
     check_scorable,
     check_size,
+    n_scored,
     read_set,
+    reader_of,
 )
-from token_trie.decisions.calibration import Calibrator
+from token_trie.decisions.calibration import Calibrator, calibrator_of
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.options import ChooseOptions, Mode
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Written, calibrated, run
 from token_trie.decisions.score import prior_scores
 from token_trie.llama.query import Answer, Query
 from token_trie.native.core import Llama
+from token_trie.native.lifetime import lease
 from token_trie.native.options import takes
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.prompt import Prompt
@@ -40,6 +43,10 @@ if TYPE_CHECKING:
     from token_trie.decisions.options import ChooseKeywords
 
 T = TypeVar("T")
+
+
+N_WEIGHED = 32
+"""Answers of a search from whose scores a prior is subtracted."""
 
 
 def by_steps(choices: BoundChoices[T], answer: Answer, stats: Stats, thought: str | None = None) -> Decision[T]:
@@ -142,11 +149,14 @@ def _decision(
     )
 
 
-def _candidates(choices: BoundChoices[T], leaves: list[tuple[int, float]]) -> tuple[Candidate[T], ...]:
+def _candidates(
+    choices: BoundChoices[T], leaves: list[tuple[int, float]], shares: Sequence[float] | None = None
+) -> tuple[Candidate[T], ...]:
     found = []
-    for leaf, logprob in leaves:
+    for i, (leaf, logprob) in enumerate(leaves):
         index = choices.index(leaf)
-        found.append(Candidate(choices.value(index), choices.text(index), index, logprob))
+        share = None if shares is None else shares[i]
+        found.append(Candidate(choices.value(index), choices.text(index), index, logprob, share=share))
     return tuple(found)
 
 
@@ -191,7 +201,16 @@ class ChoiceRequest(Written[Any]):
         return cls(read, options, mode)
 
     def evaluated(self, llm: Llama) -> ChoiceRequest:
-        """Return the request with the scores after its calibration's prompts, if any, evaluated on a Llama."""
+        """Return the request with the scores after its calibration's prompts, if any, evaluated on a Llama.
+
+        In a large set they are evaluated later, for the answers that are found.
+        """
+        calibrator = calibrator_of(self.options.calibration)
+        if calibrator is not None and calibrator.binding is None and calibrator.prompts:
+            with lease(llm):
+                reader = reader_of(llm)
+                if self._bound(reader, Prefix(reader.tokenize(calibrator.prompts[0]))).weighs_found:  # type: ignore[arg-type]
+                    return self
         return replace(self, prior=prior_scores(llm, self.choices, self.options))
 
     def undecided(self, with_state: bool = False) -> ChoiceRequest:
@@ -201,26 +220,35 @@ class ChoiceRequest(Written[Any]):
 
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[Any]:
         """Score or search, then decide."""
+        bound = self._bound(reader, prefix)
+        tokens, choices, calibration = bound.tokens, bound.choices, bound.calibration
+        if calibration is not None and calibration.priors and not bound.weighs_found:
+            bound = replace(bound, calibration=(yield from calibrated(calibration)))
+        answer = yield PlanStep(tokens, bound.query)
+        if not self.decides:
+            check_finite(choices.of_left(answer.logprobs, -np.inf))
+            return Undecided(bound, answer)
+        if bound.weighs_found:
+            decision = yield from bound.weighed(answer)
+        else:
+            decision = bound.decide(answer, bound.calibration)
+        if prefix.is_standing:
+            yield PlanStep([*tokens, *decision.tokens], None)
+        return decision
+
+    def _bound(self, reader: Reader, prefix: Prefix) -> BoundChoice:
         options = self.options
         spelled = options.leading_space, options.tokenization, options.heal
         tokens, choices = bind(reader, prefix.tokens, self.choices, *spelled)
         calibration = bind_calibration(
             reader, options.calibration, self.choices, choices, options.leaf_end, *spelled, prior=self.prior
         )
-        bound = BoundChoice(self, tokens, choices, calibration, prefix.thought_text)
-        is_large = options.max_scored is not None and choices.trie.core.n_nodes > options.max_scored
-        if is_large and ((calibration is not None and calibration.priors) or bound.way == "scores"):
+        has_prior = calibration is not None and bool(calibration.priors) and not options.scores_all
+        weighs_found = has_prior and n_scored(choices.trie, options.max_scored) > 0
+        bound = BoundChoice(self, tokens, choices, calibration, prefix.thought_text, weighs_found)
+        if bound.way == "scores":
             check_size(choices.trie, options.max_scored)
-        if calibration is not None and calibration.priors:
-            bound = replace(bound, calibration=(yield from calibrated(calibration)))
-        answer = yield PlanStep(tokens, bound.query)
-        if not self.decides:
-            check_finite(choices.of_left(answer.logprobs, -np.inf))
-            return Undecided(bound, answer)
-        decision = bound.decide(answer, bound.calibration)
-        if prefix.is_standing:
-            yield PlanStep([*tokens, *decision.tokens], None)
-        return decision
+        return bound
 
 
 @dataclass(frozen=True)
@@ -232,6 +260,8 @@ class BoundChoice:
     choices: BoundChoices[Any]
     calibration: BoundCalibration | None
     thought: str | None
+    weighs_found: bool
+    """Whether the calibration's prompts are evaluated for the answers that a search found, as the set is large."""
 
     @property
     def query(self) -> Query:
@@ -249,11 +279,38 @@ class BoundChoice:
             "best",
             trie,
             **common,
-            n_best=min(options.n_best, len(trie)),
+            n_best=min(max(options.n_best, N_WEIGHED) if self.weighs_found else options.n_best, len(trie)),
             leaf_weights=None if self.calibration is None else self.calibration.weights,
             beam_width=options.beam_width if mode == "beam" else 0,
             max_nodes=(options.max_nodes or 0) if is_exact else 0,
             timeout_ms=math.ceil(1000 * options.timeout) if is_exact and options.timeout is not None else 0,
+        )
+
+    def weighed(self, answer: Answer) -> Plan[Decision[Any]]:
+        """Subtract from the scores of the answers that a search found those that they get without content."""
+        assert self.calibration is not None  # otherwise there is no prior
+        choices = self.choices
+        check_finite(answer.logprobs)
+        indices = np.array([choices.index(leaf) for leaf in answer.leaves.tolist()])
+        priors = []
+        for one in self.calibration.priors:
+            leaves = indices if one.choices.leaf_of is None else one.choices.leaf_of[indices]
+            few = one.choices.trie.filtered(np.unique(leaves))
+            priors.append((yield PlanStep(one.tokens, replace(one.query, trie=few))).logprobs[leaves])
+        prior = np.mean(priors, axis=0)
+        weighed = answer.logprobs - np.where(np.isfinite(prior), prior, 0.0)
+        order = np.argsort(-weighed, kind="stable")
+        shares = np.exp(weighed - np.logaddexp.reduce(weighed))[order]
+        best = list(zip(answer.leaves[order].tolist(), answer.logprobs[order].tolist(), strict=True))
+        return _decision(
+            choices,
+            *best[0],
+            cost_of(len(self.tokens), answer),
+            thought=self.thought,
+            candidates=_candidates(choices, best[: self.request.options.n_best], shares.tolist()),
+            gap=math.inf,
+            calibration=self.calibration.kind,
+            _mass_max=answer.figures.mass_max,
         )
 
     def decide(self, answer: Answer, calibration: BoundCalibration | None) -> Decision[Any]:
@@ -306,7 +363,7 @@ class BoundChoice:
             return "state"
         if self.request.mode in ("greedy", "sampled"):
             return "steps"
-        if options.scores_all or (calibration is not None and calibration.weights is None):
+        if options.scores_all or (calibration is not None and calibration.weights is None and not self.weighs_found):
             return "scores"
         return "search"
 

@@ -32,6 +32,9 @@ class Candidate(Generic[T]):
     """Position among the choices; for a `TokenTrie`, the index of the leaf."""
     logprob: float
     """Natural logarithm of the answer's probability."""
+    share: float | None = field(default=None, kw_only=True)
+    """With `Contextual`, in a set that is too large to be scored whole: the calibrated probability, under the condition
+    that one of the answers that the search found is right."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,11 @@ class Decision(Generic[T]):
             "logprob": None if self.logprob is None else _finite(self.logprob),
             "branch_logprob": self.branch_logprob,
             "stats": dataclasses.asdict(self.stats),
-            "candidates": [entry(c.index, c.value, c.text, logprob=_finite(c.logprob)) for c in self.candidates],
+            "candidates": [
+                entry(c.index, c.value, c.text, logprob=_finite(c.logprob))
+                | ({} if c.share is None else {"share": c.share})
+                for c in self.candidates
+            ],
             "gap": _finite(self.gap),
             "proved": self.proved,
             "lead": None if self.lead is None else _finite(self.lead),

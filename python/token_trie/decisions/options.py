@@ -51,9 +51,11 @@ class ChooseOptions(Sampling):
         computed from them. Aligned mode always does this.
     calibration : Contextual, Calibration, Weights or BatchPrior, optional
         For exact, aligned and beam: changes the weights of whole answers. A `Calibration` is fitted on rows for
-        the same choices. `Contextual` needs only the prompt without its content. `Weights` adds a number to each
-        choice. For `choose_many` also "batch" or a `BatchPrior`, which uses the rows themselves and yields decisions in
-        windows. `probabilities` are then calibrated; `logprob` and `mass` stay the model's own. None: raw.
+        the same choices. `Contextual` needs only the prompt without its content; in a set with more than max_scored
+        nodes it weighs the 32 best answers that the search finds (or n_best, if more), and `Candidate.share` is
+        relative to these. `Weights` adds a number to each choice. For `choose_many` also "batch" or a `BatchPrior`,
+        which uses the rows themselves and yields decisions in windows. `probabilities` are then calibrated; `logprob`
+        and `mass` stay the model's own. None: raw.
     leaf_end : {"longest", "any", "follow"}
         For exact, aligned and beam: what the probability of an answer contains besides its tokens; see `score`. By
         default, that the text does not continue towards a longer answer.
@@ -69,8 +71,8 @@ class ChooseOptions(Sampling):
     timeout : float, optional
         For exact: the same with a time limit in seconds, from the prompt's last token on, checked between passes.
     max_scored : int or None
-        For probabilities, aligned mode and calibrations that need all scores: a set with more nodes than this is
-        refused, because each is evaluated, and thousands can take minutes. None: any number.
+        For probabilities and aligned mode: a set with more nodes than this is refused, because each is evaluated, and
+        thousands can take minutes. None: any number.
     leading_space, tokenization
         As for `TokenTrie.from_choices`; for choices given as texts. Exact, aligned and beam need the canonical
         tokenization.

@@ -18,11 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, PayloadError, VocabularyError
-from token_trie.native.checks import encode_names
 from token_trie.native.core import _core
 from token_trie.native.files import sync_folder
 from token_trie.sets.spelling import Tokens
-from token_trie.sets.trie import TokenTrie, save_image
+from token_trie.sets.trie import TokenTrie, leaves_named, save_image
 
 SUFFIX = ".changes"
 """Suffix of the file of changes, after the path of the set."""
@@ -145,14 +144,9 @@ class Catalogue:
             There is no member with a name (unless missing_ok), no member would be left, or the changes cannot be
             written. Nothing is removed then.
         """
-        given = [name.decode() for name in encode_names(names, "names")]
         with self._exclusively() as log:
             core = self.trie.core
-            found = core.leaves_named(given)
-            unknown = set(range(len(given))).difference(i for i, _ in found)
-            if unknown and not missing_ok:
-                i = min(unknown)
-                raise ArgumentError(f"names[{i}]: {given[i]!r} is no member of the set")
+            found = leaves_named(core, names, missing_ok)
             state = self._read.state.copy()
             gone = [core.sequence(leaf).tobytes() for leaf in sorted({leaf for _, leaf in found})]
             for tokens in gone:

@@ -284,7 +284,9 @@ class TokenTrie(Collection[Leaf]):
                 "take payload() along, and from_payload(…, llm=llm) at the other end"
             )
         if self.core.is_view:  # its members keep their indices
-            return _of_view, (_view_of(self.core), self._start)
+            core = self.core
+            names = [core.name(leaf) for leaf in range(core.n_leaves)]
+            return _of_view, (*core.arrays(), names, core.aliases, np.packbits(core.left()), core.vocab, self._start)
         return TokenTrie.from_payload, (self.payload(),), (None, {"_start": self._start})
 
     def __len__(self) -> int:
@@ -362,14 +364,14 @@ class TokenTrie(Collection[Leaf]):
         return self.of_core(_subset(self.core, names, llm, keep=False), self._start)
 
     def rows(self, names: Sequence[str], *, missing_ok: bool = False) -> npt.NDArray[np.int64]:
-        """Return the leaf of each row of a table, of which the set was built; rows with equal tokens share one.
+        """Return the leaf of each row of the table that the set was built from; rows with equal tokens share one.
 
         Parameters
         ----------
         names : sequence of str, length n_rows
-            The names of the rows, from the column that named the leaves: names or `aliases`, in any order.
+            The rows' values of the column that named the leaves: names or `aliases`.
         missing_ok : bool, optional
-            Whether a row may have no leaf, as one without tokens; it gets -1.
+            Whether a row may have no leaf, such as one without tokens; it gets -1.
 
         Returns
         -------
@@ -379,22 +381,14 @@ class TokenTrie(Collection[Leaf]):
         ------
         ArgumentError
             A name belongs to no leaf (unless missing_ok), or to several.
-
-        Examples
-        --------
-        >>> trie = TokenTrie.from_sequences({"sku 1": [7, 8], "sku 2": [9], "sku 3": [7, 8]})
-        >>> trie.rows(["sku 1", "sku 2", "sku 3"]).tolist()
-        [0, 1, 0]
         """
-        given = [name.decode() for name in encode_names(names, "names")]
-        rows, leaves = np.array(self.core.leaves_named(given), np.int64).reshape(-1, 2).T
-        n_found = np.bincount(rows, minlength=len(given))
-        for i in np.flatnonzero((n_found > 1) | (n_found < (0 if missing_ok else 1))):
-            what = "the name of several members" if n_found[i] else "no member of the set"
-            raise ArgumentError(f"names[{i}]: {given[i]!r} is {what}")
-        found = np.full(len(given), -1, np.int64)
-        found[rows] = leaves
-        return found
+        found = leaves_named(self.core, names, missing_ok)
+        rows = np.full(len(names), -1, np.int64)
+        for i, leaf in found:
+            if rows[i] >= 0:
+                raise ArgumentError(f"names[{i}]: {names[i]!r} is the name of several members")
+            rows[i] = leaf
+        return rows
 
     def filtered(self, mask: npt.ArrayLike, *, rows: npt.NDArray[np.int64] | None = None) -> TokenTrie:
         """Return a set of some of the members without building it: for example those that are in stock.
@@ -574,18 +568,22 @@ def save_image(image: _core.TrieImage, path: str | os.PathLike[str]) -> None:
         raise ArgumentError(f"path: {error}") from error
 
 
+def leaves_named(core: _core.Trie, names: Iterable[str], missing_ok: bool = False) -> list[tuple[int, int]]:
+    """Return positions of names or aliases, each with a leaf of this name; ArgumentError for one without a leaf."""
+    given = [name.decode() for name in encode_names(names, "names")]
+    found = core.leaves_named(given)
+    unknown = set(range(len(given))).difference(i for i, _ in found)
+    if unknown and not missing_ok:
+        i = min(unknown)
+        raise ArgumentError(f"names[{i}]: {given[i]!r} is no member of the set")
+    return found
+
+
 def _subset(trie: _core.Trie, names: Iterable[str], llm: Llama | None, *, keep: bool) -> _core.Trie:
     """Build a trie of the members with these names, or of all others."""
     trie = trie.kept_alone()
-    all_names = named_leaves(trie)
-    given = [name.decode() for name in encode_names(names, "names")]
-    unknown = set(given).difference(name for name, _ in all_names)
-    for i, name in enumerate(given):
-        if name in unknown:
-            raise ArgumentError(f"names[{i}]: {name!r} is no member of the set")
-    wanted = set(given)
-    named = {leaf for name, leaf in all_names if name in wanted}
-    kept = [(name, leaf) for name, leaf in all_names if (leaf in named) == keep]
+    named = {leaf for _, leaf in leaves_named(trie, names)}
+    kept = [(name, leaf) for name, leaf in named_leaves(trie) if (leaf in named) == keep]
     if not kept:
         raise ArgumentError("names: no member of the set is left")
     names_kept = [name for name, _ in kept]
@@ -600,8 +598,16 @@ def _subset(trie: _core.Trie, names: Iterable[str], llm: Llama | None, *, keep: 
     return _core.Trie.build(*joined(rows), names_kept, trie.vocab)
 
 
-class View(NamedTuple):
-    """A filtered or joined set as arrays, for pickling.
+def _of_view(
+    tokens: TokenIds,
+    offsets: npt.NDArray[np.int64],
+    names: list[str],
+    aliases: list[tuple[str, int]],
+    left: npt.NDArray[np.uint8],
+    vocab: str,
+    start_token: int | None,
+) -> TokenTrie:
+    """Rebuild a filtered or joined set, with one bit of `left` for each leaf, 0 if it is filtered out.
 
     A leaf of the joined part may have the tokens of a filtered leaf of the base:
 
@@ -609,50 +615,18 @@ class View(NamedTuple):
         left       1      0       0        1       1
                                            ^ the joined part begins here at the latest
     """
+    rows = [tokens[begin:end] for begin, end in itertools.pairwise(offsets.tolist())]
+    first = {row.tobytes(): i for i, row in reversed(list(enumerate(rows)))}
+    n_base = next((i for i, row in enumerate(rows) if first[row.tobytes()] < i), len(rows))
 
-    tokens: TokenIds
-    offsets: npt.NDArray[np.int64]
-    names: list[str]
-    aliases: list[tuple[str, int]]
-    left: npt.NDArray[np.uint8]
-    """One bit for each leaf, 0 if filtered out."""
-    vocab: str
+    def built(begin: int, end: int) -> _core.Trie:
+        # Aliases come after the leaves, so that they become aliases again.
+        own = [(name, leaf) for name, leaf in aliases if begin <= leaf < end]
+        given = [*rows[begin:end], *(rows[leaf] for _, leaf in own)]
+        return _core.Trie.build(*joined(given), [*names[begin:end], *(name for name, _ in own)], vocab)
 
-
-def _view_of(trie: _core.Trie) -> View:
-    names = [trie.name(leaf) for leaf in range(trie.n_leaves)]
-    return View(*trie.arrays(), names, trie.aliases, np.packbits(trie.left()), trie.vocab)
-
-
-def _trie_of(view: View) -> _core.Trie:
-    n, n_base = len(view.names), _n_unlike(view)
-    keep = np.unpackbits(view.left, count=n).astype(np.bool_)
-    trie = _built(view, 0, n_base)
-    if n_base < n:
-        trie = trie.joined(_built(view, n_base, n), keep[:n_base])
-    return trie.filtered(keep)
-
-
-def _n_unlike(view: View) -> int:
-    """Count the leaves before the first one whose tokens repeat those of another."""
-    seen = set[bytes]()
-    for i, (begin, end) in enumerate(itertools.pairwise(view.offsets.tolist())):
-        tokens = view.tokens[begin:end].tobytes()
-        if tokens in seen:
-            return i
-        seen.add(tokens)
-    return len(view.names)
-
-
-def _built(view: View, begin: int, end: int) -> _core.Trie:
-    """Build a set of some leaves; their aliases come after them, so that they become aliases again."""
-    aliases = [(name, leaf) for name, leaf in view.aliases if begin <= leaf < end]
-    at = view.offsets
-    rows = [view.tokens[at[begin] : at[end]], *(view.tokens[at[leaf] : at[leaf + 1]] for _, leaf in aliases)]
-    ends = np.cumsum([0, *np.diff(at[begin : end + 1]), *(len(row) for row in rows[1:])], dtype=np.int64)
-    names = [*view.names[begin:end], *(name for name, _ in aliases)]
-    return _core.Trie.build(np.concatenate(rows), ends, names, view.vocab)
-
-
-def _of_view(view: View, start_token: int | None) -> TokenTrie:
-    return TokenTrie.of_core(_trie_of(view), start_token)
+    keep = np.unpackbits(left, count=len(rows)).astype(np.bool_)
+    core = built(0, n_base)
+    if n_base < len(rows):
+        core = core.joined(built(n_base, len(rows)), keep[:n_base])
+    return TokenTrie.of_core(core.filtered(keep), start_token)

@@ -150,7 +150,7 @@ TEST(LeafWeights, ASearchFindsTheBestByScoreAndWeightAndClaimsNoMoreThanIsTrue) 
             ASSERT_EQ(result.found.size(), std::min<std::size_t>(one.options.n_best, one.trie->n_leaves()));
         }
         if (one.options.max_nodes > 0) {
-            ASSERT_LE(one.n_queried, 1 + one.options.max_nodes + one.trie->max_length());
+            ASSERT_LE(one.n_queried, 1 + 2 * one.options.max_nodes + one.trie->max_length());
         }
     }
 }

@@ -119,6 +119,23 @@ TEST(Cache, TextsWithoutAVocabularyAreRefusedAlsoWhenCached) {
     }
 }
 
+TEST(Cache, APayloadByPathIsReadOnceAndRefusedByASmallerVocabulary) {
+    Cache cache;
+    const std::string json = R"({"descriptors": [{"path": "p", "leaves": [{"name": "a", "tokens": [1]}]},
+                                                 {"path": "q", "tokenization": "any", "leaves": [{"name": "ab", "text": "ab"}]}]})";
+    const auto two_tokens = std::make_shared<const Lexicon>(std::vector<std::string>{"a", "b"}, "one");
+    const auto get = [&](std::int32_t n_vocab) { return cache.get_paths(json, n_vocab, [&] { return two_tokens; }); };
+    const TrieSets first = get(0);
+    EXPECT_EQ(cache.stats().hits, 0U);
+    EXPECT_EQ(get(2), first);
+    EXPECT_EQ(cache.stats().hits, 2U);
+    EXPECT_EQ(message_of([&] { get(1); }),
+              "descriptors[0].leaves[0].tokens[0]: 1 is outside the vocabulary (1 tokens)");
+    EXPECT_EQ(get(0), first);
+    cache.clear();
+    EXPECT_NE(get(0), first);
+}
+
 TEST(Cache, TheVocabularyIsNotAskedForWhereThereAreTokens) {
     Cache cache;
     const auto unasked = []() -> std::shared_ptr<const Lexicon> { throw Error(Status::internal, "asked"); };

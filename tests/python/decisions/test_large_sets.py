@@ -40,7 +40,7 @@ def on_handle(llm: Any, trie: TokenTrie) -> Any:
 DOORS: dict[str, Callable[[Any, TokenTrie], Any]] = {
     "probabilities": lambda llm, trie: choose(llm, "Answer:", trie, probabilities=True),
     "aligned": lambda llm, trie: choose(llm, "Answer:", trie, mode="aligned"),
-    "contextual": lambda llm, trie: choose(llm, "Answer:", trie, calibration=Contextual("N/A")),
+    "contextual": lambda llm, trie: choose(llm, "Answer:", trie, calibration=Contextual("N/A"), probabilities=True),
     "many": lambda llm, trie: list(choose_many(llm, ["Answer:"], trie, probabilities=True)),
     "score": lambda llm, trie: score(llm, "Answer:", trie),
     "score_many": lambda llm, trie: list(score_many(llm, ["Answer:"], trie)),
@@ -59,6 +59,29 @@ def test_a_large_set_is_not_scored_whole_unasked(precise: Any, large: TokenTrie,
 def test_a_large_set_is_searched(precise: Any, large: TokenTrie) -> None:
     found = choose(precise, "Answer:", large, n_best=3)
     assert len(found.candidates) == 3
+
+
+CITIES = ["Paris", "Pisa", "Lyon", "Lyon 2", "Rome", "Rimini", "Oslo", "Paris"]
+PROMPT, EMPTY = "Tower: Eiffel\nCity:", "Tower:\nCity:"
+
+
+@pytest.mark.parametrize("empty", [EMPTY, "City:\n"])
+def test_the_best_of_a_large_set_are_weighed_against_the_prompt_without_its_content(precise: Any, empty: str) -> None:
+    contextual = Contextual(empty)
+    whole = choose(precise, PROMPT, CITIES, calibration=contextual, probabilities=True)
+    scores = score(precise, PROMPT, CITIES, leaf_end="longest")
+    found = choose(precise, PROMPT, CITIES, calibration=contextual, max_scored=1, n_best=9)  # all are found
+    assert [c.text for c in found.candidates] == [text for text, _ in whole.top(9)]
+    assert found.text == whole.text
+    assert found.calibration == "contextual"
+    assert not found.proved
+    for candidate in found.candidates:
+        assert candidate.share == pytest.approx(whole.probability(candidate.value), abs=1e-4)
+        assert candidate.logprob == pytest.approx(scores[candidate.index], abs=1e-4)
+    many = list(choose_many(precise, [PROMPT, PROMPT], CITIES, calibration=contextual, max_scored=1))
+    assert [one.text for one in many] == [found.text] * 2
+    assert many[0].candidates[0].share == pytest.approx(found.candidates[0].share, abs=1e-4)
+    assert many[0].to_dict()["candidates"][0]["share"] == many[0].candidates[0].share
 
 
 def test_few_members_of_a_large_set_are_scored(precise: Any, large: TokenTrie) -> None:
