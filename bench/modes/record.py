@@ -7,7 +7,8 @@ import jsonschema
 import llama_cpp
 import numpy as np
 from llama_cpp.llama_grammar import LlamaGrammar
-from token_trie import RecordStats, StreamHandle
+from token_trie import StreamHandle
+from token_trie.records.fill import RecordStats
 from token_trie.sets.prompt import tokenize_prompt
 
 from bench.completion import Completion, Outcome, portions, shared_tokens

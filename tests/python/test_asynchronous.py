@@ -9,7 +9,8 @@ from typing import Any
 import child_process
 import numpy as np
 import pytest
-from token_trie import ArgumentError, StreamHandle, TokenTrie, achoose, ascore, choose, score
+from token_trie import ArgumentError, StreamHandle, TokenTrie, choose, score
+from token_trie.asynchronous import achoose, ascore
 
 CHOICES = ["yes", "no", "Paris"]
 
@@ -52,7 +53,7 @@ def test_a_prompt_does_not_hold_up_the_event_loop(precise: Any) -> None:
 @pytest.mark.parametrize("call", ["achoose(wide, LONG, trie)", "ascore(wide, LONG, trie)", "handle.aprefill(LONG)"])
 def test_a_call_that_timed_out_has_ended_and_the_model_is_usable(model_paths: dict[str, Path], call: str) -> None:
     code = """
-from token_trie import achoose, ascore
+from token_trie.asynchronous import achoose, ascore
 llm = load()
 handle = StreamHandle(llm, n_ctx=16384)
 wide = llama_cpp.Llama(llm.model_path, n_ctx=16384, n_threads=1, n_threads_batch=1, verbose=False)

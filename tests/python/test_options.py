@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import token_trie
 import typer.main
-from token_trie import ArgumentError, StreamHandle
+from token_trie import ArgumentError, StreamHandle, asynchronous
 from token_trie.cli.options import app
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions, ScoreOptions
 from token_trie.engines import TrieMatcher
@@ -135,7 +135,7 @@ def test_every_function_takes_a_llama_first() -> None:
         "constrain",
     ):
         assert next(iter(inspect.signature(getattr(token_trie, name)).parameters)) == "llm"
-        if (twin := getattr(token_trie, f"a{name}", None)) is not None:
+        if (twin := getattr(asynchronous, f"a{name}", None)) is not None:
             assert next(iter(inspect.signature(twin).parameters)) == "llm"
 
 

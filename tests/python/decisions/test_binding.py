@@ -12,8 +12,9 @@ import llama_cpp
 import numpy as np
 import pytest
 from tiny_model import write_tiny_adapter, write_tiny_model
-from token_trie import Calibration, CalibrationError, TokenTrie, choose, evaluate, score
+from token_trie import Calibration, TokenTrie, choose, evaluate, score
 from token_trie.decisions.calibration import fingerprint
+from token_trie.errors import CalibrationError
 from token_trie.native import loaded
 
 CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"

@@ -7,15 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from token_trie import (
-    ArgumentError,
-    ContextError,
-    StreamHandle,
-    TokenTrie,
-    VocabularyError,
-    achoose_list,
-    choose_list,
-)
+from token_trie import ArgumentError, ContextError, StreamHandle, TokenTrie, VocabularyError, choose_list
+from token_trie.asynchronous import achoose_list
 
 COLOURS = ["red", "green", "blue", "greenish", "black"]
 PROMPT = "Colours of the flag:"

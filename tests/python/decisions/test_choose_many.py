@@ -25,12 +25,12 @@ from token_trie import (
     Think,
     TokenTrie,
     TokenTrieError,
-    achoose_many,
     choose,
     choose_many,
     score,
     score_many,
 )
+from token_trie.asynchronous import achoose_many
 from token_trie.decisions.run import WINDOW
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]

@@ -12,7 +12,6 @@ from token_trie import (
     ArgumentError,
     BatchPrior,
     Calibration,
-    CalibrationError,
     Contextual,
     Decision,
     TokenTrie,
@@ -22,6 +21,7 @@ from token_trie import (
     score,
     score_many,
 )
+from token_trie.errors import CalibrationError
 from token_trie.trust.fitted import Head
 
 NAMES = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "NONE", "SEND", "Pizza", "Paris"]

@@ -13,7 +13,8 @@ from typing import Any
 
 import llama_cpp
 import pytest
-from token_trie import CancelledError, Think, achoose_many, choose, choose_many, score_many
+from token_trie import CancelledError, Think, choose, choose_many, score_many
+from token_trie.asynchronous import achoose_many
 
 ACTIONS = ["yes", "no", "Paris", "Pizza"]
 

@@ -12,7 +12,8 @@ from typing import Any
 import child_process
 import llama_cpp
 import pytest
-from token_trie import BusyError, Contextual, Decision, Think, TokenTrieError, achoose, choose, choose_list, fill, score
+from token_trie import BusyError, Contextual, Decision, Think, TokenTrieError, choose, choose_list, fill, score
+from token_trie.asynchronous import achoose
 from token_trie.llama.batch import SharedBatch
 from token_trie.llama.own_stream import chooser
 from token_trie.native.lifetime import attachment
@@ -139,7 +140,8 @@ def test_a_thread_that_asks_from_within_its_own_decision_is_refused(precise: Any
 
 BUSY = """
 import concurrent.futures
-from token_trie import CancelledError, ArgumentError, achoose
+from token_trie import CancelledError, ArgumentError
+from token_trie.asynchronous import achoose
 llm = llama_cpp.Llama({path!r}, n_ctx=16384, n_threads=1, n_threads_batch=1, verbose=False)
 trie = TokenTrie.from_sequences({{"a": [300], "b": [301]}})
 expected = choose(llm, [300], trie).value

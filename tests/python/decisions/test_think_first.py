@@ -13,11 +13,11 @@ from token_trie import (
     StreamHandle,
     Think,
     TokenTrie,
-    achoose,
     choose,
     choose_list,
     fill,
 )
+from token_trie.asynchronous import achoose
 from token_trie.native.core import vocab_of
 from token_trie.sets.spelling import inner_tokens
 

@@ -100,7 +100,8 @@ TYPES = """
 import enum
 from typing import Any
 import token_trie
-from token_trie import Decision, StreamHandle, TokenTrie, achoose, choose
+from token_trie import Decision, StreamHandle, TokenTrie, choose
+from token_trie.asynchronous import achoose
 class City(enum.Enum):
     ROME = "Rome"
 def check(llm: Any, trie: TokenTrie, texts: list[str], table: dict[str, bytes]) -> None:

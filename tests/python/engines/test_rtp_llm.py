@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from token_trie import ArgumentError, PayloadError, TokenTrie, choose, constrain
+from token_trie import ArgumentError, TokenTrie, choose, constrain
 from token_trie.engines.rtp_llm import write_prefix_dict
+from token_trie.errors import PayloadError
 
 members = st.sets(st.lists(st.integers(3, 9), min_size=1, max_size=4).map(tuple), min_size=1, max_size=12)
 settings = st.tuples(st.integers(0, 300), st.sampled_from([0, 2, 250]), st.sampled_from(["_", ",", " | ", "é"]))

@@ -14,8 +14,9 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV, cross_validate
-from token_trie import ArgumentError, Calibration, CalibrationError, Choice, choose_many, decide
+from token_trie import ArgumentError, Calibration, Choice, choose_many, decide
 from token_trie.engines.sklearn import TrieClassifier
+from token_trie.errors import CalibrationError
 
 RNG = np.random.default_rng(0)
 TEXTS = [f"{'Paris' if i % 2 else 'Pizza'} {RNG.integers(1000)} {'yes' if i % 3 else 'no'}" for i in range(120)]

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from token_trie import ArgumentError, PayloadError, StreamHandle, TokenTrie, VocabularyError, cache_stats
+from token_trie import ArgumentError, StreamHandle, TokenTrie, VocabularyError, cache_stats
+from token_trie.errors import PayloadError
 
 
 def leaves(llm: Any, names: list[str]) -> list[dict[str, Any]]:

@@ -10,16 +10,8 @@ import numpy as np
 import oracle
 import pytest
 from actions import ACTIONS, PROMPT
-from token_trie import (
-    ArgumentError,
-    ContextError,
-    GrammarError,
-    PayloadError,
-    StreamHandle,
-    TokenTrie,
-    VocabularyError,
-    constrain,
-)
+from token_trie import ArgumentError, ContextError, StreamHandle, TokenTrie, VocabularyError, constrain
+from token_trie.errors import GrammarError, PayloadError
 from token_trie.sets.prompt import tokenize_prompt
 
 

@@ -69,7 +69,7 @@ def test_what_needs_a_model_says_what_to_install(call: str) -> None:
 import token_trie
 try:
     {call}
-except token_trie.LlamaVersionError as error:
+except token_trie.errors.LlamaVersionError as error:
     print(error)
 """
     assert "pip install llama-cpp-python" in run(WITHOUT, code)
@@ -92,7 +92,7 @@ def test_a_llama_cpp_that_cannot_be_imported_is_absent_and_the_reason_is_reporte
     code = """
 try:
     token_trie.choose(object(), "Well?", ["yes", "no"])
-except token_trie.LlamaVersionError as error:
+except token_trie.errors.LlamaVersionError as error:
     print(error)
 """
     told = run(BROKEN.format(error=error), SETS_AND_MATCHERS + code, names={"FILE": tmp_path / "a.trie"})
@@ -106,7 +106,7 @@ print(i.build, i.has_llama)
 try:
     llm = i.llama_cpp.Llama(MODEL, n_ctx=256, verbose=False)
     print(token_trie.choose(llm, "Well?", ["yes", "no"]).text)
-except token_trie.LlamaVersionError as error:
+except token_trie.errors.LlamaVersionError as error:
     print(error)
 """
 

@@ -7,18 +7,8 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-from token_trie import (
-    ArgumentError,
-    Choice,
-    ContextError,
-    Form,
-    Predicate,
-    Score,
-    adecide,
-    choose,
-    decide,
-    decide_many,
-)
+from token_trie import ArgumentError, Choice, ContextError, Form, Predicate, Score, choose, decide, decide_many
+from token_trie.asynchronous import adecide
 from token_trie.questions.form import FormAsked
 from token_trie.questions.options import FORMS
 from tokenized_choices import fit_choices

@@ -12,17 +12,8 @@ from typing import Any
 import llama_cpp
 import oracle
 import pytest
-from token_trie import (
-    ArgumentError,
-    CancelledError,
-    Choice,
-    ContextError,
-    Predicate,
-    Score,
-    adecide,
-    decide,
-    decide_many,
-)
+from token_trie import ArgumentError, CancelledError, Choice, ContextError, Predicate, Score, decide, decide_many
+from token_trie.asynchronous import adecide
 from token_trie.llama.reproducible import PIECE, reproducible
 from token_trie.questions.scores import Reading, score_alone
 

@@ -6,19 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from token_trie import (
-    ArgumentError,
-    Calibration,
-    CalibrationError,
-    Choice,
-    Examples,
-    Form,
-    Predicate,
-    Score,
-    decide,
-    decide_many,
-    score,
-)
+from token_trie import ArgumentError, Calibration, Choice, Examples, Form, Predicate, Score, decide, decide_many, score
+from token_trie.errors import CalibrationError
 from token_trie.questions.form import contextual, softmax
 from token_trie.questions.options import FORMS
 

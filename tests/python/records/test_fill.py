@@ -22,10 +22,10 @@ from token_trie import (
     Record,
     StreamHandle,
     TokenTrie,
-    afill,
     choose,
     fill,
 )
+from token_trie.asynchronous import afill
 from token_trie.records.fill import read_template
 from token_trie.records.schema import read_schema
 from typing_extensions import TypedDict

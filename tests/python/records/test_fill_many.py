@@ -22,8 +22,6 @@ from token_trie import (
     ContextError,
     Think,
     TokenTrieError,
-    achoose_tool_many,
-    afill_many,
     choose,
     choose_many,
     choose_tool,
@@ -31,6 +29,7 @@ from token_trie import (
     fill,
     fill_many,
 )
+from token_trie.asynchronous import achoose_tool_many, afill_many
 from token_trie.decisions.text import FreeText
 from token_trie.llama.batch import SharedBatch
 from token_trie.native.lifetime import attachment

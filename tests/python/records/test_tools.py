@@ -12,7 +12,8 @@ import llama_cpp
 import numpy as np
 import pydantic
 import pytest
-from token_trie import ArgumentError, StreamHandle, Think, ToolCall, achoose_tool, choose_tool
+from token_trie import ArgumentError, StreamHandle, Think, ToolCall, choose_tool
+from token_trie.asynchronous import achoose_tool
 from token_trie.decisions import run as steps
 from token_trie.decisions.run import Plan, run
 from token_trie.llama.contexts import common_prefix

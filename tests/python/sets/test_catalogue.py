@@ -20,7 +20,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from token_trie import ArgumentError, Catalogue, LimitError, PayloadError, TokenTrie, VocabularyError, choose
+from token_trie import ArgumentError, Catalogue, LimitError, TokenTrie, VocabularyError, choose
+from token_trie.errors import PayloadError
 
 KILLS = int(os.environ.get("TOKEN_TRIE_KILLS", "20"))
 ROUNDS = int(os.environ.get("CATALOGUE_ROUNDS", "10"))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from token_trie import ArgumentError, PayloadError, TokenTrie, choose
+from token_trie import ArgumentError, TokenTrie, choose
+from token_trie.errors import PayloadError
 from token_trie.native.core import _core
 
 sequences = st.lists(st.integers(0, 5), min_size=1, max_size=6).map(tuple)

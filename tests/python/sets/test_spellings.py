@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher
 from llguidance.llamacpp import lltokenizer_from_vocab
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
-from token_trie import ArgumentError, PayloadError, StreamHandle, TokenTrie, VocabularyError, choose, constrain
+from token_trie import ArgumentError, StreamHandle, TokenTrie, VocabularyError, choose, constrain
+from token_trie.errors import PayloadError
 from token_trie.native.core import vocab_of
 from token_trie.sets.prompt import tokenize_prompt
 from token_trie.show.trie import draw

@@ -14,18 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from token_trie import (
-    ArgumentError,
-    Leaf,
-    LimitError,
-    PayloadError,
-    TokenTrie,
-    VocabularyError,
-    cache_clear,
-    cache_stats,
-    choose,
-)
+from token_trie import ArgumentError, LimitError, TokenTrie, VocabularyError, cache_clear, cache_stats, choose
+from token_trie.errors import PayloadError
 from token_trie.native.ffi import set_of
+from token_trie.sets.trie import Leaf
 
 sequences = st.lists(st.integers(0, 9), min_size=1, max_size=5).map(tuple)
 sets = st.sets(sequences, min_size=1, max_size=40)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from model_readings import read_rows
-from token_trie import Calibration, CalibrationError, Choice, choose, choose_many, decide, decide_many, score
+from token_trie import Calibration, Choice, choose, choose_many, decide, decide_many, score
+from token_trie.errors import CalibrationError
 from token_trie.trust.metrics import log_softmax
 from token_trie.trust.rows import RowOptions
 

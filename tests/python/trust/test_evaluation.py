@@ -12,7 +12,8 @@ import token_trie
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from token_trie import ArgumentError, Calibration, CalibrationError, Choice, Predicate, TokenTrie, choose_many, evaluate
+from token_trie import ArgumentError, Calibration, Choice, Predicate, TokenTrie, choose_many, evaluate
+from token_trie.errors import CalibrationError
 from token_trie.trust.evaluate import ways_of
 from token_trie.trust.gate import find_gate
 from token_trie.trust.metrics import figures_of, folds_of

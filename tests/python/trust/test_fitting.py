@@ -16,7 +16,8 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from synthetic import clouds, drawn, readings_of
-from token_trie import ArgumentError, Calibration, CalibrationError
+from token_trie import ArgumentError, Calibration
+from token_trie.errors import CalibrationError
 from token_trie.trust.fit import _discriminant, measured
 from token_trie.trust.fitted import HeldOut
 from token_trie.trust.metrics import folds_of, log_softmax, within

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 from synthetic import readings_of
-from token_trie import ArgumentError, Calibration, CalibrationError
+from token_trie import ArgumentError, Calibration
+from token_trie.errors import CalibrationError
 from token_trie.trust.gate import N_STARTS, find_gate
 
 

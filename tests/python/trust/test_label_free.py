@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import drawn, readings_of
-from token_trie import ArgumentError, Calibration, CalibrationError
+from token_trie import ArgumentError, Calibration
+from token_trie.errors import CalibrationError
 from token_trie.trust.fit import in_domain
 from token_trie.trust.metrics import log_softmax
 

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 from model_readings import read_rows
-from token_trie import ArgumentError, CalibrationError, Choice, ContextError, Form, Predicate, TokenTrie, decide, score
+from token_trie import ArgumentError, Choice, ContextError, Form, Predicate, TokenTrie, decide, score
 from token_trie.decisions.calibration import Binding
+from token_trie.errors import CalibrationError
 from token_trie.trust.rows import RowOptions
 
 PROMPTS = ["Pizza in Paris:", "A word about Paris:", "Pizza:"]

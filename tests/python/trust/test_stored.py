@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import clouds, readings_of
-from token_trie import Calibration, CalibrationError
+from token_trie import Calibration
+from token_trie.errors import CalibrationError
 
 
 def made(kind: Any) -> Calibration:
