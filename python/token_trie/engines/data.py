@@ -25,6 +25,7 @@ from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.checks import check_counts
 from token_trie.native.core import Llama, llama_cpp
 from token_trie.records.fill import Record, fill_many, read_for_many, read_template
+from token_trie.records.schema import MAX_DEPTH, is_false, referred
 from token_trie.sets.template import Template, text_of
 from token_trie.trust.calibration import Calibration
 
@@ -433,15 +434,12 @@ class RecordColumns:
 
 
 def _resolved(part: Any, root: Any) -> dict[str, Any]:
-    """Return a part of a schema; where it refers to another part of it, that one."""
-    for _ in range(16):
-        if not isinstance(part, dict) or not str(part.get("$ref", "")).startswith("#"):
+    """Return a part of a schema that was read; where it refers to another part of it, that one."""
+    for _ in range(MAX_DEPTH):
+        if not isinstance(part, dict) or "$ref" not in part or is_false(part):
             break
-        found = root
-        for step in part["$ref"].removeprefix("#").split("/")[1:]:
-            found = found[step.replace("~1", "/").replace("~0", "~")]
-        part = found
-    return part if isinstance(part, dict) else {}
+        part = referred(root, part["$ref"])
+    return part if isinstance(part, dict) and not is_false(part) else {}
 
 
 def _type_of(part: Any, root: Any) -> str:

@@ -492,6 +492,24 @@ def is_false(schema: Any) -> bool:
     return schema is False or (isinstance(schema, dict) and "not" in schema and schema["not"] in (True, {}))
 
 
+def referred(root: Any, ref: Any, pointer: str = "") -> Any:
+    """Return the part of a schema that a ``$ref`` at `pointer` names; ArgumentError if it names none."""
+    if not isinstance(ref, str) or not re.match(r"#(/|$)", ref):
+        raise refuse(f"{pointer}/$ref", f"{ref!r} is not supported; places of the same schema (#/…) are")
+    found = root
+    for part in unquote(ref[1:]).split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and re.fullmatch("[0-9]{1,9}", name) and int(name) < len(found):
+            found = found[int(name)]
+        elif isinstance(found, dict) and name in found:
+            found = found[name]
+        else:
+            raise refuse(f"{pointer}/$ref", f"{ref!r} leads nowhere")
+        if isinstance(found, dict) and isinstance(found.get("$id"), str):
+            raise refuse(f"{pointer}/$ref", f"{ref!r} leads to an $id, where references begin")
+    return found
+
+
 class _SchemaReader:
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -556,20 +574,7 @@ class _SchemaReader:
         return self._known[key]
 
     def _find(self, ref: Any, pointer: str) -> Any:
-        if not isinstance(ref, str) or not re.match(r"#(/|$)", ref):
-            raise refuse(f"{pointer}/$ref", f"{ref!r} is not supported; places of the same schema (#/…) are")
-        found = self._root
-        for part in unquote(ref[1:]).split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and re.fullmatch("[0-9]{1,9}", name) and int(name) < len(found):
-                found = found[int(name)]
-            elif isinstance(found, dict) and name in found:
-                found = found[name]
-            else:
-                raise refuse(f"{pointer}/$ref", f"{ref!r} leads nowhere")
-            if isinstance(found, dict) and isinstance(found.get("$id"), str):
-                raise refuse(f"{pointer}/$ref", f"{ref!r} leads to an $id, where references begin")
-        return found
+        return referred(self._root, ref, pointer)
 
     def _read_union(self, schema: dict[str, Any], keyword: str, pointer: str, depth: int) -> Node | None:
         options = schema[keyword]

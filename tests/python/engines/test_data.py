@@ -282,3 +282,27 @@ def test_columns_of_a_type_have_the_types_of_its_flat_fields() -> None:
         "tags": "string",
         "part": "string",
     }
+
+
+def test_columns_follow_references_as_the_record_does(model_paths: Any, tiny: Any) -> None:
+    schema = {
+        "$defs": {
+            "a b": {"type": "integer", "minimum": 0, "maximum": 9},
+            "c/d~%": {"$ref": "#/properties/late/anyOf/0"},
+            "row": {"properties": {"n": {"type": "integer"}}},
+        },
+        "type": "object",
+        "properties": {
+            "late": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+            "n": {"$ref": "#/$defs/a%20b"},
+            "paid": {"$ref": "#/$defs/c~1d~0%25"},
+            "never": {"not": {}, "$ref": "#/nowhere"},
+        },
+        "required": ["n", "paid", "late"],
+    }
+    assert RecordColumns(schema, ()).types == {"late": "bool", "n": "int64", "paid": "bool", "never": "string"}
+    assert set(fill(tiny, PROMPT, schema).value) == {"late", "n", "paid"}
+    found = Extractor(model_paths["tiny"], PROMPT, schema, n_ctx=512)({"text": TEXTS})
+    assert found["error"].tolist() == [""] * len(TEXTS)
+    assert set(found["n"]) <= set(range(10))
+    assert RecordColumns({"$defs": schema["$defs"], "$ref": "#/$defs/row"}, ()).types == {"n": "int64"}
