@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +47,10 @@ else:
     lib = _Refusing(lib)
 
 
-_pointed_to: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()  # C data keeps nothing alive
+def _keeping(data: Any, held: object) -> Any:
+    """Return C data that keeps alive what it points to."""
+    # A built-in as destructor runs no bytecode. An interrupt in a Python destructor would be lost.
+    return ffi.gc(data, [held].__contains__)
 
 
 def new_struct(name: str, **members: Any) -> Any:
@@ -57,17 +59,13 @@ def new_struct(name: str, **members: Any) -> Any:
     struct.size = ffi.sizeof(f"struct {name}")
     for member, value in members.items():
         setattr(struct, member, value)
-    if members:
-        _pointed_to[struct] = members
-    return struct
+    return _keeping(struct, members) if members else struct
 
 
 def c_strings(texts: Sequence[bytes]) -> Any:
     """Make a ``char *[]``, which keeps its texts alive."""
     strings = [ffi.new("char[]", text) for text in texts]
-    array = ffi.new("char *[]", strings)
-    _pointed_to[array] = strings
-    return array
+    return _keeping(ffi.new("char *[]", strings), strings)
 
 
 def set_of(trie: core._core.Trie) -> Any:

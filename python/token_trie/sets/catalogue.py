@@ -28,13 +28,14 @@ SUFFIX = ".changes"
 
 # The file of changes: lines of JSON, each with its checksum. A line is written at once, under a lock.
 #
-#     {"base": "5d1e…", "id": "91b0…"} 8c736521         digest of the base that the following changes apply to
-#     {"changes": [["07000000", "new"]]} 0b1c22d4       of one call: tokens, 32 bits each, and name, null if removed
-#     {"base": "aa37…", "id": "c0de…"} 77aa01ff         the base that `compact` writes next, with all changes above
+#     {"base": "5d1e…", "id": "91b0…", "version": 1} 8c73652b    digest of the base that the following changes apply to
+#     {"changes": [["07000000", "new"]]} 0b1c22d4                of a call: tokens of 32 bits, name or null (removed)
+#     {"base": "aa37…", "id": "c0de…", "version": 1} 77aa01ff    the base that `compact` writes next, with these changes
 #
 # It is not SQLite: its locks are lost when the process closes another descriptor of the file, for example to copy it,
 # and its connections must not be used after a fork.
 _BEGINNING = b'{"base": "'
+_VERSION = 1
 
 
 class Catalogue:
@@ -293,7 +294,7 @@ def _locked(path: str) -> Iterator[int]:
 
 
 def _base_record(digest: bytes) -> dict[str, Any]:
-    return {"base": digest.hex(), "id": secrets.token_hex(8)}
+    return {"base": digest.hex(), "id": secrets.token_hex(8), "version": _VERSION}
 
 
 class _Log:
@@ -312,7 +313,10 @@ class _Log:
         return _record_of(line) if newline else None
 
     def read(self, start: int = 0) -> tuple[list[dict[str, Any]], int]:
-        """Return the records from a byte on, and the end of the last one; PayloadError if one is damaged."""
+        """Return the records from a byte on, and the end of the last one.
+
+        PayloadError: one is damaged, or of another version of the format.
+        """
         records, end = [], start
         n = self.size()
         with open(self._file, "rb", closefd=False) as file:
@@ -325,6 +329,9 @@ class _Log:
                     if end + len(line) == n and (end or begins):
                         break
                     raise PayloadError(f"{self.path}: damaged at byte {end:,}, or no file of changes")
+                if "base" in record and (version := record.get("version")) != _VERSION:
+                    known = f"where this release reads {_VERSION}"
+                    raise PayloadError(f"{self.path}: version {version} of the format, {known}")
                 records.append(record)
                 end += len(line)
         return records, end

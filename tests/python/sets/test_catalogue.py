@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pickle
@@ -211,6 +212,50 @@ def test_it_stays_with_its_file_wherever_the_process_goes(tmp_path: Path, monkey
     assert TokenTrie.open(tmp_path / "items.trie").names == ["a", "b", "c"]
     assert (elsewhere / "link.trie").is_symlink()
     assert not (elsewhere / "items.trie").exists()
+
+
+# What version 1 of the formats writes: a set of red, green and blue, and two changes.
+SET = (
+    "c-kw;&rZ!NDavGIU|?WmVrFsRU;qPV2*tnzrCHEuHU?Ax<MTslZU*cCWNr(PV1)7=pau#+`6<iy%kK=^8Q6LH#^j*qQ`f#znX2{1"
+    "zby1l&#kKu{0cf6pz0l<>hmnT6&P|d>Yqtix!Bf=W=i=s?u&msx9fE8yzeWN8^sTxsSmVw=lJ?1qCI@eZ^ir<kJp5HtXb6Owe`oI"
+    "yZZmmbrw1>u%fyrJ7474dNp;4>>o?x+<njIeg1Z?aeWx?io!R6uhSU|S30nwns0x2cKS-r&$Dv>35MR=t~^!k*teB08NKIb2JbNE"
+    "{lopD0ZskarGK3+W+@n`&v>7AnREJVX9inkg_|E<yqaOSQa$pw_W?BZMKAt~2s2f99gv&G)0DEuvf91sPn_SaM=b%Fg(|-nzlTKx"
+    "%>9v9r{zprUw7*2$x9P^Q=2X_Z8}z;T^6^f>yUHdYX8am9MB^2@rEN#Gycek%=-Q1#LWDiD(dSTpQOy5?6YL*OzDcC9ia|r=C^KF"
+    "dHn6sT{Vwo(<0-xnQt<=^XBO3a;~V~A0{O`zP`VufeqFD7e1@B9V{rj)tT&MzcJa@qb%ghv6eW073R3hCE6Rb{~tgzpRN9z_WbwT"
+    "E`JXY`|mL)wVTm<{`s>H{Yu^UBv{^*dfCswPMZ74RS(S;4C_M+zAkL!uKM1y-upOL8b9w>Ij3DeWqqG+GU|Qs!uF2?iRv3jRDXa("
+    "^)Q8!Q1$!oEn>b@Zo6*U9pm-)c=UYFT+%%LI(oK++O#aYT`Avms&p1>y|<hb>+$Nco%uEUojx~@J^n7Y?ft4NTi1(C-&TyCpV^V}"
+    "GZO>(fRTYRz(uA$76$47U50@L++^xwrqEsvD!IRt%!nvTO<_ncN=?mUNXjWqWf%n{f@-D2oXo`H)M6#8=vW=4vi#)4Bqb{)rCK8O"
+    "0|30`Y+C"
+)
+CHANGES = """\
+{"base": "7a2ca32aef399c5d48ead33e37d63fb94cd9c6e3f71eb6efaad4b5af1697b673", "id": "95121f91", "version": 1} 06ad461e
+{"changes": [["05000000", "bl\\u00e5"]]} 7c017728
+{"changes": [["070000000200000003000000", null]]} 51f703f3
+"""
+
+
+def test_files_that_an_earlier_release_wrote_open(tmp_path: Path) -> None:
+    path = tmp_path / "items.trie"
+    path.write_bytes(zlib.decompress(base64.b85decode(SET)))
+    assert [(leaf.name, leaf.tokens) for leaf in TokenTrie.open(path, verify=True)] == [
+        ("red", (7, 1)),
+        ("green", (7, 2, 3)),
+        ("blue", (900,)),
+    ]
+    path.with_name("items.trie.changes").write_text(CHANGES)
+    with Catalogue(path) as catalogue:
+        assert catalogue.trie.names == ["red", "blue", "blå"]
+
+
+def test_changes_of_another_version_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "items.trie.changes"
+    with catalogue_of(tmp_path, "a"):
+        text = path.read_text().rpartition(" ")[0].replace('"version": 1', '"version": 2')
+    path.write_text(f"{text} {zlib.crc32(text.encode()):08x}\n")
+    with pytest.raises(
+        PayloadError, match=r"items\.trie\.changes: version 2 of the format, where this release reads 1"
+    ):
+        Catalogue(tmp_path / "items.trie")
 
 
 def test_changes_are_to_the_base_they_were_made_to(tmp_path: Path) -> None:
