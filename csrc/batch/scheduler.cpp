@@ -541,7 +541,7 @@ bool Scheduler::is_faster_in_tile(const BatchRows & rows) const noexcept {
         n_batch_ < kTile) {
         return false;
     }
-    const double n_more = static_cast<double>(kTile - rows.size());
+    const auto n_more = static_cast<double>(kTile - rows.size());
     const double in_tile = static_cast<double>(kTile * cells_.n_cells()) * kInTile / depth_;
     return rows.n_before() * kAlone / depth_ > n_more + in_tile;
 }

@@ -98,6 +98,7 @@ void Remainder::take(const Trie & trie, const std::vector<LeafId> & out) {
         }
     }
     std::vector<NodeId> order;
+    order.reserve(changed.size());
     for (const auto & [node, here] : changed) {
         order.push_back(node);
     }

@@ -15,8 +15,8 @@ namespace {
 constexpr double kImpossible = -std::numeric_limits<double>::infinity();
 
 struct RankedNode {
-    double logprob;  // of the tokens to node; of the finished, of the leaf
-    NodeId node;
+    double logprob = kImpossible;  // of the tokens to node; of the finished, of the leaf
+    NodeId node = kRoot;
     double score = logprob;  // with weights: of no leaf at or below it more
 
     // Nodes are numbered by depth and then by tokens, whatever the order of the leaves.
@@ -171,7 +171,7 @@ class BestLeaves final : public Search {
     }
 
     std::vector<Entry> next_of_best_first() {
-        if (dives_ && !(is_late_ && !found_.empty())) {
+        if (dives_ && (!is_late_ || found_.empty())) {
             std::vector<Entry> level = next_of_dive();
             if (!level.empty()) {
                 return level;

@@ -265,22 +265,23 @@ class Reader : public JsonReader {
         return close();
     }
 
-   private:
-    [[noreturn]] static void fail(Status status, const std::string & message) { throw Error(status, message); }
+   protected:
     std::string place() const override { return place_.name(); }
     const char * expected() const noexcept override { return place_.expected(); }
-
-    static bool is_fingerprint(std::string_view text) {
-        constexpr std::string_view prefix = "sha256:";
-        constexpr std::size_t n_digits = 64;
-        return text.size() == prefix.size() + n_digits && text.substr(0, prefix.size()) == prefix &&
-               text.find_first_not_of("0123456789abcdef", prefix.size()) == std::string_view::npos;
-    }
 
     bool scalar(const char * found) override {
         refuse_if_expecting(found);
         place_.next();
         return true;
+    }
+
+   private:
+    [[noreturn]] static void fail(Status status, const std::string & message) { throw Error(status, message); }
+    static bool is_fingerprint(std::string_view text) {
+        constexpr std::string_view prefix = "sha256:";
+        constexpr std::size_t n_digits = 64;
+        return text.size() == prefix.size() + n_digits && text.substr(0, prefix.size()) == prefix &&
+               text.find_first_not_of("0123456789abcdef", prefix.size()) == std::string_view::npos;
     }
 
     bool token(std::int64_t id, const std::string & text) {

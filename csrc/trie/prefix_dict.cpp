@@ -133,13 +133,7 @@ class Reader : public JsonReader {
         return close();
     }
 
-   private:
-    enum class At { outside, dict, list };
-
-    bool is_setting() const {
-        return depth_ == 1 && std::find(kSettings.begin(), kSettings.end(), key_) != kSettings.end();
-    }
-
+   protected:
     std::string place() const override {
         switch (at_) {
             case At::list: return place_of(key_) + "[" + std::to_string(n_in_list_) + "]";
@@ -159,6 +153,13 @@ class Reader : public JsonReader {
                : key_ == "prefix_dict" ? "an object"
                : key_ == "sep"         ? "a string"
                                        : "a token id";
+    }
+
+   private:
+    enum class At { outside, dict, list };
+
+    bool is_setting() const {
+        return depth_ == 1 && std::find(kSettings.begin(), kSettings.end(), key_) != kSettings.end();
     }
 
     // Of what means something here: which of two counts is anyone's guess.
