@@ -240,7 +240,8 @@ def _marisa(rows: _Rows, ids: Any) -> None:
     rows.put(_MARISA, "bytes a member", len(made.tobytes()) / rows.members, "B")
 
 
-def _made_up_titles() -> Iterator[str]:
+def titles() -> Iterator[str]:
+    """Yield ten million made-up titles."""
     for i, maker, kind, material, colour in product(range(1, 1000), _MAKERS, _KINDS, _MATERIALS, _COLOURS):
         yield f"{maker} {material} {kind} {i}, {colour}"
 
@@ -248,7 +249,7 @@ def _made_up_titles() -> Iterator[str]:
 def _titles(name: str, llm: Any, rounds: int) -> _Rows:
     """Measure building of texts, a decision among them, and the ten best."""
     rows = _Rows(f"titles, {name}", _N_TITLES)
-    texts = list(islice(_made_up_titles(), _N_TITLES))
+    texts = list(islice(titles(), _N_TITLES))
     some = texts[:: _N_TITLES // 20_000]
     alone = _seconds(lambda: [llm._model.tokenize(text.encode(), False, False) for text in some])
     rows.put(_ALONE, "texts to tokens", alone * _N_TITLES / len(some), "s")

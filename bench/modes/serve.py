@@ -5,6 +5,7 @@ processor and kept in the user's cache, and llama-cpp-python's.
 """
 
 import asyncio
+import base64
 import importlib.util
 import json
 import os
@@ -18,17 +19,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import httpx
 import numpy as np
+from token_trie import TokenTrie
 from token_trie.cli.demo import ACTIONS, prompt_for
 from token_trie.native.loaded import users_cache
+from token_trie.questions.profile import profile_of
 
 from bench import plots
 from bench.contenders import alternatives
-from bench.models import find
+from bench.models import find, load
+from bench.modes.catalogue import titles
 from bench.results import Results, Table, progress
 from bench.sets import data
 from bench.tasks import MAIN_SET, requests
@@ -39,6 +44,7 @@ _START_S = 120
 _MAX_TOKENS = 96
 _SLOTS = 8  # of llama-server
 _MOST_SERIAL = 8  # clients of a server that answers one request after the other
+_N_MEMBERS = 1_000_000
 
 OURS, LLAMA, PYTHON = "token-trie", "llama-server", "llama-cpp-python"
 
@@ -104,6 +110,21 @@ def _decision(state: str) -> dict[str, Any]:
     }
 
 
+def _choice(**options: Any) -> tuple[str, Body]:
+    question = {"type": "choice", "instructions": _ABOUT, **options}
+    return "/v1/systemone", lambda state: {"state": state, "questions": {"q": question}}
+
+
+def _save_set(model: str, folder: str) -> None:
+    """Write the set of made-up titles for a model."""
+    llm = load(model, n_ctx=256).llm
+    spaced = not profile_of(llm).choice[0].chat
+    TokenTrie.from_choices(llm, list(islice(titles(), _N_MEMBERS)), leading_space=spaced).save(
+        Path(folder) / "titles.trie"
+    )
+    llm.close()
+
+
 def _listed(state: str) -> str:
     """Return the prompt of a decision, for servers that answer with a text; what stays the same is first."""
     options = "\n".join(f"- {name}: {text}" for name, text in _DESCRIBED.items())
@@ -120,6 +141,15 @@ def _has_answer(reply: Any) -> bool:
         return _text_of(reply).strip() in _DESCRIBED
     (answer,) = reply["answers"] if isinstance(reply["answers"], list) else reply["answers"].values()
     return answer["choice"] in _DESCRIBED and len(answer["probabilities"]) == len(_DESCRIBED)
+
+
+def _has_top(n: int) -> Callable[[Any], bool]:
+    return lambda reply: len(reply["answers"]["q"]["probabilities"]) == n
+
+
+def _mask() -> str:
+    left = np.random.default_rng(0).random(_N_MEMBERS) < 0.1
+    return base64.b64encode(np.packbits(left, bitorder="little")).decode()
 
 
 def _work() -> list[Work]:
@@ -165,24 +195,30 @@ def _work() -> list[Work]:
             {OURS: ("/v1/systemone", _systemone), LLAMA: by_name, PYTHON: by_name},
             _has_answer,
         ),
+        Work(f"a choice of {len(ACTIONS)}", {OURS: _choice(criteria=dict.fromkeys(ACTIONS))}, _has_top(len(ACTIONS))),
+        Work(
+            f"5 of {_N_MEMBERS:,} members, of which a filter leaves a tenth",
+            {OURS: _choice(x_set="titles", x_filter={"mask": _mask()}, x_top=5)},
+            _has_top(5),
+        ),
         Work("4 described options, /v1/decisions", {OURS: ("/v1/decisions", _decision), LLAMA: by_name}, _has_answer),
         Work("a text of 32 tokens", dict.fromkeys((OURS, LLAMA, PYTHON), text), lambda reply: bool(_text_of(reply))),
     ]
 
 
-def _own(model: str, port: str, threads: str) -> list[str]:
+def _own(model: str, port: str, threads: str, sets: str) -> list[str]:
     program = str(Path(sys.executable).with_name("token-trie"))
-    return [program, "serve", "-m", model, "--port", port, "--threads", threads]
+    return [program, "serve", "-m", model, "--port", port, "--threads", threads, "--sets", sets]
 
 
-def _python(model: str, port: str, threads: str) -> list[str] | None:
+def _python(model: str, port: str, threads: str, _sets: str) -> list[str] | None:
     command = [sys.executable, "-m", "llama_cpp.server", "--model", model, "--port", port, "--n_ctx", "2048"]
     command += ["--n_threads", threads, "--n_threads_batch", threads, "--verbose", "false"]
     command += ["--chat_format", "chatml-function-calling"]  # which all of these models read, and tools need
     return command if importlib.util.find_spec("fastapi") else None
 
 
-def _llama(model: str, port: str, threads: str) -> list[str] | None:
+def _llama(model: str, port: str, threads: str, _sets: str) -> list[str] | None:
     more = ["-t", threads, "-tb", threads, "-np", str(_SLOTS), "-c", "16384", "--jinja"]
     return [program, "-m", model, "--port", port, *more] if (program := _llama_server()) else None
 
@@ -223,7 +259,10 @@ def run(options: Any) -> None:
     seconds = _SECONDS * (options.rounds or 1)
     for model in map(find, options.models):
         with ExitStack() as stack:
-            urls = {name: stack.enter_context(_running(name, str(model), str(options.threads))) for name in _SERVERS}
+            sets = stack.enter_context(tempfile.TemporaryDirectory())
+            _save_set(str(model), sets)
+            given = str(model), str(options.threads), sets
+            urls = {name: stack.enter_context(_running(name, *given)) for name in _SERVERS}
             for work, n in progress([(work, n) for work in _work() for n in _CLIENTS], model.stem):
                 row = {"model": model.stem, "answer": work.name, ">clients": n}
                 for name, (path, body) in work.of.items():
@@ -241,13 +280,13 @@ def run(options: Any) -> None:
 
 
 @contextmanager
-def _running(name: str, model: str, threads: str) -> Iterator[str | None]:
+def _running(name: str, model: str, threads: str, sets: str) -> Iterator[str | None]:
     """Run a server until the context ends; yield its address once that answers, None if it is not there."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
     make, is_up = _SERVERS[name]
-    command, url = make(model, str(port), threads), f"http://127.0.0.1:{port}"
+    command, url = make(model, str(port), threads, sets), f"http://127.0.0.1:{port}"
     if command is None:
         print(f"{name}: not installed, left out", file=sys.stderr)
         yield None
@@ -305,5 +344,6 @@ async def _press(
         begun = time.perf_counter()
         await asyncio.gather(*(ask_on(i) for i in range(n_clients)))
         wall = time.perf_counter() - begun
-    row = {f">{name}": len(took) / wall, f">{name} p99 ms": float(np.percentile(took, 99)) * 1e3}
+    median, slowest = np.percentile(took, [50, 99]) * 1e3
+    row = {f">{name}": len(took) / wall, f">{name} p50 ms": float(median), f">{name} p99 ms": float(slowest)}
     return row | ({f">{name} invalid": n_invalid} if n_invalid else {})

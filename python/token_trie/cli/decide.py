@@ -74,6 +74,7 @@ def decide(
 ) -> None:
     """Answer questions about a state, with a probability for each option."""
     from token_trie.serve.limits import Limits, RefusedError, parse
+    from token_trie.serve.sets import Sets
     from token_trie.serve.systemone import SystemOneRequest, answer_json, questions_of, state_of
 
     questions = _questions(choice or [], predicate or [], score or [])
@@ -91,7 +92,7 @@ def decide(
         given = {"state": read(state_file or Path("-")) if state is None else state, "questions": questions}
     try:
         body = parse(SystemOneRequest, given)
-        asked = questions_of(body, Limits(questions=_NO_LIMIT, options=_NO_LIMIT, levels=_NO_LIMIT))
+        asked = questions_of(body, Limits(questions=_NO_LIMIT, options=_NO_LIMIT, levels=_NO_LIMIT), Sets())
         about = state_of(body) if body.context else body.state
     except RefusedError as refused:
         raise ArgumentError(refused.placed) from refused

@@ -28,7 +28,7 @@ from token_trie.native.lifetime import attachment, lease
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
 from token_trie.sets.lru import Memory
 from token_trie.sets.prompt import Prompt, tokenize_prompt
-from token_trie.sets.spelling import Tokenization, check_start
+from token_trie.sets.spelling import Tokenization, check_start, joined
 from token_trie.sets.trie import TokenTrie, fit
 
 T = TypeVar("T")
@@ -84,6 +84,17 @@ class BoundChoices(Generic[T]):
     def left(self) -> npt.NDArray[np.int64]:
         """Return the positions of the choices that are not filtered out, ascending."""
         return np.arange(len(self)) if self.leaf_of is not None else np.flatnonzero(self.trie.core.left())
+
+    def few(self, leaves: npt.NDArray[np.int64]) -> TokenTrie:
+        """Return a set of some leaves, in this order, with the scores that they have here.
+
+        After them come what continues them here by one token, because the score of an answer is without those.
+        """
+        core = self.trie.core
+        rows = [core.sequence(leaf) for leaf in leaves.tolist()]
+        longer = [np.append(row, token) for row in rows for token in self.trie.children(row)]
+        names = [str(i) for i in range(len(rows) + len(longer))]
+        return TokenTrie.of_core(_core.Trie.build(*joined([*rows, *longer]), names, core.vocab))
 
     def ranked(self, of_leaves: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """Return the leaves that are not filtered out, by descending figure.

@@ -295,8 +295,9 @@ class BoundChoice:
         priors = []
         for one in self.calibration.priors:
             leaves = indices if one.choices.leaf_of is None else one.choices.leaf_of[indices]
-            few = one.choices.trie.filtered(np.unique(leaves))
-            priors.append((yield PlanStep(one.tokens, replace(one.query, trie=few))).logprobs[leaves])
+            few, of_few = np.unique(leaves, return_inverse=True)
+            query = replace(one.query, trie=one.choices.few(few))
+            priors.append((yield PlanStep(one.tokens, query)).logprobs[of_few])
         prior = np.mean(priors, axis=0)
         weighed = answer.logprobs - np.where(np.isfinite(prior), prior, 0.0)
         order = np.argsort(-weighed, kind="stable")

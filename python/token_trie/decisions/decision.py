@@ -34,7 +34,8 @@ class Candidate(Generic[T]):
     """Natural logarithm of the answer's probability."""
     share: float | None = field(default=None, kw_only=True)
     """With `Contextual`, in a set that is too large to be scored whole: the calibrated probability, under the condition
-    that one of the answers that the search found is right."""
+    that one of the answers that the search found is right. In the answer to a question: under the condition that one of
+    those that were returned is."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from token_trie.arrays import Floats
 from token_trie.decisions.calibration import CalibrationName
+from token_trie.decisions.decision import Candidate
 from token_trie.questions.question import Choice, Predicate, Question
 
 T = TypeVar("T")
@@ -91,9 +92,26 @@ class ChoiceAnswer(Answered[T]):
     ----------
     other : float or None
         With `Choice.other`: the probability of "none of these", against all options together.
+    candidates : tuple of Candidate
+        With `Choice.top`: the members that were returned, best first, with their indices in the set, the model's own
+        `logprob` and the `share` that `probabilities` sum up by value; these are relative to one another. `mass` is
+        then that of all members that were found.
+    gap : float
+        With `Choice.top`: by how many nats a member that was not returned could at most be above the last one that was;
+        0 if all members were scored, and inf if a prior is subtracted from the scores of those that were found.
+    rest : float
+        With `Choice.top`: the model's own probability of all members that were not found is at most this.
     """
 
     other: float | None = None
+    candidates: tuple[Candidate[T], ...] = field(default=(), compare=False, repr=False)
+    gap: float = 0.0
+    rest: float = 0.0
+
+    @property
+    def proved(self) -> bool:
+        """Whether no other option can be better than those that were returned."""
+        return self.gap == 0
 
 
 @dataclass(frozen=True)

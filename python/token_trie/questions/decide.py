@@ -37,12 +37,12 @@ from token_trie.questions.scores import (
     mean_of,
     priors_of_means,
     score_all,
-    score_alone,
     score_in,
     with_scored,
     write_line,
     written,
 )
+from token_trie.questions.searched import SetAsked, SetView
 from token_trie.questions.trained import TrainedAsked, trained_of
 from token_trie.sets.control_tokens import tokens_of
 from token_trie.sets.lru import Memory
@@ -68,6 +68,8 @@ def asked_of(question: Question, options: DecideOptions, llm: Llama | None) -> A
     trained = None if llm is None or options.form is not None else trained_of(llm)
     if llm is None or trained is None:
         return _in_form(question, options, llm)
+    if isinstance(question, Choice) and question.members is not None:
+        raise ArgumentError("options: the model was trained to decide between listed ones; give a form for a set")
     if options.think is not None:
         raise ArgumentError("think: the model was trained to decide without; give a form, and it is asked in that")
     if options.examples is not None:
@@ -77,13 +79,15 @@ def asked_of(question: Question, options: DecideOptions, llm: Llama | None) -> A
     return TrainedAsked.of(llm, question, trained)
 
 
-def _in_form(question: Question, options: DecideOptions, llm: Llama | None) -> FormAsked:
+def _in_form(question: Question, options: DecideOptions, llm: Llama | None) -> Asked:
     examples = options.examples if isinstance(options.examples, Examples) else None
     calibrator = options.calibrator
     forms, name = options.forms(()), None
     if options.form is None:
         profile = PROFILES["plain"] if llm is None else profile_of(llm)
         forms, name = options.forms(profile.forms(question)), profile.name
+    if isinstance(question, Choice) and question.members is not None:
+        return SetAsked.of(question, question.members, forms, options, name)
     asked = FormAsked(question, forms, options.n_orders, calibrator, examples, name)
     if calibrator is not None and calibrator.binding is not None:
         own = Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END)
@@ -289,7 +293,7 @@ def _read_by(llm: Llama, known: dict[object, Any], state: str, options: DecideOp
 
 
 def _score(llm: Llama, reading: Reading, options: DecideOptions) -> Scored:
-    return score_alone(llm, reading) if options.reproducible else run(llm, reading.prompt, reading)
+    return reading.alone(llm) if options.reproducible else run(llm, reading.prompt, reading)
 
 
 _KEPT = 1024
@@ -468,19 +472,24 @@ def _read_after(stream: Stream, before: list[int], state: str | None, options: D
         raise ArgumentError("examples: stand before a state, and what stands on a handle stands there already")
     absent = view.form.absent if step.absent is None else step.absent
     if step.kind == "prior" and state is None:  # the text is the state, and is left out
-        alone = Reading(_tokens_alone(stream, view, absent), view.weighing.texts)
+        alone = view.after(_tokens_alone(stream, view, absent))
         known = stream.with_model(lambda _, known: known)
         return remembered(known, alone, options, lambda: _score_after(stream, alone, options, is_beside=True))
     tokens = _tokens_after(stream, before, view, absent if step.kind == "prior" else state)
     if step.kind == "line":
         return write_line(stream, tokens)
-    reading = step.wanting(Reading(tokens, view.weighing.texts))
-    return _score_after(stream, reading, options, is_beside=False)
+    own = view.absent if isinstance(view, SetView) else ()
+    absents = (view.form.absent if one is None else one for one in own)
+    without = [
+        _tokens_alone(stream, view, one) if state is None else _tokens_after(stream, before, view, one)
+        for one in absents
+    ]
+    return _score_after(stream, step.wanting(view.after(tokens, without)), options, is_beside=False)
 
 
 def _score_after(stream: Stream, reading: Reading, options: DecideOptions, *, is_beside: bool) -> Scored:
     if options.reproducible and stream.llm is not None:
-        return score_alone(stream.llm, reading)
+        return reading.alone(stream.llm)
     return score_in(stream, reading, is_beside=is_beside)
 
 

@@ -358,7 +358,10 @@ class FormView(QuestionView):
     def reading(self, llm: Llama, state: str | None) -> Reading:
         """Return the reading for a state; None: the absent state."""
         given = self.form.absent if state is None else state
-        prompt = self.form.put(llm, given, self.instructions, self.listed, self.shown(state))
+        return self.after(self.form.put(llm, given, self.instructions, self.listed, self.shown(state)))
+
+    def after(self, prompt: Prompt, absent: Sequence[Prompt] = ()) -> Reading:
+        """Return the reading after a prompt; `absent` are prompts without content, for a view that reads them, too."""
         return Reading(prompt, self.weighing.texts)
 
     def shown(self, state: str | None) -> list[Shot]:

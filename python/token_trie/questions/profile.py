@@ -43,12 +43,12 @@ class Profile:
     score: tuple[Form, ...]
 
     def forms(self, question: Question) -> tuple[Form, ...]:
-        """Return the forms of a question; of one with very long options, only forms that do not list them."""
+        """Return the forms of a question; of one with a set or very long options, only forms that do not list them."""
         if isinstance(question, Predicate):
             return self.predicate
         forms = self.choice if isinstance(question, Choice) else self.score
         n_characters = sum(len(option.name) + len(option.texts[0]) for option in question.wording)
-        if n_characters <= _MAX_LISTED:
+        if n_characters <= _MAX_LISTED and not (isinstance(question, Choice) and question.members is not None):
             return forms
         return tuple(form for form in forms if not lists_options(form)) or PROFILES["plain"].choice
 

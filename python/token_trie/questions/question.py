@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 from token_trie.errors import ArgumentError
-from token_trie.native.checks import check_flags, encode
-from token_trie.sets.choices import read_choices
+from token_trie.native.checks import check_counts, check_flags, encode
+from token_trie.sets.catalogue import Catalogue
+from token_trie.sets.choices import Choices, read_choices
+from token_trie.sets.trie import TokenTrie
 
 Wording: TypeAlias = str | Mapping[str, Any] | Sequence[Any]
 """A text, or a JSON value that is shown as JSON text."""
@@ -92,6 +94,11 @@ T = TypeVar("T")
 NONE_OF_THESE = "none of these"
 """The additional option with `Choice.other`."""
 
+Members: TypeAlias = TokenTrie | Catalogue | Choices[Any]
+"""A set whose members are the options of a question."""
+TOP = 5
+"""Default number of members of a set that an answer has."""
+
 
 @dataclass(frozen=True)
 class Option:
@@ -111,30 +118,62 @@ class Choice(Generic[T]):
     ----------
     instructions : str or JSON value
         The question.
-    options : mapping of values to descriptions, or choices as for `choose`
+    options : mapping of values to descriptions, choices as for `choose`, TokenTrie or Catalogue
         The possible answers. A description is a text, a JSON object, or a list of several texts for the same option. An
         option without a description, or with a blank one, is described by its name as words (``book_flight`` as "book
-        flight"). The model does not see the names of the other options.
+        flight"). The model does not see the names of the other options. The members of a `TokenTrie` or `Catalogue`, of
+        any number, are options as they are: their tokens follow the question. Members of one name are one value.
     other : bool
-        Whether to offer "none of these", too. Its probability is an attribute of the answer.
+        Whether to offer "none of these", too. Its probability is an attribute of the answer. Not with `top`.
+    top : int, optional
+        Searches the options for so many of the best, instead of scoring each; the others are not in the answer. By
+        default 5 for a `TokenTrie` or `Catalogue`; None: all options are scored. Not with descriptions.
 
     Raises
     ------
     ArgumentError
-        There are no options, or a text is empty or not valid.
+        There are no options, or a text is empty or not valid; or options and `top` do not fit together.
     """
 
     instructions: Wording
     options: Mapping[T, Wording | None] | Iterable[T]
     other: bool = False
+    top: int | None = None
     values: tuple[T, ...] = field(init=False, repr=False, compare=False)
-    """The values of the options, in the order given."""
+    """The values of the options, in the order given; none with `members`."""
     wording: tuple[Option, ...] = field(init=False, repr=False, compare=False)
-    """The options for a model."""
+    """The options for a model; none with `members`."""
+    members: Members | None = field(init=False, repr=False, compare=False)
+    """The set that is searched; None: all options are scored."""
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: Choice[str],
+            instructions: Wording,
+            options: TokenTrie | Catalogue | Choices[str],
+            *,
+            top: int | None = ...,
+        ) -> None: ...
+        @overload
+        def __init__(
+            self,
+            instructions: Wording,
+            options: Mapping[T, Wording | None] | Iterable[T],
+            other: bool = ...,
+            top: int | None = ...,
+        ) -> None: ...
+        def __init__(self, *_args: Any, **_options: Any) -> None: ...
 
     def __post_init__(self) -> None:
         text_of(self.instructions, "instructions")
         check_flags(other=self.other)
+        is_set = isinstance(self.options, (TokenTrie, Catalogue))
+        if is_set or self.top is not None:
+            self._search(is_set=is_set)
+            return
+        object.__setattr__(self, "members", None)
         described: Mapping[T, Wording | None]
         if isinstance(self.options, Mapping):
             described = dict(self.options)
@@ -146,6 +185,22 @@ class Choice(Generic[T]):
         object.__setattr__(self, "options", described)
         object.__setattr__(self, "values", tuple(described))
         object.__setattr__(self, "wording", tuple(_option(value, described[value]) for value in described))
+
+    def _search(self, *, is_set: bool) -> None:
+        """Make the options a set that is searched."""
+        given: Any = self.options
+        top = TOP if self.top is None else self.top
+        check_counts(top=top)
+        if self.other:
+            raise ArgumentError("other: goes with options that are all scored, without top")
+        if isinstance(given, TokenTrie) and given.tokenization == "any":
+            raise ArgumentError('options: whole answers are scored in one spelling; make the set "canonical"')
+        if isinstance(given, Mapping):
+            raise ArgumentError("top: goes with a set or texts, and not with descriptions")
+        for name, value in (("top", top), ("members", given if is_set else read_choices(given))):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "values", ())
+        object.__setattr__(self, "wording", ())
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,31 @@ class Reading(Request[Scored]):
         state = answer.state if len(answer.state) else None
         return Scored(of_leaves, lengths, mass, len(tokens), int(answer.figures.n_evaluated), thought, state)
 
+    def alone(self, llm: Llama) -> Scored:
+        """Score each text by itself, so that its score does not depend on the other texts, bit by bit.
+
+        Errors are those of `score`.
+        """
+        with lease(llm):
+            reader = reader_of(llm)
+            prefix = Prefix(reader.tokenize(self.prompt))
+            parts = [Reading("", (text,)) for text in self.texts] or [Reading("", (), None, (t,)) for t in self.labels]
+        context = reproducible(llm)
+        sequences, scores = list[_Sequence](), list[Floats]()
+        for part in parts:
+            with lease(llm):
+                # By itself, because other texts may change the prompt's last tokens.
+                tokens, choices = part.bound(reader, prefix.tokens)
+            sequences.append((len(tokens), tuple(choices.trie[0].tokens)))
+            scores += context.score(tokens, [sequences[-1][1]])
+        logprobs = np.array([of_tokens.sum() for of_tokens in scores]) + _ends(sequences, scores)
+        check_finite(logprobs)
+        mass = math.fsum(np.exp(list(dict(zip(sequences, logprobs, strict=True)).values())))
+        n_evaluated = sum(len(own) - 1 for _, own in sequences)
+        lengths = np.array([len(own) for _, own in sequences], np.float64)
+        shared = np.log([sequences.count(one) for one in sequences])
+        return Scored(logprobs - shared, lengths, mass, len(prefix.tokens), n_evaluated)
+
 
 def _set_of(labels: tuple[int, ...]) -> TokenTrie:
     return TokenTrie.from_sequences({str(i): [token] for i, token in enumerate(labels)})
@@ -143,34 +168,6 @@ def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
     if reading.think is not None:
         prefix = think_on(stream, reading.think, None, prefix.tokens)
     return drive(read_on(stream, partial(reading.steps, prefix=prefix, is_beside=is_beside)), stream)
-
-
-def score_alone(llm: Llama, reading: Reading) -> Scored:
-    """Score each text by itself, so that its score does not depend on the other texts, bit by bit.
-
-    Errors are those of `score`.
-    """
-    with lease(llm):
-        reader = reader_of(llm)
-        prefix = Prefix(reader.tokenize(reading.prompt))
-        parts = [Reading("", (text,)) for text in reading.texts] or [
-            Reading("", (), None, (t,)) for t in reading.labels
-        ]
-    context = reproducible(llm)
-    sequences, scores = list[_Sequence](), list[Floats]()
-    for part in parts:
-        with lease(llm):
-            # By itself, because other texts may change the prompt's last tokens.
-            tokens, choices = part.bound(reader, prefix.tokens)
-        sequences.append((len(tokens), tuple(choices.trie[0].tokens)))
-        scores += context.score(tokens, [sequences[-1][1]])
-    logprobs = np.array([of_tokens.sum() for of_tokens in scores]) + _ends(sequences, scores)
-    check_finite(logprobs)
-    mass = math.fsum(np.exp(list(dict(zip(sequences, logprobs, strict=True)).values())))
-    n_evaluated = sum(len(own) - 1 for _, own in sequences)
-    lengths = np.array([len(own) for _, own in sequences], np.float64)
-    shared = np.log([sequences.count(one) for one in sequences])
-    return Scored(logprobs - shared, lengths, mass, len(prefix.tokens), n_evaluated)
 
 
 _Sequence: TypeAlias = tuple[int, tuple[int, ...]]

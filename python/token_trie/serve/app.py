@@ -436,9 +436,9 @@ async def _metrics(request: Request) -> Response:
 _SET = "/v1/sets/{name}"
 
 ROUTES: list[Route] = [
-    Post("/v1/systemone", SYSTEM_ONE, lambda s, e, b: systemone(e, b, s.limits, s.name), SystemOneRequest),
-    Post("/v1/decisions", OPENAI, lambda s, e, b: decisions(e, b, s.limits, s.name), DecisionRequest),
-    Post("/v1/x_explain", SYSTEM_ONE, lambda s, e, b: explain(e, b, s.limits, s.name), SystemOneRequest),
+    Post("/v1/systemone", SYSTEM_ONE, lambda s, e, b: systemone(e, b, s.sets, s.limits, s.name), SystemOneRequest),
+    Post("/v1/decisions", OPENAI, lambda s, e, b: decisions(e, b, s.sets, s.limits, s.name), DecisionRequest),
+    Post("/v1/x_explain", SYSTEM_ONE, lambda s, e, b: explain(e, b, s.sets, s.limits, s.name), SystemOneRequest),
     Route("/", page, methods=["GET"], name="A page to ask at."),
     Post("/v1/chat/completions", OPENAI, lambda s, e, b: chat_completion(e, b, s.sets, s.limits, s.name), ChatRequest),
     Post("/v1/completions", OPENAI, lambda s, e, b: completion(e, b, s.sets, s.limits, s.name), CompletionRequest),

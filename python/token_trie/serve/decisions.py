@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, StrictBool
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictBool, StrictInt, StrictStr
 
 from token_trie.decisions.calibration import AloneName
 from token_trie.decisions.think import Think
 from token_trie.native.lifetime import attachment
-from token_trie.questions.answer import Answered
+from token_trie.questions.answer import Answered, ChoiceAnswer
 from token_trie.questions.decide import ReadStep, answering, asked_of, prior_reading
 from token_trie.questions.options import DecideOptions, Effort, FormName
-from token_trie.questions.question import Question
-from token_trie.questions.scores import Asked, QuestionView, Reading, Scored, score_alone, written
+from token_trie.questions.question import TOP, Choice, Question, Wording
+from token_trie.questions.scores import Asked, QuestionView, Reading, Scored, written
+from token_trie.questions.searched import MAX_WHOLE
 from token_trie.serve.engine import Engine, Outcome
-from token_trie.serve.limits import Body, Place, refusing
+from token_trie.serve.limits import Body, Limits, Place, invalid, refusing
+from token_trie.serve.sets import AnySet, Sets
+from token_trie.sets.choices import Choices
 from token_trie.sets.prompt import Prompt
 
 T = TypeVar("T")
@@ -129,13 +133,71 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 async def _score(engine: Engine, make: Callable[[], Reading], options: DecideOptions) -> Outcome[Scored]:
     if options.reproducible:
-        return Outcome(await engine.alone(lambda: score_alone(engine.llm, make())), [], 0)
+        return Outcome(await engine.alone(lambda: make().alone(engine.llm)), [], 0)
 
     def read() -> tuple[Prompt, Reading]:
         reading = make()
         return reading.prompt, reading
 
     return await engine.read_counted(read)
+
+
+class SetFilter(BaseModel):
+    """Members of a set that are left: one bit for each member, in base64, or their indices."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    mask: StrictStr | None = None
+    indices: Annotated[list[StrictInt], Field(fail_fast=True)] | None = None
+
+
+class SetChoice(BaseModel):
+    """A choice that names its options, or a registered set whose members are its options."""
+
+    x_set: StrictStr | None = None
+    x_filter: SetFilter | None = None
+    x_top: Annotated[StrictInt, Field(ge=1)] | None = None
+    """Number of members in the answer; see `Choice`."""
+    _made: AnySet | None = PrivateAttr(None)
+
+    def n_options(self, named: Collection[object] | None) -> int:
+        """Return the largest number of options that are scored."""
+        return len(named or ()) if self.x_set is None else max(self.x_top or TOP, MAX_WHOLE)
+
+    def check(self, named: Collection[object] | None, name: str, limits: Limits, place: Place) -> None:
+        """Refuse a choice with both or neither of its own options, `named`, and a set, or with too many of either."""
+        if self.x_set is None:
+            for other in ("x_filter", "x_top"):
+                if getattr(self, other) is not None:
+                    raise invalid("goes with x_set", (*place, other))
+            if named is None:
+                raise invalid("Field required", (*place, name), "missing")
+        elif named is not None:
+            raise invalid(f"goes with no {name}: the options are those of one of them", (*place, "x_set"))
+        n, at = (len(named), name) if named is not None else (self.x_top or TOP, "x_top")
+        if n > limits.options:
+            raise invalid(f"{n:,}, where {limits.options:,} are the most", (*place, at), "too_long")
+
+    def of_set(self, instructions: Wording, sets: Sets, place: Place) -> Choice[Any]:
+        """Return the question whose options are the members of the set; RefusedError if there is none."""
+        registered = sets.get(self.x_set, (*place, "x_set"))
+        given = {} if self.x_filter is None else self.x_filter.model_dump(exclude_none=True)
+        with refusing((*place, "x_filter")):
+            if self.x_filter is not None and len(given) != 1:
+                raise invalid("one of mask and indices belongs here", (*place, "x_filter"))
+            made = self._made = sets.filtered(registered, given) if given else registered.made
+        members = Choices(made.texts, made.texts) if isinstance(made, Choices) else made
+        return Choice(instructions, members, top=self.x_top or TOP)
+
+    def extras(self, answer: Answered[Any]) -> dict[str, Any]:
+        """Return the extra fields of an answer: those of a set, and those of all answers."""
+        if self.x_set is None or not isinstance(answer, ChoiceAnswer):
+            return extras(answer)
+        gap = answer.gap if math.isfinite(answer.gap) else None
+        more: dict[str, Any] = {"x_proved": answer.proved, "x_gap": gap, "x_rest": answer.rest}
+        if isinstance(self._made, Choices) and not self._made.are_texts:
+            more["x_values"] = {one.text: self._made.values[one.index] for one in answer.candidates}
+        return more | extras(answer)
 
 
 _MAX_ORDERS = 64

@@ -20,7 +20,8 @@ from token_trie.questions.scores import QuestionView, Reading, Scored
 from token_trie.questions.trained import TrainedView
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import Limits, invalid, refusing
-from token_trie.serve.systemone import SystemOneRequest, answer_json, read_request
+from token_trie.serve.sets import Sets
+from token_trie.serve.systemone import ChoiceShape, SystemOneRequest, answer_json, read_request
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 from token_trie.show.explain import ROOT, Branch, Explored, children_of, flat, pieces_of, shares_of
@@ -31,7 +32,7 @@ _WIDTH = 120
 """Maximum length of a shown text, in characters."""
 
 
-async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model: str) -> dict[str, Any]:
+async def explain(engine: Engine, body: SystemOneRequest, sets: Sets, limits: Limits, model: str) -> dict[str, Any]:
     """Answer a request of one question, with the tree of its first reading.
 
     Raises
@@ -42,8 +43,10 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
     if len(body.questions) != 1:
         raise invalid(f"{len(body.questions)}, where one is explained at a time", ("questions",), "too_long")
     options = body.options(engine)
-    reader = await read_request(body, limits, options, engine)
+    reader = await read_request(body, sets, limits, options, engine)
     [(place, asked)], [shape] = reader.asked.items(), body.questions.values()
+    if isinstance(shape, ChoiceShape) and shape.x_set is not None:
+        raise invalid("a set is not explained; its options would have to be in the request", (*place, "x_set"))
     if isinstance(asked, FormAsked) and asked.calibrator is not None and asked.calibrator.needs_state:
         asked = asked.calibrated(options.calibrator)  # a head has no tree to show
     reader = replace(reader, asked={place: asked}, counts=False)

@@ -25,6 +25,7 @@ from token_trie.decisions.options import ChooseOptions
 from token_trie.errors import TokenTrieError
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import Limits, RefusedError, check_depth, parse, refusal_of
+from token_trie.serve.sets import Sets
 from token_trie.serve.systemone import JsonText, QuestionShape, SystemOneRequest, systemone
 from token_trie.sets.prompt import Filled, Prompt
 
@@ -71,7 +72,8 @@ async def serve_tools(engine: Engine, name: str) -> None:
 
     async def decide(arguments: dict[str, Any]) -> dict[str, Any]:
         asked = parse(Decide, arguments)
-        return await systemone(engine, SystemOneRequest(state=asked.state, questions=asked.questions), _LIMITS, name)
+        body = SystemOneRequest(state=asked.state, questions=asked.questions)
+        return await systemone(engine, body, Sets(), _LIMITS, name)
 
     async def choose(arguments: dict[str, Any]) -> dict[str, Any]:
         asked = parse(Choose, arguments)

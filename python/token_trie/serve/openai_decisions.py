@@ -9,9 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 
 from token_trie.questions.answer import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
 from token_trie.questions.question import Choice, Predicate, Question, Score
-from token_trie.serve.decisions import Extras, StateReader, extras, prepared
+from token_trie.serve.decisions import Extras, SetChoice, StateReader, extras, prepared
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import Claim, Limits, Place, check_depth, count_values, invalid, refusing
+from token_trie.serve.sets import Sets
 
 _JSON_DEPTH, _JSON_VALUES, _JSON_BYTES = 32, 10_000, 256 << 10
 
@@ -83,7 +84,7 @@ class PredicateShape(BaseModel):
     instructions: Parts
 
 
-class ChoiceShape(BaseModel):
+class ChoiceShape(SetChoice):
     """A question answered by one of its options."""
 
     class Option(BaseModel):
@@ -97,7 +98,7 @@ class ChoiceShape(BaseModel):
     type: Literal["choice"]
     name: StrictStr | None = None
     instructions: Parts
-    choices: Annotated[list[Option], Field(min_length=2, fail_fast=True)]
+    choices: Annotated[list[Option], Field(min_length=2, fail_fast=True)] | None = None
 
 
 class ScoreShape(BaseModel):
@@ -134,7 +135,7 @@ class DecisionRequest(Extras):
         limits.claim_readings([_n_options(one) for one in self.questions], self.x_orders, claim)
 
 
-async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model: str) -> dict[str, Any]:
+async def decisions(engine: Engine, body: DecisionRequest, sets: Sets, limits: Limits, model: str) -> dict[str, Any]:
     """Answer a request.
 
     Raises
@@ -145,10 +146,7 @@ async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model
     if len(body.questions) > limits.questions:
         raise invalid(f"{len(body.questions):,}, where {limits.questions:,} are the most", ("questions",), "too_long")
     options = body.options(engine)
-    questions: dict[Place, Question] = {}
-    for i, shape in enumerate(body.questions):
-        with refusing(("questions", i)):
-            questions["questions", i] = _question(shape, limits, ("questions", i))
+    questions = await engine.on_worker(lambda: _questions(body, limits, sets))
     reader = StateReader(engine, _state(body.input), await prepared(engine, options, questions), options)
     answers, usage = (await reader.answers()).values(), reader.usage
     return {
@@ -167,26 +165,34 @@ async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model
 def _n_options(shape: PredicateShape | ChoiceShape | ScoreShape) -> int:
     if isinstance(shape, PredicateShape):
         return 2
-    return len(shape.choices if isinstance(shape, ChoiceShape) else shape.levels)
+    return shape.n_options(shape.choices) if isinstance(shape, ChoiceShape) else len(shape.levels)
 
 
-def _question(shape: PredicateShape | ChoiceShape | ScoreShape, limits: Limits, place: Place) -> Question:
+def _questions(body: DecisionRequest, limits: Limits, sets: Sets) -> dict[Place, Question]:
+    questions: dict[Place, Question] = {}
+    for i, shape in enumerate(body.questions):
+        place = "questions", i
+        with refusing(place):
+            questions[place] = _question(shape, limits, sets, place)
+    return questions
+
+
+def _question(shape: PredicateShape | ChoiceShape | ScoreShape, limits: Limits, sets: Sets, place: Place) -> Question:
     instructions = _text(shape.instructions, (*place, "instructions"))
     if isinstance(shape, PredicateShape):
         return Predicate(instructions)
     if isinstance(shape, ScoreShape):
-        _check_size(len(shape.levels), limits.levels, (*place, "levels"))
+        if len(shape.levels) > limits.levels:
+            message = f"{len(shape.levels):,}, where {limits.levels:,} are the most"
+            raise invalid(message, (*place, "levels"), "too_long")
         return Score(instructions, [level.description or level.label for level in shape.levels])
-    _check_size(len(shape.choices), limits.options, (*place, "choices"))
+    shape.check(shape.choices, "choices", limits, place)
+    if shape.choices is None:
+        return shape.of_set(instructions, sets, place)
     described = {option.value: option.description for option in shape.choices}
     if len(described) < len(shape.choices):
         raise invalid("a value stands there twice", (*place, "choices"))
     return Choice(instructions, described)
-
-
-def _check_size(n: int, most: int, place: Place) -> None:
-    if n > most:
-        raise invalid(f"{n:,}, where {most:,} are the most", place, "too_long")
 
 
 def _state(given: str | list[Message | FunctionCall | FunctionCallOutput]) -> str:
@@ -234,9 +240,10 @@ def _answer_json(shape: PredicateShape | ChoiceShape | ScoreShape, answer: Answe
     body: dict[str, Any] = {"type": shape.type, "name": shape.name}
     if isinstance(answer, PredicateAnswer):
         body["probability"] = answer.probability
-    elif isinstance(answer, ChoiceAnswer):
+    elif isinstance(answer, ChoiceAnswer) and isinstance(shape, ChoiceShape):
         probabilities = [{"value": value, "probability": p} for value, p in answer.probabilities.items()]
         body |= {"choice": answer.value, "probabilities": probabilities, "confidence": answer.confidence}
+        return body | shape.extras(answer)
     elif isinstance(answer, ScoreAnswer) and isinstance(shape, ScoreShape):
         levels = zip(shape.levels, answer.probabilities.items(), strict=True)
         body |= {

@@ -9,9 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, StrictStr
 from token_trie.questions.answer import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import Choice, Predicate, Question, Score, state_text, text_of
-from token_trie.serve.decisions import Extras, StateReader, extras, prepared
+from token_trie.serve.decisions import Extras, SetChoice, StateReader, extras, prepared
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import IN_PIECES, Claim, Limits, Place, invalid, refusing
+from token_trie.serve.sets import Sets
 
 JsonText: TypeAlias = StrictStr | dict[str, Any] | list[Any]
 """A text, or a value whose JSON text the model gets."""
@@ -34,14 +35,14 @@ class Noul(BaseModel):
     criteria: Criteria | None = None
 
 
-class ChoiceShape(BaseModel):
+class ChoiceShape(SetChoice):
     """A question answered by one of its options."""
 
     model_config = ConfigDict(title="Choice")
 
     type: Literal["choice"]
     instructions: JsonText | None = None
-    criteria: Annotated[dict[str, JsonText | None], Field(min_length=2), IN_PIECES]
+    criteria: Annotated[dict[str, JsonText | None], Field(min_length=2), IN_PIECES] | None = None
 
 
 class ScoreShape(BaseModel):
@@ -71,26 +72,37 @@ class SystemOneRequest(Extras):
 
     def claim(self, limits: Limits, claim: Claim) -> None:
         """Claim the memory of the answer; RefusedError if it is too much."""
-        sizes = [2 if isinstance(one, Noul) else len(one.criteria) for one in self.questions.values()]
-        limits.claim_readings(sizes, self.x_orders, claim)
+        limits.claim_readings([_n_options(one) for one in self.questions.values()], self.x_orders, claim)
+
+
+def _n_options(shape: Noul | ChoiceShape | ScoreShape) -> int:
+    if isinstance(shape, Noul):
+        return 2
+    return shape.n_options(shape.criteria) if isinstance(shape, ChoiceShape) else len(shape.criteria)
 
 
 def _words(given: JsonText | None, what: str) -> str | None:
     return None if given is None else text_of(given, what)
 
 
-def question_of(shape: Noul | ChoiceShape | ScoreShape) -> Question:
-    """Return the question of a shape; TokenTrieError if it is invalid."""
+def question_of(shape: Noul | ChoiceShape | ScoreShape, limits: Limits, sets: Sets, place: Place) -> Question:
+    """Return the question of a shape; RefusedError or TokenTrieError if it is invalid."""
     instructions = _words(shape.instructions, "instructions") or _DEFAULT_INSTRUCTIONS[shape.type]
     if isinstance(shape, Noul):
         criteria = shape.criteria or Noul.Criteria()
         return Predicate(instructions, _words(criteria.true, "true") or None, _words(criteria.false, "false") or None)
     if isinstance(shape, ChoiceShape):
+        shape.check(shape.criteria, "criteria", limits, place)
+        if shape.criteria is None:
+            return shape.of_set(instructions, sets, place)
         return Choice(instructions, {name: _words(text, repr(name)) for name, text in shape.criteria.items()})
+    if len(shape.criteria) > limits.levels:
+        message = f"{len(shape.criteria):,}, where {limits.levels:,} are the most"
+        raise invalid(message, (*place, "criteria"), "too_long")
     return Score(instructions, [text_of(level, f"criteria[{i}]") for i, level in enumerate(shape.criteria)])
 
 
-async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, model: str) -> dict[str, Any]:
+async def systemone(engine: Engine, body: SystemOneRequest, sets: Sets, limits: Limits, model: str) -> dict[str, Any]:
     """Answer a request.
 
     Raises
@@ -99,7 +111,7 @@ async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, mode
         The request cannot be answered; names the place.
     """
     options = body.options(engine)
-    reader = await read_request(body, limits, options, engine)
+    reader = await read_request(body, sets, limits, options, engine)
     answers, usage = (await reader.answers()).values(), reader.usage
     return {
         "model": model,
@@ -114,13 +126,16 @@ async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, mode
     }
 
 
-async def read_request(body: SystemOneRequest, limits: Limits, options: DecideOptions, engine: Engine) -> StateReader:
+async def read_request(
+    body: SystemOneRequest, sets: Sets, limits: Limits, options: DecideOptions, engine: Engine
+) -> StateReader:
     """Return a reader of the questions of a request; RefusedError names the place."""
-    questions: dict[Place, Question] = {("questions", name): one for name, one in questions_of(body, limits).items()}
+    named = await engine.on_worker(lambda: questions_of(body, limits, sets))
+    questions: dict[Place, Question] = {("questions", name): one for name, one in named.items()}
     return StateReader(engine, state_of(body), await prepared(engine, options, questions), options)
 
 
-def questions_of(body: SystemOneRequest, limits: Limits) -> dict[str, Question]:
+def questions_of(body: SystemOneRequest, limits: Limits, sets: Sets) -> dict[str, Question]:
     """Return the questions of a request by name; RefusedError names the place."""
     if body.assets or body.files or body.images:
         raise invalid("images are for vision models, and this is none", ("assets",), "unsupported")
@@ -131,9 +146,8 @@ def questions_of(body: SystemOneRequest, limits: Limits) -> dict[str, Question]:
         place = "questions", name
         if not name:
             raise invalid("a name is empty", place, "string_too_short")
-        _check_size(shape, limits, (*place, "criteria"))
         with refusing(place):
-            questions[name] = question_of(shape)
+            questions[name] = question_of(shape, limits, sets, place)
     return questions
 
 
@@ -144,19 +158,14 @@ def state_of(body: SystemOneRequest) -> str:
     return f"{body.context}\n\n{state}" if body.context else state
 
 
-def _check_size(shape: Noul | ChoiceShape | ScoreShape, limits: Limits, place: Place) -> None:
-    max_criteria = limits.options if isinstance(shape, ChoiceShape) else limits.levels
-    if not isinstance(shape, Noul) and len(shape.criteria) > max_criteria:
-        raise invalid(f"{len(shape.criteria):,}, where {max_criteria:,} are the most", place, "too_long")
-
-
 def answer_json(shape: Noul | ChoiceShape | ScoreShape, answer: Answered[Any]) -> dict[str, Any]:
     """Return an answer in the wire format."""
     body: dict[str, Any] = {"type": shape.type}
     if isinstance(answer, PredicateAnswer):
         body["noul"] = answer.probability
-    elif isinstance(answer, ChoiceAnswer):
+    elif isinstance(answer, ChoiceAnswer) and isinstance(shape, ChoiceShape):
         body |= {"choice": answer.value, "probabilities": answer.probabilities, "confidence": answer.confidence}
+        return body | shape.extras(answer)
     elif isinstance(answer, ScoreAnswer) and isinstance(shape, ScoreShape):
         body |= {
             "score": answer.score,

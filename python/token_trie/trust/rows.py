@@ -29,6 +29,7 @@ from token_trie.questions.form import Form, FormAsked, FormView
 from token_trie.questions.options import DecideOptions, Effort, FormName
 from token_trie.questions.question import Choice, Predicate, Question, Score, state_text
 from token_trie.questions.scores import LEAF_END, Reading, score_all
+from token_trie.questions.searched import SetAsked
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import tokenize_prompt
 from token_trie.sets.trie import TokenTrie
@@ -245,6 +246,8 @@ class _QuestionReader(RowReader):
         self._options = options.of_question(calibration)
         self._named = read_questions(question, self._options, llm)
         asked = self._named[None]
+        if isinstance(asked, SetAsked):
+            raise ArgumentError("choices: a set that is searched gives no scores of all answers, which this needs")
         if not isinstance(asked, FormAsked):
             raise ArgumentError("llm: was trained to decide, and is asked as it was trained; give a form")
         self._asked = asked

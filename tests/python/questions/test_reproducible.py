@@ -15,7 +15,7 @@ import pytest
 from token_trie import ArgumentError, CancelledError, Choice, ContextError, Predicate, Score, decide, decide_many
 from token_trie.asynchronous import adecide
 from token_trie.llama.reproducible import PIECE, reproducible
-from token_trie.questions.scores import Reading, score_alone
+from token_trie.questions.scores import Reading
 
 STATE = {"subject": "Charged twice", "text": "I was charged twice for one order. " * 18}
 QUESTIONS: dict[str, Any] = {
@@ -32,7 +32,7 @@ def figures(answer: Any) -> tuple[Any, ...]:
 
 def test_scores_are_those_of_one_by_one(precise: Any) -> None:
     prompt = "Paris Pizza " * 40
-    scored = score_alone(precise, Reading(prompt, ("yes", "no Paris", "Pizza")))
+    scored = Reading(prompt, ("yes", "no Paris", "Pizza")).alone(precise)
     tokens = [1, *precise.tokenize(prompt.encode(), add_bos=False)]
     context = reproducible(precise)
     for length in (1, PIECE, PIECE + 1, len(tokens)):
@@ -95,8 +95,8 @@ def test_so_they_are_in_very_many(
 
 
 def test_an_option_keeps_its_score_when_others_come(smollm2: Any) -> None:
-    few = score_alone(smollm2, Reading("Answer:", ("payments", "errors")))
-    more = score_alone(smollm2, Reading("Answer:", ("payments", "a very long description of sales", "errors", "e")))
+    few = Reading("Answer:", ("payments", "errors")).alone(smollm2)
+    more = Reading("Answer:", ("payments", "a very long description of sales", "errors", "e")).alone(smollm2)
     assert few.logprobs.tolist() == more.logprobs[[0, 2]].tolist()
 
 

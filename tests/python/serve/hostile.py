@@ -53,6 +53,8 @@ def systemone(rng: random.Random) -> Any:
     if kind == "score":
         criteria = list(criteria)[: rng.choice([2, 10, 11, 5000])]
     question = {"type": kind, "instructions": rng.choice([TEXT, 0, "y" * 50_000]), "criteria": criteria}
+    if kind == "choice" and rng.random() < 0.4:
+        question = of_set(rng, {"type": kind, "instructions": TEXT})
     n = rng.choice([1, 2, 10, 399, 401] if n_options < 100 else [1, 2, 10, 60])
     return {
         "state": rng.choice([TEXT, TEXT * 20, TEXT * 100_000, value(rng)]),
@@ -65,10 +67,21 @@ def systemone(rng: random.Random) -> Any:
     }
 
 
+def of_set(rng: random.Random, question: dict[str, Any]) -> dict[str, Any]:
+    """Return a choice from the set that others register and replace, or from none."""
+    question["x_set"] = rng.choice(["x", "x", "x", "", "y" * 10_000, 7, None])
+    filters = [None, None, {}, {"mask": "/" * 100_000}, {"mask": "AQ=="}, {"indices": [0]}, {"indices": [-1, 2**70]}, 7]
+    question["x_filter"] = rng.choice([*filters, {"mask": "AQ==", "indices": [0]}, {"indices": list(range(50_000))}])
+    question["x_top"] = rng.choice([None, None, 1, 255, 256, 0, -1, 2**70, "5", 1.5])
+    return question
+
+
 def decisions(rng: random.Random) -> Any:
     """Return the same in the other format."""
     choices = [{"value": f"{i}", "description": rng.choice([None, TEXT])} for i in range(rng.choice([2, 255, 5000]))]
     question = {"type": rng.choice(["choice", "predicate", "x"]), "instructions": TEXT, "choices": choices}
+    if rng.random() < 0.3:
+        question = of_set(rng, {"type": "choice", "instructions": TEXT})
     return {
         "model": "m",
         "input": rng.choice([TEXT, value(rng), [{"role": "user", "content": TEXT}] * 1000]),

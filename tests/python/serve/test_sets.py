@@ -15,7 +15,8 @@ import httpx
 import numpy as np
 import pytest
 from serving import Serving
-from token_trie import Catalogue, TokenTrie
+from token_trie import Catalogue, Choice, TokenTrie, decide
+from token_trie.questions.searched import MAX_WHOLE
 
 KILLS = int(os.environ.get("TOKEN_TRIE_KILLS", "20"))
 CITIES = {"choices": ["Paris", "London"]}
@@ -206,3 +207,198 @@ def test_a_kill_leaves_the_old_set_or_the_new_one(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 2 * KILLS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert ast.literal_eval(done.stdout)["new"] > 0
+
+
+STATE, ASK = "I was charged twice for Pizza in Paris.", "Which one?"
+FORMATS = ("/v1/systemone", "/v1/decisions")
+
+
+def bodies(**question: Any) -> dict[str, Any]:
+    """Return the body of one question in each format."""
+    one = {"type": "choice", "instructions": ASK, **question}
+    return {
+        "/v1/systemone": {"state": STATE, "questions": {"q": one}},
+        "/v1/decisions": {"model": "any", "input": STATE, "questions": [{"name": "q", **one}]},
+    }
+
+
+def ask(url: str, path: str, **question: Any) -> Any:
+    """Return the answer, with probabilities by value, or the error."""
+    answer = httpx.post(f"{url}{path}", json=bodies(**question)[path], timeout=60)
+    if answer.status_code != 200:
+        return answer.json().get("error") or answer.json()["detail"]
+    found = answer.json()["answers"]
+    if path == "/v1/systemone":
+        return found["q"]
+    return found[0] | {"probabilities": {one["value"]: one["probability"] for one in found[0]["probabilities"]}}
+
+
+@pytest.fixture(scope="module")
+def towns(tmp_path_factory: pytest.TempPathFactory, tiny: Any, smollm2: Any) -> Path:
+    """Return a folder with sets in files: a small, a large one, and one for another model."""
+    folder = tmp_path_factory.mktemp("sets")
+    texts = ["Paris", "Pizza", "yes Paris", "no", "Pizza Pizza"]
+    TokenTrie.from_choices(tiny, texts, leading_space=True).save(folder / "few.trie")
+    names = [
+        f"{a}{b} {c}"
+        for a in "PabcdeR"
+        for b in "iouxyz"
+        for c in ("yes", "no", "Pa", "Paris", "Pizza", "ris", "x", "z")
+    ]
+    TokenTrie.from_choices(tiny, names, leading_space=True).save(folder / "many.trie")
+    TokenTrie.from_choices(smollm2, names).save(folder / "other.trie")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def catalogues(towns: Path, model_paths: Any) -> Any:
+    with Serving(model_paths["tiny"], "--sets", str(towns)) as serving:
+        yield serving.url
+
+
+@pytest.mark.parametrize("path", FORMATS)
+@pytest.mark.parametrize("name", ["few", "many"])
+def test_the_members_of_a_set_are_options_of_a_question(
+    catalogues: str, towns: Path, tiny: Any, path: str, name: str
+) -> None:
+    trie = TokenTrie.open(towns / f"{name}.trie")
+    assert (len(trie) > MAX_WHOLE) == (name == "many")
+    keep = np.arange(len(trie)) % 3 > 0
+    for options, asked in (
+        ({}, Choice(ASK, trie)),
+        ({"x_top": 2}, Choice(ASK, trie, top=2)),
+        ({"x_filter": {"mask": bits_of(*np.flatnonzero(keep), n=len(trie))}}, Choice(ASK, trie.filtered(keep))),
+        ({"x_filter": {"indices": [0, 3, 2]}}, Choice(ASK, trie.filtered([0, 3, 2]))),
+    ):
+        found, expected = ask(catalogues, path, x_set=name, **options), decide(tiny, STATE, asked)
+        assert found["choice"] == expected.value
+        assert found["probabilities"] == pytest.approx(expected.probabilities, abs=2e-2)
+        assert found["confidence"] == pytest.approx(expected.confidence, abs=2e-2)
+        assert found["x_mass"] == pytest.approx(expected.mass, rel=5e-2)
+        assert found["x_rest"] == pytest.approx(expected.rest, rel=5e-2, abs=1e-3)
+        assert found["x_proved"] == expected.proved
+        assert found["x_gap"] == (0 if expected.proved else None)
+        assert found["x_calibration"] == "contextual"
+        assert "x_values" not in found
+
+
+@pytest.mark.parametrize("path", FORMATS)
+def test_texts_that_were_registered_are_options_with_their_values(url: str, tiny: Any, path: str) -> None:
+    values = {"Paris": {"id": 1}, "Pizza": [2], "yes Paris": True, "no": 1, "ris": None}
+    httpx.put(f"{url}/v1/sets/valued", json={"choices": values})
+    expected = decide(tiny, STATE, Choice(ASK, list(values), top=3))
+    found = ask(url, path, x_set="valued", x_top=3)
+    assert found["probabilities"] == pytest.approx(expected.probabilities, abs=2e-2)
+    assert found["x_values"] == {text: values[text] for text in found["probabilities"]}
+    left = ask(url, path, x_set="valued", x_filter={"indices": [3, 1]})
+    assert left["x_values"] == {"no": 1, "Pizza": [2]}
+    httpx.delete(f"{url}/v1/sets/valued")
+
+
+def test_a_request_with_a_set_counts_what_it_cost(catalogues: str) -> None:
+    for path in FORMATS:
+        usage = httpx.post(f"{catalogues}{path}", json=bodies(x_set="many")[path], timeout=60).json()["usage"]
+        assert usage["output_tokens"] > 20
+        assert usage["input_tokens"] > 20
+
+
+def test_the_description_has_the_fields(catalogues: str) -> None:
+    schemas = httpx.get(f"{catalogues}/openapi.json").json()["components"]["schemas"]
+    shapes = [shape for shape in schemas.values() if "x_set" in shape.get("properties", {})]
+    assert len(shapes) == len(FORMATS)
+    assert all({"x_filter", "x_top"} <= shape["properties"].keys() for shape in shapes)
+    assert schemas["SetFilter"]["properties"].keys() == {"mask", "indices"}
+
+
+NAMED = {"/v1/systemone": {"criteria": {"a": None, "b": None}}, "/v1/decisions": {"choices": [{"value": "a"}] * 2}}
+
+
+@pytest.mark.parametrize(
+    ("question", "at", "message"),
+    [
+        ({"x_set": "none"}, "x_set", "there is no set none"),
+        ({"x_set": "no such name"}, "x_set", "there is no set of this name"),
+        ({"x_set": 7}, "x_set", "valid string"),
+        ({"x_set": "other"}, "", "another vocabulary"),
+        ({"x_set": "few", "x_filter": {"mask": "AQ==AQ=="}}, "x_filter", "no base64"),
+        ({"x_set": "few", "x_filter": {"mask": "AQEB"}}, "x_filter", "3 bytes, where 5 members take 1"),
+        ({"x_set": "few", "x_filter": {"mask": "AA=="}}, "x_filter", "no member of the set is left"),
+        ({"x_set": "few", "x_filter": {"indices": [5]}}, "x_filter", "no index of 5 members"),
+        ({"x_set": "few", "x_filter": {"indices": [1, 1]}}, "x_filter", "twice"),
+        ({"x_set": "few", "x_filter": {"indices": []}}, "x_filter", "no member of the set is left"),
+        ({"x_set": "few", "x_filter": {"indices": ["1"]}}, "x_filter.indices[0]", "valid integer"),
+        ({"x_set": "few", "x_filter": {}}, "x_filter", "one of mask and indices belongs here"),
+        ({"x_set": "few", "x_filter": {"mask": "AQ==", "indices": [0]}}, "x_filter", "one of mask and indices"),
+        ({"x_set": "few", "x_filter": {"which": [0]}}, "x_filter.which", "Extra inputs"),
+        ({"x_set": "few", "x_top": 0}, "x_top", "greater than or equal to 1"),
+        ({"x_set": "few", "x_top": 256}, "x_top", "256, where 255 are the most"),
+        ({"x_set": "few", "x_top": 10_000}, "x_top", "are the most"),
+        ({"x_set": "few", "x_top": "5"}, "x_top", "valid integer"),
+        ({"x_set": "few", **NAMED["/v1/systemone"], **NAMED["/v1/decisions"]}, "x_set", "goes with no c"),
+        ({"x_top": 3, **NAMED["/v1/systemone"], **NAMED["/v1/decisions"]}, "x_top", "goes with x_set"),
+        ({"x_filter": {"indices": [0]}}, "x_filter", "goes with x_set"),
+        ({}, "c", "required"),
+    ],
+)
+@pytest.mark.parametrize("path", FORMATS)
+def test_what_is_no_question_about_a_set_is_refused_with_its_place(
+    catalogues: str, path: str, question: dict[str, Any], at: str, message: str
+) -> None:
+    error = ask(catalogues, path, **question)
+    if path == "/v1/systemone":
+        loc = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in error[0]["loc"])
+        place, said = loc.removeprefix(".body.questions.q").lstrip("."), error[0]["msg"]
+    else:
+        place, said = error["param"].removeprefix("questions[0]").lstrip("."), error["message"]
+    assert place.startswith(at)
+    assert bool(at) == bool(place)
+    assert message in said
+
+
+def test_a_set_may_change_while_it_is_asked_about(url: str) -> None:
+    path, n = f"{url}/v1/sets/changing", 400
+    sets = [{"choices": [f"{word} {i}" for i in range(n)]} for word in ("Paris", "Pizza")]
+    httpx.put(path, json=sets[0])
+
+    def change(i: int) -> int:
+        if i % 5 == 4:
+            return httpx.delete(path).status_code
+        return httpx.put(path, json=sets[i % 2]).status_code
+
+    with ThreadPoolExecutor(8) as clients:
+        changes = clients.map(change, range(20))
+        answers = list(clients.map(lambda i: ask(url, FORMATS[i % 2], x_set="changing"), range(60)))
+    assert {status // 100 for status in changes} <= {2, 4}
+    for answer in answers:
+        if "choice" in answer:
+            assert len({text.partition(" ")[0] for text in answer["probabilities"]}) == 1
+        else:
+            assert "there is no set" in str(answer)
+    httpx.delete(path)
+
+
+def test_a_set_is_not_explained(catalogues: str) -> None:
+    refused = httpx.post(f"{catalogues}/v1/x_explain", json=bodies(x_set="few")["/v1/systemone"])
+    assert refused.status_code == 422
+    assert refused.json()["detail"][0]["loc"] == ["body", "questions", "q", "x_set"]
+
+
+def test_reproducible_answers_about_a_set_are_the_same_bit_by_bit(catalogues: str) -> None:
+    body = bodies(x_set="many")["/v1/systemone"] | {"x_reproducible": True}
+    answers = [httpx.post(f"{catalogues}/v1/systemone", json=body, timeout=60).json()["answers"] for _ in range(2)]
+    ask(catalogues, "/v1/systemone", x_set="few")
+    answers.append(httpx.post(f"{catalogues}/v1/systemone", json=body, timeout=60).json()["answers"])
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_who_owns_both_ends_may_have_more_options(towns: Path, model_paths: Any) -> None:
+    words = [f"{i:04}" for i in range(1001)]
+    with Serving(model_paths["tiny"], "--sets", str(towns), "--max-options", "1000") as serving:
+        for path, named in (
+            ("/v1/systemone", lambda n: {"criteria": dict.fromkeys(words[:n])}),
+            ("/v1/decisions", lambda n: {"choices": [{"value": word} for word in words[:n]]}),
+        ):
+            assert len(ask(serving.url, path, **named(1000))["probabilities"]) == 1000
+            assert "1,001, where 1,000 are the most" in str(ask(serving.url, path, **named(1001)))
+            assert len(ask(serving.url, path, x_set="many", x_top=1000)["probabilities"]) > MAX_WHOLE
+            assert "1,001, where 1,000 are the most" in str(ask(serving.url, path, x_set="many", x_top=1001))

@@ -1,0 +1,203 @@
+"""Questions whose options are the members of a set, which may be too many to score each: the best ones are searched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from token_trie.arrays import Floats
+from token_trie.decisions.bound_choices import Reader, bind, check_finite
+from token_trie.decisions.calibration import Calibrator
+from token_trie.decisions.choose import N_WEIGHED
+from token_trie.decisions.decision import Candidate
+from token_trie.decisions.options import MAX_NODES
+from token_trie.decisions.run import Plan, PlanStep, Prefix, begin, drive
+from token_trie.errors import ArgumentError
+from token_trie.llama.own_stream import chooser
+from token_trie.llama.query import Query
+from token_trie.native.core import Llama
+from token_trie.native.lifetime import lease
+from token_trie.questions.answer import Answered, ChoiceAnswer, QuestionStats
+from token_trie.questions.form import Form, FormView, contextual, lists_options, softmax
+from token_trie.questions.options import DecideOptions
+from token_trie.questions.question import Choice, Members, text_of
+from token_trie.questions.scores import LEAF_END, Asked, QuestionView, Reading, Scored
+from token_trie.sets.catalogue import Catalogue
+from token_trie.sets.choices import Choices
+from token_trie.sets.prompt import Prompt
+from token_trie.sets.trie import TokenTrie
+
+MAX_WHOLE = 255
+"""Largest number of members that are all scored: as many options as a request may describe."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Found(Scored):
+    """Scores of the members of a set that were found."""
+
+    members: tuple[Candidate[Any], ...]
+    prior: Floats | None
+    """Their mean scores after the prompts without content; None without such."""
+    gap: float
+    """By how many nats another member could at most be above the last one; inf if that depends on its prior."""
+    rest: float
+    """The probability of all other members is at most this."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SetReading(Reading):
+    """A request for the most probable members of a set after a prompt, and for their scores without content."""
+
+    texts: tuple[str, ...] = ()
+    members: TokenTrie | Choices[Any]
+    n_best: int
+    absent: tuple[Prompt, ...] = ()
+    """Prompts without content, after which the members that were found are scored, too."""
+
+    def steps(self, reader: Reader, prefix: Prefix, *, is_beside: bool = False) -> Plan[Found]:
+        """Score a small set, or search a large one; then score what was found after the other prompts."""
+        tokens, choices = bind(reader, prefix.tokens, self.members)
+        others = [bind(reader, _tokens_of(reader, prompt), self.members) for prompt in self.absent]
+        n = len(choices.trie)
+        if n <= MAX_WHOLE:
+            leaves = np.flatnonzero(choices.trie.core.left())
+            answer = yield PlanStep(tokens, Query("scores", choices.few(leaves), leaf_end=LEAF_END), is_beside)
+        else:
+            best = Query("best", choices.trie, leaf_end=LEAF_END, n_best=min(self.n_best, n), max_nodes=MAX_NODES)
+            answer = yield PlanStep(tokens, best, is_beside)
+            leaves = answer.leaves
+        logprobs = answer.logprobs[: len(leaves)]
+        check_finite(logprobs)
+        found, figures = [choices.index(leaf) for leaf in leaves.tolist()], answer.figures
+        n_evaluated, priors = int(figures.n_evaluated), []
+        for other, bound in others:
+            own, of_own = np.unique(leaves if bound.leaf_of is None else bound.leaf_of[found], return_inverse=True)
+            prior = yield PlanStep(other, Query("scores", bound.few(own), leaf_end=LEAF_END), True)
+            n_evaluated += int(prior.figures.n_evaluated)
+            priors.append(prior.logprobs[of_own])
+        mass, is_whole = math.fsum(np.exp(logprobs)), len(leaves) == n
+        named = zip(found, logprobs.tolist(), strict=True)
+        return Found(
+            logprobs,
+            np.array([len(choices.trie.core.sequence(leaf)) for leaf in leaves.tolist()], np.float64),
+            mass,
+            len(tokens),
+            n_evaluated,
+            prefix.thought_text,
+            members=tuple(Candidate(choices.value(i), choices.text(i), i, logprob) for i, logprob in named),
+            prior=np.mean(priors, axis=0) if priors else None,
+            gap=0.0 if is_whole else math.inf if others else figures.gap,
+            rest=0.0 if is_whole else max(0.0, min(1.0, figures.mass_max) - mass),
+        )
+
+    def alone(self, llm: Llama) -> Found:
+        """Answer it on an empty sequence, so that rounding does not depend on what was evaluated before."""
+        with lease(llm):
+            running = begin(llm, self.prompt, self)
+        with chooser(llm) as stream:
+            stream.splice(0, [])
+            found = drive(running, stream)
+        assert isinstance(found, Found)
+        return found
+
+
+def _tokens_of(reader: Reader, prompt: Prompt) -> list[int]:
+    """Return the tokens of a prompt; on a handle it is tokens already, and its stream is locked."""
+    given: Any = prompt
+    return given if reader.owner == "handle" else reader.tokenize(prompt)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SetView(FormView):
+    """A question in a form that does not list its options, the members of a set."""
+
+    options: tuple[Any, ...] = ()
+    offset: int = 0
+    members: Members
+    top: int
+    absent: tuple[str | None, ...]
+    """States without content; None is the form's own."""
+
+    def reading(self, llm: Llama, state: str | None) -> Reading:
+        """Return the reading for a state; None: the absent state."""
+        given = [self.form.absent if one is None else one for one in (state, *self.absent)]
+        own, *others = (self.form.put(llm, one, self.instructions, ()) for one in given)
+        return self.after(own, others)
+
+    def after(self, prompt: Prompt, absent: Sequence[Prompt] = ()) -> Reading:
+        """Return the reading after a prompt, of the set as it is now."""
+        members = self.members.trie if isinstance(self.members, Catalogue) else self.members
+        n_best = max(self.top, N_WEIGHED) if absent else self.top
+        return SetReading(prompt, members=members, n_best=n_best, absent=tuple(absent))
+
+
+@dataclass(frozen=True, eq=False)
+class SetAsked(Asked):
+    """A question whose options are the members of a set."""
+
+    view: SetView
+    calibrator: Calibrator | None
+    """None: the answer has the model's own probabilities."""
+    profile: str | None
+    """Name of the profile that the form comes from."""
+
+    @classmethod
+    def of(
+        cls,
+        question: Choice[Any],
+        members: Members,
+        forms: Sequence[Form],
+        options: DecideOptions,
+        profile: str | None,
+    ) -> SetAsked:
+        """Prepare a question; ArgumentError for options that need a list of the members."""
+        form, calibrator = forms[0], options.calibrator
+        if profile is None and (len(forms) > 1 or lists_options(form)):
+            raise ArgumentError("form: a set is asked about in one form, which does not list the options")
+        if options.examples is not None:
+            raise ArgumentError("examples: go with options that are all scored, and not with a set")
+        if calibrator is not None and (calibrator.binding is not None or calibrator.window is not None):
+            raise ArgumentError("calibration: a set that is searched goes with 'contextual' or None")
+        absent = () if calibrator is None or not form.prior else calibrator.prompts
+        instructions = text_of(question.instructions, "instructions")
+        assert question.top is not None  # because it has members
+        view = SetView(form, instructions, members=members, top=question.top, absent=absent)  # type: ignore[arg-type]
+        return cls(view, calibrator, profile)
+
+    @property
+    def views(self) -> Sequence[QuestionView]:
+        """The view."""
+        return (self.view,)
+
+    def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
+        """Return the answer: the best of the members that were found, by their scores without the prior."""
+        (found,) = scored
+        assert isinstance(found, Found)
+        form, weights = self.view.form, found.logprobs
+        if found.prior is not None:
+            weights = contextual(weights, found.prior, found.lengths, form.temperature)
+        elif not form.prior:
+            weights = weights / form.temperature
+        order = np.argsort(-weights, kind="stable")[: self.view.top]
+        shares = softmax(weights[order]).tolist()
+        candidates = [replace(found.members[i], share=p) for i, p in zip(order.tolist(), shares, strict=True)]
+        probabilities: dict[Any, float] = {}
+        for one, p in zip(candidates, shares, strict=True):
+            probabilities[one.value] = probabilities.get(one.value, 0.0) + p
+        kind: Any = "raw" if self.calibrator is None or found.prior is None else self.calibrator.kind
+        return ChoiceAnswer(
+            max(probabilities, key=probabilities.__getitem__),
+            probabilities,
+            min(found.mass, 1.0),
+            kind,
+            QuestionStats(found.n_prompt, found.n_evaluated),
+            thought=found.thought,
+            profile=self.profile,
+            candidates=tuple(candidates),
+            gap=found.gap,
+            rest=found.rest,
+        )
