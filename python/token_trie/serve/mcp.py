@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
@@ -24,9 +24,9 @@ from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.options import ChooseOptions
 from token_trie.errors import TokenTrieError
 from token_trie.serve.engine import Engine
-from token_trie.serve.limits import Limits, RefusedError, check_depth, parse, refusal_of
+from token_trie.serve.limits import IN_PIECES, Limits, RefusedError, check_depth, parse, refusal_of
 from token_trie.serve.sets import Sets
-from token_trie.serve.systemone import JsonText, QuestionShape, SystemOneRequest, systemone
+from token_trie.serve.systemone import JsonText, Noul, ScoreShape, SystemOneRequest, systemone
 from token_trie.sets.prompt import Filled, Prompt
 
 _LIMITS = Limits(options=10_000)
@@ -42,13 +42,23 @@ Let a local language model continue a prompt with one of the choices, and tell t
 The prompt should end where the answer begins, such as "Q: What is the capital of France?\\nA:"."""
 
 
+class Described(BaseModel):
+    """A question answered by one of its options."""
+
+    type: Literal["choice"]
+    instructions: JsonText | None = None
+    criteria: Annotated[dict[str, JsonText | None], Field(min_length=2), IN_PIECES]
+
+
 class Decide(BaseModel):
     """Questions about a state."""
 
     model_config = ConfigDict(extra="forbid")
 
     state: JsonText = Field(description="What the questions are about: text, or a JSON value.")
-    questions: dict[str, QuestionShape] = Field(min_length=1, description="Questions by names of your own.")
+    questions: dict[str, Annotated[Noul | Described | ScoreShape, Field(discriminator="type")]] = Field(
+        min_length=1, description="Questions by names of your own."
+    )
 
 
 class Choose(BaseModel):
@@ -72,7 +82,7 @@ async def serve_tools(engine: Engine, name: str) -> None:
 
     async def decide(arguments: dict[str, Any]) -> dict[str, Any]:
         asked = parse(Decide, arguments)
-        body = SystemOneRequest(state=asked.state, questions=asked.questions)
+        body = parse(SystemOneRequest, asked.model_dump())
         return await systemone(engine, body, Sets(), _LIMITS, name)
 
     async def choose(arguments: dict[str, Any]) -> dict[str, Any]:
