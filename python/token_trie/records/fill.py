@@ -172,7 +172,7 @@ class RecordRequest(Written[R]):
     options: RecordOptions
     fill: Callable[[Filling], Plan[R]]
     lead: str = ""
-    """Text at its beginning, which may contain control tokens after a thought."""
+    """Text before it, which may contain control tokens."""
     layout: Layout | None = None
     """White space, unless the options give it; None: the model's own."""
 
@@ -194,16 +194,15 @@ class Filling:
     """The generation of one record."""
 
     def __init__(self, reader: Reader, request: RecordRequest[Any], prefix: Prefix) -> None:
-        options, lead = request.options, request.lead
+        options = request.options
         self._started = time.perf_counter()
         self._thought = prefix.thought
         tokens = prefix.tokens
-        if prefix.thought is not None and lead:
-            n_kept, more = tokenize_after(reader.vocab, tokens, lead.encode())
-            tokens, lead = tokens[:n_kept] + more, ""
+        if request.lead:
+            n_kept, more = tokenize_after(reader.vocab, tokens, request.lead.encode())
+            tokens = tokens[:n_kept] + more
         self._n_prompt = len(tokens)
         self.writer = Writer(reader, options, tokens)
-        self.writer.write(lead)
         layout = request.layout if options.indent == "auto" else Layout(options.indent)
         layouts = LAYOUTS if layout is None else (layout,)
         self.decoder = RecordDecoder(self.writer, layouts, options.max_tokens, options.on_text)

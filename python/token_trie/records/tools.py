@@ -5,7 +5,7 @@ The template is read off the model's own chat template, by rendering a call with
     <tool_call>\n{"name": "N", "arguments": {"K": "V"}}\n</tool_call><|im_end|>
     |---- before -----|   |-- between --|   A      |--- after ---|
 
-With ``tool_choice="auto"``, `CallRequest` decides between a call and text.
+With ``tool_choice="auto"``, `CallOrText` decides between a call and text.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_type_hints, overload
 
 import numpy as np
 
-from token_trie.decisions.bound_choices import Prior, Reader, bind, reader_of
+from token_trie.arrays import Floats
+from token_trie.decisions.bound_choices import BoundChoices, Reader, bind
 from token_trie.decisions.options import RecordOptions
 from token_trie.decisions.run import Admission, Many, OnError, Plan, PlanStep, Prefix, Request, Running, run
 from token_trie.decisions.text import FreeText, TextRequest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.own_stream import n_ctx_of
+from token_trie.llama.query import Query
 from token_trie.llama.text import TextOptions, tokenize_after
 from token_trie.native.checks import lookup
 from token_trie.native.core import Llama, llama_cpp, vocab_of
@@ -56,7 +59,7 @@ if TYPE_CHECKING:
 
     from token_trie.decisions.options import RecordKeywords
 
-_NAME, _CONTENT, _ARGUMENTS = "tool_name_here", "content_here", JSONObject(argument="value_here")
+_NAME, _ARGUMENTS = "tool_name_here", JSONObject(argument="value_here")
 ASKING = 'Answer with one call of these tools, as JSON of this form: {"name":…,"arguments":{…}}'
 OFFERING = (
     'If one of these tools helps, answer with one call, as JSON of this form: {"name":…,"arguments":{…}}; '
@@ -70,25 +73,16 @@ class CallTemplate(NamedTuple):
     before: str
     between: str
     after: str
-    after_text: str = "\n"
-    """As `before`, for a call after text of the same turn."""
     layout: Layout | None = None
     """White space of the arguments; None: the model's own."""
 
 
 def ask_for_tools(
-    llm: Llama,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[dict[str, Any]],
-    n_ctx: int,
-    *,
-    writes_first: bool = False,
-    must: bool = True,
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]], n_ctx: int, *, must: bool = True
 ) -> tuple[list[int], CallTemplate]:
-    """Return the tokens of a prompt that describes tools, and the call template.
+    """Return the tokens of a prompt that describes tools, and the template of a call after it.
 
-    The beginning of a call is part of the prompt, unless the model writes something else first. `must`: whether the
-    model is asked for a call, if the template does not describe the tools itself.
+    `must`: whether the model is asked for a call, if the template does not describe the tools itself.
 
     Raises
     ------
@@ -101,10 +95,9 @@ def ask_for_tools(
         raise ArgumentError("messages: none given")
     read_messages = [_with_objects(message, f"messages[{i}]") for i, message in enumerate(messages)]
     given = for_template(llm, read_messages, tools, must=must)
-    template = _template_with_tools(llm)
-    if template is None:
+    formatter = _formatter_with_tools(llm)
+    if formatter is None:
         return tokenize_prompt(llm, given, n_ctx), PLAIN
-    formatter = template(True)
     try:
         prompt = render(
             llm,
@@ -115,13 +108,11 @@ def ask_for_tools(
         raise
     except Exception as error:
         raise ArgumentError(f"messages: the chat template refuses them: {error}") from error
-    written = _template_of(llm, template(False), prompt.text, given, tools)
-    if written is None or writes_first:
-        return tokenize_rendered(llm, prompt, n_ctx), written or PLAIN
-    return tokenize_rendered(llm, prompt.followed_by(llm, written.before), n_ctx), written._replace(before="")
+    return tokenize_rendered(llm, prompt, n_ctx), _template_of(llm, prompt.text, given, tools) or PLAIN
 
 
-def _template_with_tools(llm: Llama) -> Any:
+def _formatter_with_tools(llm: Llama, *, is_prompt: bool = True) -> Any:
+    """Return what renders the chat template, if this describes tools; else None."""
     name = llm.chat_format or ""
     if llm.chat_handler is not None or not name.startswith("chat_template."):
         return None
@@ -131,27 +122,26 @@ def _template_with_tools(llm: Llama) -> Any:
     eos, bos = (
         model_of(llm).token_get_text(token) if token >= 0 else "" for token in (llm.token_eos(), llm.token_bos())
     )
-    return lambda is_prompt: llama_cpp.llama_chat_format.Jinja2ChatFormatter(
-        template, eos, bos, add_generation_prompt=is_prompt
-    )
+    return _compiled(template, eos, bos, is_prompt)
 
 
-def _template_of(
-    llm: Llama, render: Any, prompt: str, messages: list[Any], tools: Sequence[dict[str, Any]]
-) -> CallTemplate | None:
+@lru_cache(maxsize=16)
+def _compiled(template: str, eos: str, bos: str, is_prompt: bool) -> Any:
+    return llama_cpp.llama_chat_format.Jinja2ChatFormatter(template, eos, bos, add_generation_prompt=is_prompt)
+
+
+def _template_of(llm: Llama, prompt: str, messages: list[Any], tools: Sequence[dict[str, Any]]) -> CallTemplate | None:
     call = {"id": "000000000", "type": "function", "function": {"name": _NAME, "arguments": _ARGUMENTS}}
     answer = {"role": "assistant", "content": "", "tool_calls": [call]}
     try:
-        whole = render(messages=[*messages, answer], tools=list(tools)).prompt
-        after = render(messages=[*messages, {**answer, "content": _CONTENT}], tools=list(tools)).prompt
+        formatter = _formatter_with_tools(llm, is_prompt=False)
+        whole = formatter(messages=[*messages, answer], tools=list(tools)).prompt
     except Exception:
         return None
-    after_text = after.removeprefix(prompt + _CONTENT).partition(_NAME)[0] if prompt + _CONTENT in after else None
     before, found, rest = whole.removeprefix(prompt).partition(_NAME)
     between, found_too, end = rest.partition(str(_ARGUMENTS))
     if whole.startswith(prompt) and found and found_too and between and not _has_control(llm, between):
-        known = {} if after_text is None else {"after_text": after_text}
-        return CallTemplate(before, between, _plain_beginning(llm, end), **known, layout=Layout(is_spaced=True))
+        return CallTemplate(before, between, _plain_beginning(llm, end), Layout(is_spaced=True))
     return None
 
 
@@ -223,7 +213,7 @@ def for_template(
 
     The caller holds a lease.
     """
-    if _template_with_tools(llm) is None:
+    if _formatter_with_tools(llm) is None:
         messages = _calls_as_text(messages)
         messages = tell_of_tools(messages, tools, must=must) if tools else messages
     if messages[0].get("role") == "system" and not _takes_system(llm):
@@ -435,8 +425,9 @@ def _untitled(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 T = TypeVar("T")
+R = TypeVar("R")
 
-PLAIN = CallTemplate('{"name":"', '","arguments":', "}", '\n{"name":"')
+PLAIN = CallTemplate('{"name":"', '","arguments":', "}")
 """Template of a call if the model's chat template has none."""
 
 _TAGS = ("<tool_call>", "<tool_calls>", "<function_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>")
@@ -461,94 +452,23 @@ def beginnings_of_calls(tools: Sequence[Tool], template: CallTemplate) -> list[s
 _KEYS = ("name", "function")
 
 
-_NONE = "none"
-_PLAIN_REQUESTS = (
-    "Hello, who are you?",
-    "What is the tallest mountain in the world?",
-    "Can you explain how a rainbow forms?",
-    "Thank you, that is all.",
-    "Write a sentence about the sea.",
-    "Which animal sleeps the longest?",
-    "What do you think about friendship?",
-    "How much is 8 times 7?",
-)
-"""Requests that need no tool."""
-_N_FITTING = 6
-"""Tools whose descriptions are read as requests that need one, at most."""
-_KEPT = 256
-TEXT = r"root ::= [^<{\[`\x20\t\r\n] [\x00-\U0010FFFF]*"
-"""Grammar of text that does not begin as a call."""
-
-
 @dataclass(frozen=True)
-class CallRequest(Request[bool]):
-    """A request for whether the model calls one of several tools, after a prompt at whose end a call has begun.
+class TextBeforeCall(TextRequest):
+    """A request for text that does not begin as a call, and ends before one."""
 
-    Small models begin calls whatever is asked. So the request has to make the names of the tools more probable, as the
-    name of a call that has begun, and "none" less so, than requests do that need no tool. These log-odds are nearer, in
-    standard deviations, to those of such requests, or to those of requests that are the descriptions of tools.
-    """
+    gbnf: str | None = r"root ::= [^<{\[`\x20\t\r\n] [\x00-\U0010FFFF]*"
+    beginnings: Sequence[str] = ()
+    """The results of `beginnings_of_calls`."""
 
-    names: Choices[str]
-    """The names of the tools, and "none" last; with the closing quote."""
-    lead: str
-    """Text before the name."""
-    plain: tuple[list[int], ...]
-    """Prompts with requests that need no tool."""
-    fitting: tuple[list[int], ...]
-    """Prompts with requests that need one."""
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings."""
+        return [*super().stops, *self.beginnings]
 
-    def steps(self, reader: Reader, prefix: Prefix) -> Plan[bool]:
-        """Score the names after the other prompts, unless that is known, and after its own."""
-        vocab, memory = reader.vocab, reader.known.setdefault("calls", Memory(_KEPT, 1 << 20))
-
-        def asked(tokens: list[int]) -> Prior:
-            n_kept, more = tokenize_after(vocab, tokens, self.lead.encode())
-            tokens, choices = bind(reader, tokens[:n_kept] + more, self.names, leading_space=False)
-            trie = memory.get(choices.trie, 1, lambda: _beginnings_of(choices.trie))
-            return Prior(tokens, replace(choices, trie=trie), "any", memory)
-
-        this, *others = map(asked, (prefix.tokens, *self.plain, *self.fitting))
-        scores = []
-        for prior in others:
-            known = prior.find()
-            scores.append(prior.keep((yield PlanStep(prior.tokens, prior.query)).logprobs) if known is None else known)
-        own = this.choices.aligned((yield PlanStep(this.tokens, this.query)).logprobs)
-        gains = np.array([*scores, own]) - np.mean(scores[: len(self.plain)], axis=0)
-        *examples, odds = np.logaddexp.reduce(gains[:, :-1], axis=1) - gains[:, -1]
-        plain, fitting = np.split(np.array(examples), [len(self.plain)])
-        spread = plain.std() + fitting.std()
-        between = (plain.mean() * fitting.std() + fitting.mean() * plain.std()) / spread if spread else plain.mean()
-        return bool(odds > between)
-
-
-def _beginnings_of(trie: TokenTrie) -> TokenTrie:
-    """Return the set with each member cut where it is distinct, so that few tokens are evaluated."""
-    tokens, offsets = trie.core.arrays()
-    rows = [tokens[begin:end].tolist() for begin, end in pairwise(offsets)]
-    lengths = n_distinct(rows, range(len(rows)))
-    return TokenTrie.from_sequences({str(i): row[:n] for i, (row, n) in enumerate(zip(rows, lengths, strict=True))})
-
-
-def call_request(
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Tool],
-    prompt: Callable[[list[Any]], tuple[list[int], CallTemplate]],
-) -> tuple[list[int], CallTemplate, CallRequest]:
-    """Return the tokens and template of a call after messages, and the request for whether there is one.
-
-    `prompt` returns the tokens and template of a call after messages with these tools, as `ask_for_tools` does.
-    """
-    tokens, template = prompt([*messages])
-    system = [message for message in messages[:1] if message.get("role") == "system"]
-    fitting = [tool.shown["function"] for tool in tools[:: -(-len(tools) // _N_FITTING)]]
-    described = [function.get("description") or function["name"] for function in fitting]
-    names = [json.dumps(name, ensure_ascii=False)[1:] for name in (*(tool.name for tool in tools), _NONE)]
-    plain, of_tools = (
-        tuple(prompt([*system, {"role": "user", "content": text}])[0] for text in texts)
-        for texts in (_PLAIN_REQUESTS, described)
-    )
-    return tokens, template, CallRequest(read_choices(names), template.before, plain, of_tools)
+    def steps(self, reader: Reader, prefix: Prefix) -> Plan[FreeText]:
+        """Write the text."""
+        text = yield from super().steps(reader, prefix)
+        return replace(text, text=text_before(text.text)) if text.stop_string in self.beginnings else text
 
 
 def text_before(text: str) -> str:
@@ -583,8 +503,6 @@ class ToolCall(Generic[T]):
         What the call cost.
     thought : str or None
         What the model wrote before the call, up to the marker; None without `think`.
-    content : str or None
-        Text that the model wrote before the call, with ``tool_choice="auto"``.
     ignored : tuple of str
         Keywords of the tool's schema that the arguments were not kept to, with the reason; only for a tool in OpenAI's
         format without ``"strict": true``.
@@ -602,7 +520,6 @@ class ToolCall(Generic[T]):
     stats: RecordStats | None = field(default=None, compare=False)
     thought: str | None = None
     ignored: tuple[str, ...] = ()
-    content: str | None = field(default=None, kw_only=True)
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:9], compare=False)
     type: str = "function"
 
@@ -618,7 +535,7 @@ class ToolCall(Generic[T]):
     @property
     def message(self) -> dict[str, Any]:
         """The assistant's message in OpenAI's format, for the messages of the next turn."""
-        return {"role": "assistant", "content": self.content, "tool_calls": [self.to_dict()]}
+        return {"role": "assistant", "content": None, "tool_calls": [self.to_dict()]}
 
     def result(self, value: object) -> dict[str, Any]:
         """Return the message with a result of the call: a text, or a value that becomes JSON.
@@ -655,26 +572,124 @@ def tool_request(
     return RecordRequest(options, fill, template.before, template.layout)
 
 
-def call_after_text(
-    llm: Llama, prompt: list[int], text: FreeText, template: CallTemplate
-) -> tuple[list[int], CallTemplate, str | None]:
-    """Return the tokens and template of a call after a prompt and text that ended where a call begins.
+_NONE = "none"
+_PLAIN_REQUESTS = (
+    "Hello, who are you?",
+    "What is the tallest mountain in the world?",
+    "Can you explain how a rainbow forms?",
+    "Thank you, that is all.",
+    "Write a sentence about the sea.",
+    "Which animal sleeps the longest?",
+    "What do you think about friendship?",
+    "How much is 8 times 7?",
+)
+"""Requests that need no tool."""
+_N_FITTING = 6
+"""Tools whose descriptions are read as requests that need one, at most."""
+_KEPT = 256
 
-    The third is the text before the call; None if there is none.
+
+@dataclass(frozen=True)
+class CallOrText(Request[ToolCall[Any] | R]):
+    """A request for a call of a tool, or for another answer where no tool is needed.
+
+    Small models begin calls whatever is asked. So the request has to make the names of the tools more probable, as the
+    name of a call that has begun, and "none" less so, than requests do that need no tool. These log-odds are nearer, in
+    standard deviations, to those of such requests, or to those of requests that are the descriptions of tools.
     """
-    content, kept = text_before(text.text), []
-    with lease(llm):
-        vocab = vocab_of(llm)
-        if content:
-            encoded = content.encode()
-            ends = range(len(text.tokens), -1, -1)
-            n = next(n for n in ends if encoded.startswith(vocab.detokenize(text.tokens[:n])))
-            kept = text.tokens[:n]
-            rest = encoded[len(vocab.detokenize(kept)) :]
-        lead = template.after_text if content else template.before
-        begin = rest if content else b""
-        n_kept, more = tokenize_after(vocab, [*prompt, *kept], begin + lead.encode())
-    return [*prompt, *kept][:n_kept] + more, template._replace(before=""), content or None
+
+    call: RecordRequest[ToolCall[Any]]
+    otherwise: Request[R]
+    names: Choices[str]
+    """The names of the tools, and "none" last; with the closing quote."""
+    fitting: tuple[str, ...]
+    """Requests that need a tool."""
+    prompt: Callable[[str], list[int]]
+    """Returns the tokens of a prompt with another request."""
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the random draws."""
+        return self.call.seed
+
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are sampled."""
+        return self.call.draws or self.otherwise.draws
+
+    def steps(self, reader: Reader, prefix: Prefix) -> Plan[ToolCall[Any] | R]:
+        """Decide, and write the call or the other answer."""
+        calls = yield from self.calls(reader, prefix.tokens)
+        request: Request[Any] = self.call if calls else self.otherwise
+        running = reader.with_model(lambda *_: Running(request.steps(reader, prefix)))
+        answer: ToolCall[Any] | R = yield from running.rest()
+        return answer
+
+    def calls(self, reader: Reader, tokens: list[int]) -> Plan[bool]:
+        """Decide whether the model calls a tool after a prompt; what other prompts give is remembered."""
+        memory: Memory[Any] = reader.known.setdefault("calls", Memory(_KEPT, 1 << 20))
+
+        def asked(tokens: list[int]) -> tuple[PlanStep, BoundChoices[str]]:
+            n_kept, more = tokenize_after(reader.vocab, tokens, self.call.lead.encode())
+            tokens, choices = bind(reader, tokens[:n_kept] + more, self.names, leading_space=False)
+            trie = memory.get(choices.trie, 1, lambda: _beginnings_of(choices.trie))
+            return PlanStep(tokens, Query("scores", trie, leaf_end="any")), choices
+
+        step, choices = asked(tokens)
+        first = self.prompt(_PLAIN_REQUESTS[0])
+        key = tuple(first), self.call.lead, tuple(self.names.texts), self.fitting
+        rule = memory.find(key)
+        if rule is None:
+            others = [first, *map(self.prompt, (*_PLAIN_REQUESTS[1:], *self.fitting))]
+            scores = []
+            for other, its_choices in [asked(other) for other in others]:
+                scores.append(its_choices.aligned((yield other).logprobs))
+            rule = _rule_of(np.array(scores))
+            memory.put(key, 1, rule)
+        mean, least = rule
+        return bool(_odds(choices.aligned((yield step).logprobs) - mean) > least)
+
+
+def _odds(gains: Floats) -> Floats:
+    """Return the log-odds of the names against "none", which is the last."""
+    odds: Floats = np.logaddexp.reduce(gains[..., :-1], axis=-1) - gains[..., -1]
+    return odds
+
+
+def _rule_of(scores: Floats) -> tuple[Floats, float]:
+    """Return the mean scores after plain requests, and the log-odds between these and those that need a tool."""
+    mean = np.mean(scores[: len(_PLAIN_REQUESTS)], axis=0)
+    plain, fitting = np.split(_odds(scores - mean), [len(_PLAIN_REQUESTS)])
+    spread = plain.std() + fitting.std()
+    between = (plain.mean() * fitting.std() + fitting.mean() * plain.std()) / spread if spread else plain.mean()
+    return mean, float(between)
+
+
+def _beginnings_of(trie: TokenTrie) -> TokenTrie:
+    """Return the set with each member cut where it is distinct, so that few tokens are evaluated."""
+    tokens, offsets = trie.core.arrays()
+    rows = [tokens[begin:end].tolist() for begin, end in pairwise(offsets)]
+    lengths = n_distinct(rows, range(len(rows)))
+    return TokenTrie.from_sequences({str(i): row[:n] for i, (row, n) in enumerate(zip(rows, lengths, strict=True))})
+
+
+def call_or_text(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Tool],
+    prompt: Callable[[list[Any]], list[int]],
+    call: RecordRequest[ToolCall[Any]],
+    otherwise: Request[R],
+) -> CallOrText[R]:
+    """Make the request for a call, or for another answer, after messages.
+
+    `prompt` returns the tokens of messages with these tools.
+    """
+    system = [message for message in messages[:1] if message.get("role") == "system"]
+    fitting = [tool.shown["function"] for tool in tools[:: -(-len(tools) // _N_FITTING)]]
+    described = tuple(function.get("description") or function["name"] for function in fitting)
+    names = [json.dumps(name, ensure_ascii=False)[1:] for name in (*(tool.name for tool in tools), _NONE)]
+    asked = lambda text: prompt([*system, {"role": "user", "content": text}])  # noqa: E731
+    return CallOrText(call, otherwise, read_choices(names), described, asked)
 
 
 @overload
@@ -739,7 +754,7 @@ def choose_tool(
         and functions need the extra ``records``.
     tool_choice : {"required", "auto"}
         "required": the answer is a call. "auto": a call, or a text of up to `max_tokens`, whichever the request makes
-        more probable (docs/tools.md). Where the text begins a call, it ends, and the call follows.
+        more probable (docs/tools.md). A text ends before what would begin a call.
     **options
         Those of `RecordOptions`.
 
@@ -836,64 +851,14 @@ class _ToolsAsked:
         """Return the tokens of a conversation, and the request after them."""
         llm, tools, options = self._llm, self._tools, self._options
         with lease(llm):
-            if not self._is_free:
-                tokens, template = self._prompt(messages, writes_first=options.think is not None)
-                return tokens, tool_request(tools, options, template)
-            tokens, template, may_call = call_request(messages, tools, self._prompt)
-            before_text, template_after_text = self._prompt(messages, writes_first=True)
-        call: RecordRequest[ToolCall[Any]] = tool_request(tools, options, template)
-        return tokens, _CallOrText(llm, tools, may_call, call, before_text, template_after_text)
+            tokens, template = self._prompt(messages)
+        call = tool_request(tools, options, template)
+        if not self._is_free:
+            return tokens, call
+        drawn = TextOptions(**vars(options.settled(options.mode == "sampled")) | {"seed": options.seed})
+        text = TextBeforeCall(llm, options.max_tokens, drawn, beginnings=beginnings_of_calls(tools, template))
+        return tokens, call_or_text(messages, tools, lambda others: self._prompt(others)[0], call, text)
 
-    def _prompt(
-        self, messages: Sequence[Mapping[str, Any]], *, writes_first: bool = False
-    ) -> tuple[list[int], CallTemplate]:
+    def _prompt(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], CallTemplate]:
         shown = [tool.shown for tool in self._tools]
-        return ask_for_tools(self._llm, messages, shown, self._n_ctx, writes_first=writes_first, must=not self._is_free)
-
-
-@dataclass(frozen=True)
-class _CallOrText(Request[ToolCall[Any] | FreeText]):
-    """A request for a call or text, after a prompt at whose end a call has begun."""
-
-    llm: Llama
-    tools: tuple[Tool, ...]
-    may_call: CallRequest
-    call: RecordRequest[ToolCall[Any]]
-    before_text: list[int]
-    """Tokens of the prompt of a text."""
-    template: CallTemplate
-    """Template of a call after a text."""
-
-    @property
-    def text(self) -> TextRequest:
-        """The request for the text, which ends where a call begins."""
-        options = self.call.options
-        drawn = vars(options.settled(options.mode == "sampled")) | {"seed": options.seed}
-        stops = beginnings_of_calls(self.tools, self.template)
-        return TextRequest(self.llm, options.max_tokens, TextOptions(**drawn, stop=stops), TEXT)
-
-    @property
-    def seed(self) -> int | None:
-        """Seed of the random draws."""
-        return self.call.seed
-
-    @property
-    def draws(self) -> bool:
-        """Whether tokens are sampled."""
-        return self.text.draws
-
-    def steps(self, reader: Reader, prefix: Prefix) -> Plan[ToolCall[Any] | FreeText]:
-        """Decide, and write the call, or the text and perhaps a call after it."""
-        if (yield from self.may_call.steps(reader, prefix)):
-            return (yield from self._then(reader, self.call, prefix.tokens))
-        text = yield from self._then(reader, self.text, self.before_text)
-        if text.stop_string is None:
-            return text
-        tokens, template, content = call_after_text(self.llm, self.before_text, text, self.template)
-        call: RecordRequest[ToolCall[Any]] = tool_request(self.tools, self.call.options, template)
-        return replace((yield from self._then(reader, call, tokens)), content=content)
-
-    def _then(self, reader: Reader, request: Request[T], tokens: list[int]) -> Plan[T]:
-        with lease(self.llm):
-            running = Running(request.steps(reader_of(self.llm, reader.n_ctx), Prefix(tokens)))
-        return (yield from running.rest())
+        return ask_for_tools(self._llm, messages, shown, self._n_ctx, must=not self._is_free)

@@ -130,7 +130,7 @@ class Engine:
     ) -> Outcome[R]:
         """Like `read`; also return the tokens of the prompt, and how many of them came from the prefix cache.
 
-        `on_tokens` gets the tokens of a text as it is generated, except the last, which only the answer has.
+        `on_tokens` gets the tokens of a free text as it is generated, except the last, which only the answer has.
         """
         batch = self._batch
         if batch is None:
@@ -206,6 +206,9 @@ class Engine:
     async def _answer(self, batch: Batch, running: Running[Any], on_tokens: OnTokens | None = None) -> Answer | None:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer | None] = loop.create_future()
+        query = None if running.step is None else running.step.query
+        if query is None or query.mode != "text" or query.until is not None:  # no text, or a part of a record
+            on_tokens = None
 
         def submit() -> int:
             if future.done():

@@ -16,18 +16,18 @@ from token_trie import ArgumentError, StreamHandle, Think, ToolCall, choose_tool
 from token_trie.asynchronous import achoose_tool
 from token_trie.decisions import run as steps
 from token_trie.decisions.run import Plan, run
+from token_trie.decisions.text import TextRequest
 from token_trie.llama.contexts import common_prefix
 from token_trie.llama.own_stream import chooser
-from token_trie.native.lifetime import lease
 from token_trie.records.tools import (
     _PLAIN_REQUESTS,
     ASKING,
     PLAIN,
-    CallRequest,
+    CallOrText,
     CallTemplate,
+    TextBeforeCall,
     ask_for_tools,
     beginnings_of_calls,
-    call_request,
     read_tools,
     text_before,
 )
@@ -116,8 +116,8 @@ def test_a_template_with_tools_tells_of_them_and_gives_the_form(templated: Any) 
     tokens, form = ask_for_tools(templated, MESSAGES, TOOLS, 1024)
     text = templated.detokenize(tokens, special=True).decode()
     assert json.dumps(TOOLS) in text
-    assert text.endswith('<|im_start|>assistant\n<tool_call>\n{"name": "')
-    assert (form.before, form.between, form.after) == ("", '", "arguments": ', "}\n</tool_call>")
+    assert text.endswith("<|im_start|>assistant\n")
+    assert form[:3] == ('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>")
     call = choose_tool(templated, MESSAGES, TOOLS, mode="greedy")
     jsonschema.validate(call.arguments, parameters_of(call.name))
 
@@ -125,7 +125,7 @@ def test_a_template_with_tools_tells_of_them_and_gives_the_form(templated: Any) 
 def test_a_call_of_the_templates_own_form_follows_the_thought(templated: Any) -> None:
     think = Think("</think>", max_tokens=4)
     call = choose_tool(templated, MESSAGES, TOOLS, mode="greedy", think=think)
-    prompt, form = ask_for_tools(templated, MESSAGES, TOOLS, 1024, writes_first=True)
+    prompt, form = ask_for_tools(templated, MESSAGES, TOOLS, 1024)
     with StreamHandle(templated) as stream:
         stream.prefill(prompt)
         thought = stream.text(4)
@@ -155,13 +155,11 @@ def test_auto_compares_a_request_with_plain_ones_and_with_descriptions(
     byte_level: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm, tools = with_template(byte_level, monkeypatch), [tool("set"), tool("set_alarm"), tool("stop")]
-    read, found = read_tools(tools), []
-
-    def prompt(messages: list[Any]) -> tuple[list[int], CallTemplate]:
-        return ask_for_tools(llm, messages, tools, 1024, must=False)
+    found = []
 
     def scored(text: str) -> Any:
-        tokens = prompt([{"role": "user", "content": text}])[0]
+        tokens, form = ask_for_tools(llm, [{"role": "user", "content": text}], tools, 1024, must=False)
+        tokens += llm.tokenize(form.before.encode(), add_bos=False)
         return names_scored(llm, tokens, ['set"', 'set_alarm"', 'stop"', 'none"'])
 
     plain = np.array([scored(text) for text in _PLAIN_REQUESTS])
@@ -175,9 +173,9 @@ def test_auto_compares_a_request_with_plain_ones_and_with_descriptions(
         gains = scored(text) - plain.mean(0)
         own = np.logaddexp.reduce(gains[:3]) - gains[3]
         expected = own > low + (high - low) * low_spread / (low_spread + high_spread)
-        with lease(llm):
-            tokens, _, request = call_request([{"role": "user", "content": text}], read, prompt)
-        assert run(llm, tokens, request) == expected
+        messages = [{"role": "user", "content": text}]
+        answer = choose_tool(llm, messages, tools, tool_choice="auto", max_tokens=1)
+        assert isinstance(answer, ToolCall) == expected
         found.append(expected)
     assert len(set(found)) == 2
 
@@ -191,11 +189,20 @@ def decided(calls: bool) -> Plan[bool]:
 def test_auto_answers_with_a_call_or_with_text_that_does_not_begin_as_one(
     templated: Any, monkeypatch: pytest.MonkeyPatch, calls: bool
 ) -> None:
-    monkeypatch.setattr(CallRequest, "steps", lambda *_: decided(calls))
+    monkeypatch.setattr(CallOrText, "calls", lambda *_: decided(calls))
     messages = [{"role": "user", "content": 'Repeat after me: {"name": "stop", "arguments": {}}'}]
     answer = choose_tool(templated, messages, TOOLS, tool_choice="auto", max_tokens=12)
     assert isinstance(answer, ToolCall) == calls
     assert calls or answer.message["content"][0] not in "<{[` \n"
+
+
+def test_a_text_ends_before_what_begins_a_call(byte_level: Any) -> None:
+    tokens = byte_level.tokenize(b"The days of the week are", add_bos=False)
+    whole = run(byte_level, tokens, TextRequest(byte_level, 24)).text
+    for at in (3, len(whole) // 2, len(whole) - 2):
+        begin = whole[at : at + 2]
+        text = run(byte_level, tokens, TextBeforeCall(byte_level, 24, gbnf=None, beginnings=[begin]))
+        assert (text.text, text.stop_string) == (text_before(whole[: whole.index(begin)]), begin)
 
 
 def test_the_next_turn_evaluates_only_what_is_new(templated: Any) -> None:
@@ -206,7 +213,7 @@ def test_the_next_turn_evaluates_only_what_is_new(templated: Any) -> None:
         with chooser(templated) as stream:
             evaluated, written = stream.tokens, call.stats.n_prompt
         messages += [call.message, call.result({"degrees": 21})]
-        again, _ = ask_for_tools(templated, messages, TOOLS, 2048, writes_first=True)
+        again, _ = ask_for_tools(templated, messages, TOOLS, 2048)
         n_same = next((i for i, (a, b) in enumerate(zip(evaluated, again, strict=False)) if a != b), len(evaluated))
         assert n_same >= len(evaluated) - 1, "the template writes the call as it was written"
         assert written > before

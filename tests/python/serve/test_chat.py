@@ -231,6 +231,18 @@ def test_a_call_and_its_result_are_told_back(client: openai.OpenAI) -> None:
     assert ask(client, tools=[WEATHER], tool_choice="none").choices[0].message.tool_calls is None
 
 
+@pytest.mark.parametrize("content", ["Thank you, that is all.", "The weather in Oslo, Rome and Paris"])
+def test_with_auto_the_parts_are_the_whole_answer(client: openai.OpenAI, content: str) -> None:
+    body: Any = {"messages": [{"role": "user", "content": content}], "tools": [WEATHER, TIME], "temperature": 0}
+    whole = ask(client, **body, max_tokens=24).choices[0]
+    parts = [chunk.choices[0].delta for chunk in ask(client, **body, max_tokens=24, stream=True)]
+    assert "".join(part.content or "" for part in parts) == (whole.message.content or "")
+    calls = [call.function for part in parts for call in part.tool_calls or ()]
+    given = [("".join(each.name or "" for each in calls), "".join(each.arguments for each in calls))] * bool(calls)
+    assert given == [(call.function.name, call.function.arguments) for call in whole.message.tool_calls or ()]
+    assert (whole.finish_reason == "tool_calls") == bool(calls)
+
+
 @pytest.mark.parametrize("tool_choice", ["required", {"type": "function", "function": {"name": "weather"}}])
 def test_a_call_is_streamed_by_parts(client: openai.OpenAI, tool_choice: Any) -> None:
     whole = ask(client, tools=[WEATHER], tool_choice=tool_choice).choices[0].message.tool_calls[0]

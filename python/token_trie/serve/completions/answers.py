@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -15,24 +15,27 @@ import numpy as np
 from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, RecordOptions, ScoreOptions
+from token_trie.decisions.run import Request
 from token_trie.decisions.score import ScoreRequest
 from token_trie.decisions.text import FreeText, TextRequest, text_of
 from token_trie.errors import GrammarError
 from token_trie.llama.text import TextOptions
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lifetime import lease
-from token_trie.records.fill import read_template, record_request
+from token_trie.records.fill import Record, read_template, record_request
 from token_trie.records.tools import (
     PLAIN,
-    TEXT,
+    CallOrText,
     CallTemplate,
+    TextBeforeCall,
     Tool,
+    ToolCall,
     ask_for_tools,
     beginnings_of_calls,
-    call_after_text,
-    call_request,
+    call_or_text,
     read_tools,
     tell_of_tools,
+    text_before,
     tool_request,
 )
 from token_trie.serve.completions.requests import (
@@ -190,17 +193,38 @@ class Finished:
     logprobs: list[OfToken] | None = None
     call: dict[str, Any] | None = None
     """The call of a tool."""
-    written: FreeText | None = None
-    """The text, if it is free."""
     more: dict[str, Any] = field(default_factory=dict)
     """Extra fields."""
 
 
-class Answering(Protocol):
-    """Makes the answer number `index` of a request; `on_part` gets its parts as they are generated."""
+class PreparedAnswer(NamedTuple):
+    """A prompt and a request to the engine, and what becomes of the result."""
 
-    async def __call__(self, engine: Engine, index: int, on_part: OnPart | None) -> Finished:
-        """Return the answer."""
+    made: Callable[[], tuple[Prompt, Request[Any]]]
+    """Makes them, on a worker."""
+    finish: Callable[[Any, list[int], int], Awaitable[Finished]]
+    """Takes the result, the tokens of the prompt and how many of them were cached."""
+    place: Place = ()
+    """Place of the grammar in the body."""
+    stream: TextStream | None = None
+    """Passes a free text on as it is generated."""
+
+
+class Answering(Protocol):
+    """Makes the answers of a request."""
+
+    async def asked(self, engine: Engine, index: int, on_part: OnPart | None) -> PreparedAnswer:
+        """Ask for the answer with a number; `on_part` gets its parts as they are generated."""
+
+
+async def answer_of(engine: Engine, asking: Answering, index: int, on_part: OnPart | None) -> Finished:
+    """Return the answer with a number."""
+    asked = await asking.asked(engine, index, on_part)
+    try:
+        outcome = await engine.read_counted(asked.made, asked.stream)
+    except GrammarError as error:
+        raise refusal_of(error, asked.place) from error
+    return await asked.finish(*outcome)
 
 
 @dataclass(frozen=True)
@@ -217,16 +241,19 @@ class ConstrainedPrompt:
     stops: tuple[str, ...] = ()
     """Stop strings besides those of the request."""
 
-    async def __call__(self, engine: Engine, index: int, on_part: OnPart | None) -> Finished:
-        """Return the answer."""
+    beginnings: tuple[str, ...] = ()
+    """Beginnings of calls, before which a free text ends."""
+
+    async def asked(self, engine: Engine, index: int, on_part: OnPart | None) -> PreparedAnswer:
+        """Ask for the answer with a number."""
         on_text: OnText | None = on_part
         if isinstance(self.constraint, OneOf):
-            return await self._choose(engine, self.constraint, index, on_text)
+            return self._choose(engine, self.constraint, index, on_text)
         if isinstance(self.constraint, BySchema):
             return await self._fill(engine, self.constraint, index, on_text)
-        return await self._write(engine, self.constraint, index, on_text)
+        return self._write(engine, self.constraint, index, on_text)
 
-    async def _choose(self, engine: Engine, of: OneOf, index: int, on_text: OnText | None) -> Finished:
+    def _choose(self, engine: Engine, of: OneOf, index: int, on_text: OnText | None) -> PreparedAnswer:
         sampling = self.sampling
 
         def made() -> tuple[Prompt, ChoiceRequest]:
@@ -237,47 +264,53 @@ class ConstrainedPrompt:
                 options = ChooseOptions(mode="aligned", seed=sampling.seed_of(index))
             return self.prompt(engine.llm), ChoiceRequest.read(choices, options)
 
-        decision, prompt, n_cached = await engine.read_counted(made)
-        text = as_text(decision.value)
-        if on_text is not None:
-            on_text(text)
-        logprobs = await self._logprobs(engine, prompt, list(decision.tokens))
-        more = distribution_of(decision) if sampling.x_distribution else {}
-        return Finished(text, "stop", decision.stats.n_prompt, n_cached, len(decision.tokens), logprobs, more=more)
+        async def finish(decision: Decision[Any], prompt: list[int], n_cached: int) -> Finished:
+            text = as_text(decision.value)
+            if on_text is not None:
+                on_text(text)
+            logprobs = await self._logprobs(engine, prompt, list(decision.tokens))
+            more = distribution_of(decision) if sampling.x_distribution else {}
+            return Finished(text, "stop", decision.stats.n_prompt, n_cached, len(decision.tokens), logprobs, more=more)
 
-    async def _fill(self, engine: Engine, of: BySchema, index: int, on_text: OnText | None) -> Finished:
+        return PreparedAnswer(made, finish)
+
+    async def _fill(self, engine: Engine, of: BySchema, index: int, on_text: OnText | None) -> PreparedAnswer:
         if self.n_alternatives is not None:
             raise invalid("goes with no schema", ("logprobs",), "unsupported")
         options = record_options(self.sampling, index, on_text)
         with refusing(self.place):
             template = await engine.on_worker(lambda: read_template(of.schema, strict=of.strict))
-        record, _, n_cached = await engine.read_counted(
-            lambda: (self.prompt(engine.llm), record_request(template, options))
-        )
-        more, stats = notes_of(record.truncated, template.ignored), record.stats
-        assert stats is not None
-        return Finished(record.text, "stop", stats.n_prompt, n_cached, stats.n_tokens, more=more)
 
-    async def _write(self, engine: Engine, of: ByGrammar, index: int, on_text: OnText | None) -> Finished:
-        sampling = self.sampling
-        stops = [*sampling.stops, *self.stops]
+        async def finish(record: Record[Any], _: list[int], n_cached: int) -> Finished:
+            more, stats = notes_of(record.truncated, template.ignored), record.stats
+            assert stats is not None
+            return Finished(record.text, "stop", stats.n_prompt, n_cached, stats.n_tokens, more=more)
+
+        return PreparedAnswer(lambda: (self.prompt(engine.llm), record_request(template, options)), finish)
+
+    def _write(self, engine: Engine, of: ByGrammar, index: int, on_text: OnText | None) -> PreparedAnswer:
+        sampling, llm = self.sampling, engine.llm
+        options = TextOptions(stop=[*sampling.stops, *self.stops], **sampling.sampling_of(index))
+        beginnings = self.beginnings if of.gbnf is None else ()
 
         def made() -> tuple[Prompt, TextRequest]:
             if of.gbnf is not None:
-                require_parsed(engine.llm, of.gbnf)
-            options = TextOptions(stop=stops, **sampling.sampling_of(index))
-            return self.prompt(engine.llm), TextRequest(engine.llm, sampling.token_limit, options, of.gbnf)
+                require_parsed(llm, of.gbnf)
+            if beginnings:
+                return self.prompt(llm), TextBeforeCall(llm, sampling.token_limit, options, beginnings=beginnings)
+            return self.prompt(llm), TextRequest(llm, sampling.token_limit, options, of.gbnf)
 
-        stream = None if on_text is None else TextStream(engine.llm, stops, on_text)
-        try:
-            found, prompt, n_cached = await engine.read_counted(made, stream)
-        except GrammarError as error:
-            raise refusal_of(error, self.place) from error
-        if stream is not None:
-            stream.end(found.text)
-        logprobs = await self._logprobs(engine, prompt, found.tokens)
-        why = "length" if found.stop == "max_tokens" else "stop"
-        return Finished(found.text, why, found.n_prompt, n_cached, len(found.tokens), logprobs, written=found)
+        before = text_before if beginnings else str
+        stream = None if on_text is None else TextStream(llm, [*options.stop, *beginnings], on_text, before)
+
+        async def finish(found: FreeText, prompt: list[int], n_cached: int) -> Finished:
+            if stream is not None:
+                stream.end(found.text)
+            logprobs = await self._logprobs(engine, prompt, found.tokens)
+            why = "length" if found.stop == "max_tokens" else "stop"
+            return Finished(found.text, why, found.n_prompt, n_cached, len(found.tokens), logprobs)
+
+        return PreparedAnswer(made, finish, self.place, stream)
 
     async def _logprobs(self, engine: Engine, prompt: list[int], tokens: list[int]) -> list[OfToken] | None:
         if self.n_alternatives is None:
@@ -324,12 +357,13 @@ def distribution_of(decision: Decision[Any]) -> dict[str, Any]:
 
 
 class TextStream:
-    """Passes a text on as it is generated, holding back what may begin a stop string."""
+    """Passes a text on as it is generated, holding back what may begin a stop string, or what `before` leaves out."""
 
-    def __init__(self, llm: Llama, stops: list[str], on_text: OnText) -> None:
+    def __init__(self, llm: Llama, stops: list[str], on_text: OnText, before: Callable[[str], str]) -> None:
         self._llm = llm
         self._stops = stops
         self._on_text = on_text
+        self._before = before
         self._tokens: list[int] = []
         self._sent = ""
 
@@ -338,7 +372,7 @@ class TextStream:
         self._tokens += tokens
         with lease(self._llm):
             text = text_of(self._llm, self._tokens)
-        self._send(text[: len(text) - _n_held_back(text, self._stops)])
+        self._send(self._before(text[: len(text) - _n_held_back(text, self._stops)]))
 
     def end(self, text: str) -> None:
         """Pass on the rest of the whole text."""
@@ -377,48 +411,44 @@ class Calling:
     """Answers if the model calls no tool; None: it has to call one."""
     shape: ChatRequest
 
-    async def __call__(self, engine: Engine, index: int, on_part: OnPart | None) -> Finished:
-        """Return the answer."""
-        content = None
-        if self.otherwise is None:
-            tokens, template = await engine.on_worker(lambda: self._prompt(engine, self.turns))
-        else:
-            tokens, template, may_call = await engine.on_worker(
-                lambda: call_request(self.turns, self.tools, lambda turns: self._prompt(engine, turns))
-            )
-            if not await engine.run(tokens, may_call):
-                prompt, template = await engine.on_worker(lambda: self._prompt(engine, self.turns, writes_first=True))
-                begins: list[str] = []
-                asked = replace(self.otherwise, prompt=lambda _: prompt, n_alternatives=None)
-                if asked.constraint == ByGrammar():
-                    begins = beginnings_of_calls(self.tools, template)
-                    asked = replace(asked, constraint=ByGrammar(TEXT), stops=(*asked.stops, *begins))
-                finished = await asked(engine, index, on_part)
-                text = finished.written
-                if text is None or text.stop_string not in begins:
-                    return finished
-                begun, begin = text, template
-                tokens, template, content = await engine.on_worker(
-                    lambda: call_after_text(engine.llm, prompt, begun, begin)
-                )
+    async def asked(self, engine: Engine, index: int, on_part: OnPart | None) -> PreparedAnswer:
+        """Ask for the answer with a number."""
+        tokens, template = await engine.on_worker(lambda: self._prompt(engine, self.turns))
         call_id = uuid.uuid4().hex[:9]
         on_text = None if on_part is None else call_parts(call_id, template, on_part)
-        options = record_options(self.shape, index, on_text)
-        made, _, n_cached = await engine.read_counted(lambda: (tokens, tool_request(self.tools, options, template)))
-        more = {"x_probability": made.probability, **notes_of(made.truncated, made.ignored)}
-        stats, call = made.stats, {**made.to_dict(), "id": call_id}
-        assert stats is not None
-        return Finished(content or "", "tool_calls", stats.n_prompt, n_cached, stats.n_tokens, call=call, more=more)
+        call = tool_request(self.tools, record_options(self.shape, index, on_text), template)
 
-    def _prompt(
-        self, engine: Engine, turns: list[dict[str, Any]], *, writes_first: bool = False
-    ) -> tuple[list[int], CallTemplate]:
+        async def called(answer: ToolCall[Any], _: list[int], n_cached: int) -> Finished:
+            more = {"x_probability": answer.probability, **notes_of(answer.truncated, answer.ignored)}
+            stats, shown = answer.stats, {**answer.to_dict(), "id": call_id}
+            assert stats is not None
+            return Finished("", "tool_calls", stats.n_prompt, n_cached, stats.n_tokens, call=shown, more=more)
+
+        if self.otherwise is None:
+            return PreparedAnswer(lambda: (tokens, call), called)
+        begins = tuple(beginnings_of_calls(self.tools, template))
+        text = replace(self.otherwise, prompt=lambda _: tokens, n_alternatives=None, beginnings=begins)
+        otherwise = await text.asked(engine, index, on_part)
+
+        def made() -> tuple[Prompt, CallOrText[Any]]:
+            prompt, request = otherwise.made()
+            of = lambda turns: self._prompt(engine, turns)[0]  # noqa: E731
+            return prompt, call_or_text(self.turns, self.tools, of, call, request)
+
+        async def finish(answer: Any, _: list[int], n_cached: int) -> Finished:
+            finish = called if isinstance(answer, ToolCall) else otherwise.finish
+            # The first prompt that is evaluated may be an example's.
+            return await finish(answer, tokens, min(n_cached, len(tokens)))
+
+        return otherwise._replace(made=made, finish=finish)
+
+    def _prompt(self, engine: Engine, turns: list[dict[str, Any]]) -> tuple[list[int], CallTemplate]:
         shown, must, llm = [tool.shown for tool in self.tools], self.otherwise is None, engine.llm
         with lease(llm):
             if not has_chat_template(llm):
                 told = tell_of_tools(turns, shown, must=must)
                 return tokenize_prompt(llm, plain(told), engine.n_ctx), PLAIN
-            return ask_for_tools(llm, turns, shown, engine.n_ctx, writes_first=writes_first, must=must)
+            return ask_for_tools(llm, turns, shown, engine.n_ctx, must=must)
 
 
 def call_parts(call_id: str, template: CallTemplate, on_part: OnPart) -> OnText:
@@ -429,7 +459,7 @@ def call_parts(call_id: str, template: CallTemplate, on_part: OnPart) -> OnText:
         nonlocal n_pieces
         n_pieces += 1
         if n_pieces == 1:
-            name = json.loads(f'"{piece.removeprefix(template.before)}"')
+            name = json.loads(f'"{piece}"')
             own: dict[str, Any] = {"id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
         else:
             own = {"function": {"arguments": piece.removeprefix(template.between if n_pieces == 2 else "")}}

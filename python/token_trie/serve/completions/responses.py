@@ -22,6 +22,7 @@ from token_trie.serve.completions.answers import (
     ConstrainedPrompt,
     Finished,
     Part,
+    answer_of,
     as_chat,
     as_completion,
     read_calling,
@@ -226,7 +227,7 @@ async def completion(engine: Engine, shape: CompletionRequest, sets: Sets, limit
 async def _answer(engine: Engine, asked: Sequence[Answering], shape: GenerationRequest, wire: Wire) -> Any:
     every = [one for one in asked for _ in range(shape.n_each)]
     if not shape.stream:
-        return wire.whole(await together(one(engine, i, None) for i, one in enumerate(every)))
+        return wire.whole(await together(answer_of(engine, one, i, None) for i, one in enumerate(every)))
     generation = _Generation(engine, every, wire)
     try:
         await generation.begin()
@@ -284,8 +285,8 @@ class _Generation:
 
     async def _answer(self, engine: Engine, index: int, asked: Answering) -> None:
         try:
-            found: Finished | RefusedError = await asked(
-                engine, index, lambda text: self._queue.put_nowait((index, text))
+            found: Finished | RefusedError = await answer_of(
+                engine, asked, index, lambda text: self._queue.put_nowait((index, text))
             )
         except RefusedError as refusal:
             found = refusal
