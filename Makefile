@@ -16,7 +16,7 @@ endif
 SOURCES := $(shell find csrc include cmake python -type f -not -name '*.pyc') CMakeLists.txt pyproject.toml
 PIP     := $(BIN)/python -m pip install --quiet
 
-.PHONY: help demo test test-cpp test-python test-engines test-vllm test-data sanitize fuzz compat vulkan cuda metal soak lint format bench docs wheel lint-workflows release-check clean
+.PHONY: help demo test test-cpp test-python test-engines test-vllm test-data test-clients sanitize fuzz compat vulkan cuda metal soak lint format bench docs wheel lint-workflows release-check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test-vllm: ## what runs inside vLLM, on its engine for the processor, in an envi
 
 test-data: ## the recipes for Ray, Dask, datasets, Daft and Spark, in an environment of its own
 	@scripts/data $(PYTEST_ARGS)
+
+test-clients: $(VENV)/installed ## the clients of docs/clients.md, as they are, in environments of their own
+	@scripts/clients $(CURDIR)/$(BIN)/token-trie $(PYTEST_ARGS)
 
 sanitize: $(VENV)/test ## the C++ tests under ASan + UBSan and under TSan
 	@for preset in asan tsan; do \

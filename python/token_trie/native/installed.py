@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.util
+import os
 import re
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,10 +69,38 @@ def _difference(core: Any, package: Any, library: ctypes.CDLL) -> str | None:
     return None
 
 
+def _require_whole_libraries() -> None:
+    """Raise OSError if a library of a llama_cpp that is not imported yet is cut short: loading it kills the process."""
+    spec = None if "llama_cpp" in sys.modules else importlib.util.find_spec("llama_cpp")
+    if spec is None or spec.origin is None:
+        return
+    folder = Path(os.environ.get("LLAMA_CPP_LIB_PATH") or Path(spec.origin).with_name("lib"))
+    for path in filter(Path.is_file, sorted(folder.glob("*.so*"))):
+        n_bytes, n_there = _elf_size(path), path.stat().st_size
+        if n_there < n_bytes:
+            raise OSError(f"{path} is cut short: it has {n_there:,} of {n_bytes:,} bytes")
+
+
+def _elf_size(path: Path) -> int:
+    """Return the size that a library for Linux must have; 0 for a file that the loader refuses by itself."""
+    with path.open("rb") as file:
+        head = file.read(64)
+        if len(head) < 64 or not head.startswith(b"\x7fELF\x02"):
+            return 0
+        (begin,), (n_each, n) = struct.unpack_from("=Q", head, 32), struct.unpack_from("=HH", head, 54)
+        file.seek(begin)
+        table = file.read(n_each * n)
+    ends = [begin + n_each * n]
+    for at in range(0, len(table) // n_each * n_each, n_each):
+        ends.append(sum(struct.unpack_from("=Q16xQ", table, at + 8)))
+    return int(max(ends))
+
+
 def _find() -> tuple[Any, Path]:
     """Return llama_cpp and the folder of the build that fits it, which is imported; or why there is none."""
     # Imported before the engine, which then binds to the libllama of the process.
     try:
+        _require_whole_libraries()
         import llama_cpp
 
         library, path = library_of(llama_cpp)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import itertools
+import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from pydantic_core import ErrorDetails, from_json
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from token_trie.errors import BusyError, CancelledError, NativeMemoryError, TokenTrieError
 
@@ -266,10 +267,12 @@ def value_of(data: bytes, limits: Limits, claim: Claim) -> Any:
 
 
 def check_depth(value: Any, depth: int, place: Place = ()) -> None:
-    """Refuse a JSON value with deeper nesting."""
+    """Refuse a JSON value with deeper nesting, or with a number too large for a float, which JSON has no word for."""
     level = [value]
     for _ in range(depth + 1):
         level = [v for each in level for v in _values(each)]
+        if math.inf in level or -math.inf in level:
+            raise invalid("a number is larger than 1.8e308", place, "finite_number")
         if not level:
             return
     raise invalid(f"more than {depth} levels of JSON", place, "json_depth")
@@ -448,10 +451,11 @@ def connections(seconds: float) -> type[asyncio.Protocol]:
     """Return a protocol that closes connections on which something is unfinished for too long.
 
     While a request is answered, its endpoint enforces the limit. This one covers the rest: heads that never end,
-    bodies that nobody waits for, answers that stay unread.
+    bodies that nobody waits for, answers that stay unread. It is uvicorn's protocol on h11, which limits the size of
+    heads; the one on httptools, which uvicorn takes where that is installed, keeps whatever is sent.
     """
 
-    class Connection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
+    class Connection(H11Protocol):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self.app_state: dict[str, Any] = {**self.app_state, "abort": transport.abort}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import llama_cpp
 import pytest
-from forked_llama import GGML, LLAMA, declare_one_more_member, fork, fork_with_one_more_member
+from forked_llama import GGML, LLAMA, cut, declare_one_more_member, fork, fork_with_one_more_member
 from token_trie.native.core import _core
 from token_trie.native.installed import COMPILE, NO_LLAMA, build
 
@@ -150,6 +150,35 @@ def test_a_library_that_is_not_known_is_refused_by_name_and_sets_work(
     if not reason.startswith("undefined"):
         assert str(site / "llama_cpp" / "lib" / "libllama.so") in answer
         assert COMPILE in answer
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the loader itself refuses such a file")
+@pytest.mark.parametrize(
+    ("library", "n_bytes", "reason"),
+    [
+        (LLAMA, None, "FileNotFoundError"),
+        (GGML, None, f"{GGML}: cannot open shared object file"),
+        (LLAMA, 0, "file too short"),
+        (GGML, 100, "is cut short: it has 100 of "),
+        (LLAMA, 1_000_000, "is cut short: it has 1,000,000 of "),
+        ("libggml-cpu.so.0", 1_000_000, "is cut short: it has 1,000,000 of "),
+    ],
+)
+def test_a_library_that_is_missing_or_cut_short_is_absent_and_the_reason_is_reported(
+    library: str, n_bytes: int | None, reason: str, tmp_path: Path
+) -> None:
+    site = fork(tmp_path / "site")
+    cut(site, library, n_bytes)
+    code = """
+try:
+    token_trie.choose(object(), "Well?", ["yes", "no"])
+except token_trie.errors.LlamaVersionError as error:
+    print(error)
+"""
+    before = f"import sys; sys.path.insert(0, {str(site)!r})"
+    told = run(before, SETS_AND_MATCHERS + code, names={"FILE": tmp_path / "a.trie"})
+    assert reason in told
+    assert "pip install --force-reinstall llama-cpp-python" in told
 
 
 def test_a_library_that_does_not_say_its_commit_is_known_by_its_version_and_structs(

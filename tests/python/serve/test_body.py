@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from token_trie.serve.completions.answers import _n_held_back
 from token_trie.serve.completions.requests import ChatRequest, CompletionRequest, check_gbnf
-from token_trie.serve.limits import Budget, Limits, RefusedError, parse, value_of
+from token_trie.serve.limits import Budget, Limits, RefusedError, connections, parse, value_of
 from token_trie.serve.openai_decisions import DecisionRequest
 from token_trie.serve.systemone import SystemOneRequest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 LIMITS = Limits()
 N = 1_000_000
@@ -76,6 +77,17 @@ def test_more_values_than_memory_are_refused_before_they_are_read() -> None:
     for data in (b"[" + b"0," * (4 << 20) + b"0]", b"[" + b"[]," * (3 << 20) + b"0]", b'{"a":' * (2 << 20)):
         refusal = refused(value_of, data, LIMITS, Budget(LIMITS.memory).claim())
         assert refusal.kind == "too_large"
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 400 + ".0"])
+def test_a_number_that_no_answer_could_say_again_is_refused(number: str) -> None:
+    data = b'{"guided_choice": {"a": [%s], "b": 2}}' % number.encode()
+    assert refused(value_of, data, LIMITS, Budget(LIMITS.memory).claim()).faults[0].kind == "finite_number"
+    assert value_of(b'{"a": 1e308}', LIMITS, Budget(LIMITS.memory).claim()) == {"a": 1e308}
+
+
+def test_heads_are_read_by_a_parser_that_limits_them() -> None:
+    assert issubclass(connections(1), H11Protocol)
 
 
 def test_requests_share_memory_and_small_ones_always_have_some() -> None:

@@ -10,9 +10,8 @@ from typing import Any, Literal
 import httpx
 import openai
 import pytest
-from langchain_openai import ChatOpenAI
 from public_schemas import KEPT, REFUSED, check
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 from token_trie import choose
 
 MESSAGES: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
@@ -299,15 +298,6 @@ def test_openais_asynchronous_client_reads_streams_side_by_side(server: str) -> 
     assert [text.split(",")[0] for text in asyncio.run(read_all())] == [f" {i + 4}" for i in range(1, 9)]
 
 
-def test_langchain_chats_calls_and_parses(server: str) -> None:
-    chat = ChatOpenAI(base_url=f"{server}/v1", api_key=SecretStr("none"), model="any", max_retries=0)
-    assert isinstance(chat.invoke("Hello!", max_tokens=5).content, str)
-    assert "".join(str(chunk.content) for chunk in chat.stream("Hello!", max_tokens=5))
-    assert isinstance(chat.with_structured_output(City).invoke("What is the capital of France?"), City)
-    called = chat.bind_tools([WEATHER], tool_choice="any").invoke("How is it in Rome?")
-    assert called.tool_calls[0]["args"]["city"] in CITIES
-
-
 def test_who_leaves_a_stream_takes_the_work_along(server: str) -> None:
     body = {"messages": MESSAGES, "stream": True, "max_tokens": 4000, "stop": "none such"}
     with httpx.stream("POST", f"{server}/v1/chat/completions", json={**body, "grammar": 'root ::= "a"+'}) as stream:
@@ -351,6 +341,7 @@ def test_who_leaves_a_stream_takes_the_work_along(server: str) -> None:
         ({"json_schema": {"type": "string", "pattern": "(?=a)"}}, "json_schema"),
         ({"json_schema": {"enum": ["a" * 60 + "!"], "pattern": "^(a+)+$"}}, "json_schema"),
         ({"guided_json": {"const": "a" * 60 + "!", "pattern": "^(a|aa)+$"}}, "guided_json"),
+        ({"guided_json": '{"items":' * 65 + "{}" + "}" * 65}, "guided_json"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
         ({"token_trie": {"descriptors": [{"path": "x", "leaves": [{"name": "a", "tokens": [-1]}]}]}}, "token_trie"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools"),

@@ -54,6 +54,15 @@ def fork(site: Path, changes: Mapping[str, tuple[bytes, bytes]] | None = None) -
     return site
 
 
+def cut(site: Path, name: str, n_bytes: int | None) -> None:
+    """Keep the first bytes of a file in a fork; None: remove it."""
+    data = (PACKAGE / "lib" / name).read_bytes()
+    for path in (site / "llama_cpp" / "lib").glob(name.removesuffix(".0") + "*"):
+        path.unlink()
+        if n_bytes is not None:
+            path.write_bytes(data[:n_bytes])
+
+
 def declare_one_more_member(site: Path) -> None:
     """Change what llama_cpp declares."""
     module = site / "llama_cpp" / "llama_cpp.py"

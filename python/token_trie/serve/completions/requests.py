@@ -500,6 +500,7 @@ def _by_schema(given: Any, place: Place, *, strict: bool = True) -> tuple[Constr
             given = json.loads(given)
         except (ValueError, RecursionError) as error:
             raise invalid(f"no JSON: {error}", place, "json_invalid") from None
+        check_depth(given, Limits.depth, place)
     if not isinstance(given, dict):
         raise invalid("an object belongs here", place, "dict_type")
     check_schema(given, place)
