@@ -58,11 +58,14 @@ class BoundChoices(Generic[T]):
 
     def value(self, index: int) -> T:
         """Return the value that the caller gave for a choice."""
+        return self.member(index)[0]
+
+    def member(self, index: int) -> tuple[T, str]:
+        """Return the value and the text of a choice."""
         if self.choices is None:
             name: Any = self.trie.core.name(index)
-            value: T = name
-            return value
-        return self.choices.values[index]
+            return name, name
+        return self.choices.values[index], self.choices.texts[index]
 
     def find(self, choice: object) -> int:
         """Return the position of a choice, given as its value or text; ArgumentError if it is not one of them."""

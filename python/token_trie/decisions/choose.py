@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -137,9 +138,10 @@ def _decision(
     **more: Any,
 ) -> Decision[T]:
     index = choices.index(leaf)
+    value, text = choices.member(index)
     return Decision(
-        value=choices.value(index),
-        text=choices.text(index),
+        value=value,
+        text=text,
         index=index,
         tokens=choices.trie[leaf].tokens if tokens is None else tokens,
         logprob=logprob,
@@ -156,7 +158,7 @@ def _candidates(
     for i, (leaf, logprob) in enumerate(leaves):
         index = choices.index(leaf)
         share = None if shares is None else shares[i]
-        found.append(Candidate(choices.value(index), choices.text(index), index, logprob, share=share))
+        found.append(Candidate(*choices.member(index), index, logprob, share=share))
     return tuple(found)
 
 
@@ -356,7 +358,7 @@ class BoundChoice:
     def _wants_state(self) -> bool:
         return self.request.with_state or (self.calibration is not None and self.calibration.needs_state)
 
-    @property
+    @cached_property
     def way(self) -> Literal["state", "steps", "scores", "search"]:
         """How it is decided: by the hidden state alone, step by step, by the scores of all choices, or by a search."""
         options, calibration = self.request.options, self.calibration

@@ -77,7 +77,7 @@ def _texts(choices: Iterable[Any]) -> tuple[str, ...]:
     # tolist() converts items of numpy and pandas to Python types.
     items = choices.tolist() if hasattr(choices, "tolist") else choices
     items = tuple(items) if isinstance(items, Iterable) and not isinstance(items, str) else (items,)
-    if not all(type(item) is str for item in items):
+    if not set(map(type, items)) <= {str}:
         for i, item in enumerate(items):
             if not isinstance(item, str):
                 raise ArgumentError(
