@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -99,6 +100,15 @@ class CalibrationOptions:
         return self.given.gate(self.target_accuracy)
 
     @property
+    def columns(self) -> list[str] | None:
+        """Columns of the table that a calibration was fitted on; None if not known. Errors as of `given`."""
+        try:
+            columns: list[str] = json.loads(self.given.binding.columns if isinstance(self.given, Calibration) else "")
+            return columns
+        except ValueError:  # a template
+            return None
+
+    @property
     def marks(self) -> list[Any]:
         """Parts of the run's digest."""
         given = digest(self.given.to_dict()) if isinstance(self.given, Calibration) else self.given
@@ -152,9 +162,10 @@ class RowLabeller(RowJob):
         self._n_unfit = 0
 
     def look_at(self, table: Table, gold: str | None) -> None:
-        """Check the template against a table; without one, find out which columns hold labels, to leave them out.
+        """Check the template against a table; without one, find out which columns are read.
 
-        Such columns are `gold`, and those whose cells in the first rows are all choices.
+        These are the ones that the calibration was fitted on, if the table has them, or those that hold no labels:
+        all but `gold` and the columns whose cells in the first rows are all choices.
         """
         self.options.append(gold)
         if self.template is not None:
@@ -165,9 +176,12 @@ class RowLabeller(RowJob):
         for row in table.ahead(_N_LOOKED_AT):
             for name, value in row.values.items():
                 cells.setdefault(name, set()).update([] if is_nothing(value) else [text_of(value)])
+        fitted = self.calibrating.columns or ()
         found = [name for name, texts in cells.items() if texts and texts <= {*self.choices} and name != gold]
         self.unread = set() if gold is None else {gold}
-        if found and any(texts for name, texts in cells.items() if name not in self.unread.union(found)):
+        if fitted and {*fitted} <= {*cells} - self.unread:
+            self.unread = {*cells} - {*fitted}
+        elif found and any(texts for name, texts in cells.items() if name not in self.unread.union(found)):
             self.unread.update(found)
             names = ", ".join(found)
             say(f"not read, because the first rows have choices there: {names} (--prompt names the columns to read)")

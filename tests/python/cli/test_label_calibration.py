@@ -114,7 +114,7 @@ def test_choose_answers_by_a_file_too(cli: Cli) -> None:
 
 def test_a_calibration_of_a_question_is_for_the_columns_that_it_was_fitted_on(cli: Cli) -> None:
     own = ["-q", "Which?", *(part for text in CHOICES for part in ("-c", text)), "-m", str(cli.model)]
-    rows = [{"text": f"{text} {i}", "n": i, "team": CHOICES[i % 2]} for i, text in enumerate(TEXTS * 3)]
+    rows = [{"id": f"#{i}", "text": f"{text} {i}", "n": i, "team": CHOICES[i % 2]} for i, text in enumerate(TEXTS * 3)]
 
     def table(name: str, *columns: str) -> str:
         path = cli.folder / name
@@ -127,10 +127,11 @@ def test_a_calibration_of_a_question_is_for_the_columns_that_it_was_fitted_on(cl
     for columns, prompt, is_same in (
         (("text", "n"), [], True),
         (("text", "n", "team"), [], True),
+        (("id", "text", "n"), [], True),  # and `id` is not read
         (("text",), [], False),
         (("text", "n"), ["-p", "{text}"], False),
     ):
-        output = cli.folder / f"{len(columns)}{len(prompt)}.jsonl"
+        output = cli.folder / f"{''.join(columns)}{len(prompt)}.jsonl"
         asked = ["label", table("new.jsonl", *columns), *own, *prompt, "--calibration", fitted, "-o", str(output)]
         done = cli.call([*asked, "--n-ctx", "512"])
         assert done.code == (0 if is_same else 1), done.err
