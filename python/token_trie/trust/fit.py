@@ -266,28 +266,39 @@ def _scale(scores: Floats, gold: Ints, has_bias: bool) -> tuple[Floats, float]:
 
     centred = mean_bias(scores) if has_bias else np.zeros(scores.shape[1])
     low, high = np.log(_TEMPERATURES)
+    hits = np.eye(scores.shape[1], dtype=np.bool_)[gold]
+    wrong = 1 / (len(np.unique(scores, axis=0)) + 2)
 
     def at(log_t: float) -> float:
-        return log_loss(log_softmax((scores + centred) / np.exp(log_t)), gold)
+        return _doubted((scores + centred) / np.exp(log_t), hits, wrong)[0]
 
     log_t = float(minimize_scalar(at, bounds=(low, high), method="bounded").x)
     if not has_bias:
         return centred, float(np.exp(log_t))
-    n, hits = len(gold), np.eye(scores.shape[1])[gold]
 
     def loss(x: Floats) -> tuple[float, Floats]:
         scaled = (scores + centred) * np.exp(-x[0]) + x[1:]
-        log_p = log_softmax(scaled)
-        rest = np.exp(log_p) - hits
+        value, rest = _doubted(scaled, hits, wrong)
         slope = -float((rest * (scaled - x[1:])).sum())
-        value = n * log_loss(log_p, gold) + _RIDGE / 2 * float(x[1:] @ x[1:])
-        return value, np.concatenate([[slope], rest.sum(axis=0) + _RIDGE * x[1:]])
+        return value + _RIDGE / 2 * float(x[1:] @ x[1:]), np.concatenate([[slope], rest.sum(axis=0) + _RIDGE * x[1:]])
 
     start = np.concatenate([[log_t], np.zeros(scores.shape[1])])
     bounds = [(low, high), *[(None, None)] * scores.shape[1]]
     x = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
     temperature = float(np.exp(x[0]))
     return centred + x[1:] * temperature, temperature
+
+
+def _doubted(weights: Floats, hits: npt.NDArray[np.bool_], wrong: float) -> tuple[float, Floats]:
+    """Return the summed log loss of log-weights whose rows' labels are wrong with a probability, and its gradient.
+
+    With n rows, all of which are answered right, the fit then promises (n + 1) / (n + 2) and not 1: Laplace's rule of
+    succession, as in Platt (1999). If a label is wrong, nothing is assumed of the right one.
+    """
+    log_p = log_softmax(weights)
+    others = np.where(hits, -np.inf, log_p)
+    value = (1 - wrong) * log_p[hits].sum() + wrong * np.logaddexp.reduce(others, axis=1).sum()
+    return -float(value), np.exp(log_p) - (1 - wrong) * hits - wrong * np.exp(log_softmax(others))
 
 
 _CS = (0.01, 0.1, 1.0)
