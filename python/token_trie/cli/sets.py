@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from token_trie.cli.options import Vocabulary, command, console, is_set, read
+from token_trie.cli.options import Vocabulary, bundled_model, command, console, is_set, read
 from token_trie.cli.tables import Format, ParquetTable, Table, TableRow, checked, format_of, open_table, text_in
 from token_trie.engines.data import import_pyarrow
 from token_trie.errors import ArgumentError, PayloadError
@@ -39,9 +39,7 @@ def build(
         Path, typer.Argument(metavar="TABLE", help="A file in CSV, JSON lines or Parquet. Each row is a member.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.trie", help="The file to write.")],
-    text: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column with the texts of the members. Needs --model.")
-    ] = None,
+    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column with the texts of the members.")] = None,
     ids: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Column with the token ids of the members: lists, or numbers and spaces."),
@@ -54,7 +52,13 @@ def build(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option("--model", "-m", metavar="FILE.gguf", help="The model whose vocabulary the token ids belong to."),
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="FILE.gguf",
+            help="The model whose vocabulary the token ids belong to. Default with --text: SmolLM2-135M from "
+            "token-trie[demo].",
+        ),
     ] = None,
     leading_space: Annotated[
         bool | None,
@@ -81,7 +85,7 @@ def build(
     if ids is not None and leading_space is not None:
         raise ArgumentError("--leading-space: only with --text")
     if text is not None and model is None:
-        raise ArgumentError("--text: needs --model, whose tokenizer makes the token ids")
+        model = bundled_model()
     vocabulary = None if model is None else Vocabulary(model)
     with (
         closing(open_table(table, format_of(table, table_format, "--format"))) as opened,
