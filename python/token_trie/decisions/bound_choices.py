@@ -24,7 +24,7 @@ from token_trie.errors import ArgumentError, CalibrationError, ContextError
 from token_trie.llama.own_stream import check_room
 from token_trie.llama.query import LeafEnd, Query
 from token_trie.native.core import Llama, _core, vocab_of
-from token_trie.native.lifetime import attachment, lease
+from token_trie.native.lifetime import attachment
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
 from token_trie.sets.lru import Memory
 from token_trie.sets.prompt import Prompt, tokenize_prompt
@@ -183,8 +183,9 @@ def reader_of(llm: Llama, n_ctx: int | None = None) -> Reader:
     """Return the reader of a Llama, for its own context or for another of n_ctx tokens; the caller holds a lease."""
 
     def with_model(use: Callable[[_core.Vocab, dict[object, Any]], Any]) -> Any:
-        with lease(llm):
-            return use(vocab_of(llm), attachment(llm).known)
+        attached = attachment(llm)
+        with attached.lease():
+            return use(vocab_of(llm), attached.known)
 
     vocab, known = vocab_of(llm), attachment(llm).known  # first, because it refuses a closed Llama
     owner = "Llama" if n_ctx is None else ""

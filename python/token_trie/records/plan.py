@@ -157,8 +157,7 @@ def count_options(node: Node) -> int:
     return len(first.values) if isinstance(first, ChoiceNode) else 1
 
 
-@dataclass(frozen=True)
-class Position:
+class Position(NamedTuple):
     """The position of a value in the record."""
 
     pointer: str = ""
@@ -171,8 +170,7 @@ class Position:
         return Position(f"{self.pointer}/{name}", self.level + 1)
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """White space of the JSON: `indent` spaces a level, each field on a line of its own; or a single line."""
 
     indent: int | None = None
@@ -185,7 +183,7 @@ class Layout:
         """Return the layout of a list or map."""
         return SPACED if self.has_short_lists and isinstance(node, Array) and node.is_flat else self
 
-    @cached_property
+    @property
     def colon(self) -> str:
         """The separator between key and value."""
         return ": " if self.is_spaced or self.indent is not None else ":"

@@ -22,9 +22,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -109,9 +109,35 @@ def value_end(text: str) -> int | None:
     return end
 
 
-Followers: TypeAlias = tuple[tuple[str, ...], ...]
-"""For each option, the possible beginnings of the text after it."""
+@dataclass(frozen=True, eq=False)
+class Fork:
+    """Texts, one of which is written next: first its kind is decided token by token, then the best text of that kind.
 
+    In the modes that go step by step, each text is a kind.
+    """
+
+    texts: tuple[str, ...]
+    followers: tuple[tuple[str, ...], ...]
+    """The possible beginnings of what follows each text; they decide how its last token is spelled."""
+    kinds: tuple[Hashable, ...]
+
+    @cached_property
+    def parts(self) -> dict[Hashable, tuple[list[int], Fork]]:
+        """The indices of the texts of each kind, and the fork of these."""
+        indices: dict[Hashable, list[int]] = {}
+        for i, kind in enumerate(self.kinds):
+            indices.setdefault(kind, []).append(i)
+        if len(indices) == 1:
+            return {self.kinds[0]: (indices[self.kinds[0]], self)}
+
+        def part(own: list[int]) -> Fork:
+            texts, all_after = zip(*((self.texts[i], self.followers[i]) for i in own), strict=True)
+            return Fork(texts, all_after, ("",) * len(own))
+
+        return {kind: (own, part(own)) for kind, own in indices.items()}
+
+
+_FORCED = Fork(("",), (("",),), ("",))
 _MAX_SETS, _MAX_TEXTS = 512, 100_000
 _MAX_OPEN = 1 << 14
 """Maximum bytes of open text; more is written to the sequence, whose length is limited."""
@@ -175,10 +201,9 @@ class Generated:
         return self.end is not None
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Add the tokens of the answer, unless exactly these were added."""
-        if self.tokens != list(tokens):
-            self._begin()
-            any(map(self.add, tokens))
+        """Replace the tokens by those of the answer."""
+        self._begin()
+        any(map(self.add, tokens))
 
     @property
     def text(self) -> str:
@@ -242,49 +267,39 @@ class Writer:
     def flush(self) -> None:
         """Spell the open text."""
         if self._open:
-            spelled = self._with_model(partial(self._spell, ("",), (("",),), ()))
+            spelled = self._with_model(partial(self._spell, _FORCED))
             self.tokens, self._open = self._after(spelled), b""
         if len(self.tokens) > self._n_ctx:
             raise ContextError(f"the record does not fit the context of {self._n_ctx:,} tokens")
 
-    def choose(
-        self, texts: tuple[str, ...], followers: Followers, kinds: tuple[Hashable, ...]
-    ) -> Plan[tuple[int, float, float]]:
-        """Write one of several texts: first its kind is decided token by token, then the best text of that kind.
-
-        Parameters
-        ----------
-        followers
-            They decide how the last token of each text is spelled.
-        kinds
-            Of each text; in the modes that go step by step, each text is a kind.
+    def choose(self, fork: Fork) -> Plan[tuple[int, float, float]]:
+        """Write one of several texts.
 
         Returns
         -------
         tuple of int and two floats
             Index of the text, and the logarithms of the probabilities of its kind and of the text.
         """
-        kept: Sequence[int] = range(len(texts))
+        kind = fork.kinds[0]
         of_kind = of_text = 0.0
-        if len(set(kinds)) > 1:
-            spelled = self._with_model(partial(self._spell, texts, followers, kinds))
+        if len(fork.parts) > 1:
+            spelled = self._with_model(partial(self._spell, fork))
             mode: QueryMode = "sampled" if self._mode == "sampled" else "greedy"
             query = Query(mode, spelled.trie, sampling=self._drawn(), goes_on=True)
             answer = yield PlanStep(self._after(spelled), query)
             self.cost.add(answer.figures)
-            kept = [i for i, kind in enumerate(kinds) if kind == kinds[spelled.option_of[answer.leaf]]]
-            of_kind = answer.logprob
-        if len(kept) > 1:
-            texts_left, followers_left = tuple(texts[i] for i in kept), tuple(followers[i] for i in kept)
-            spelled = self._with_model(partial(self._spell, texts_left, followers_left, ()))
+            kind, of_kind = fork.kinds[spelled.option_of[answer.leaf]], answer.logprob
+        indices, part = fork.parts[kind]
+        index = indices[0]
+        if len(indices) > 1:
+            spelled = self._with_model(partial(self._spell, part))
             leaf, of_text = yield from self._search(spelled)
             option = int(spelled.option_of[leaf])
             self.tokens, self._open = self._after(spelled), spelled.rests[option]
-            index = kept[option]
+            index = indices[option]
         else:
-            index = kept[0]
-            self._open += texts[index].encode()
-        self.text += texts[index]
+            self._open += fork.texts[index].encode()
+        self.text += fork.texts[index]
         self.cost.n_choices += 1
         return index, of_kind, of_text
 
@@ -312,7 +327,8 @@ class Writer:
             goes_on=True,
         )
         answer = yield PlanStep(self.tokens, query)
-        self._with_model(lambda *_: generated.read(answer.tokens))
+        if generated.tokens != [*answer.tokens]:
+            self._with_model(lambda *_: generated.read(answer.tokens))
         self.cost.add(answer.figures)
         self.cost.n_free += answer.figures.stop == lib.TOKEN_TRIE_STOP_END
         if generated.end is None and answer.figures.stop in (lib.TOKEN_TRIE_STOP_END, lib.TOKEN_TRIE_STOP_COMPLETE):
@@ -350,14 +366,7 @@ class Writer:
         """Return the tokens with those that all options begin with."""
         return self.tokens[: len(self.tokens) - spelled.n_back] + spelled.forced
 
-    def _spell(
-        self,
-        texts: tuple[str, ...],
-        followers: Followers,
-        kinds: tuple[Hashable, ...],
-        vocab: _core.Vocab,
-        known: dict[object, Any],
-    ) -> Spelled:
+    def _spell(self, fork: Fork, vocab: _core.Vocab, known: dict[object, Any]) -> Spelled:
         before = self.tokens[-64:]
         memory: Memory[Spelled] | None = known.get("records")
         if memory is None:
@@ -366,9 +375,9 @@ class Writer:
         opened = self._open
 
         def make() -> Spelled:
-            return _spell(vocab, seam, opened, texts, followers, kinds)
+            return _spell(vocab, seam, opened, fork)
 
-        spelled = memory.get((seam, opened, texts, followers, kinds), len(texts), make)
+        spelled = memory.get((seam, opened, fork), len(fork.texts), make)
         if spelled.n_back >= len(before) and not spelled.forced:
             # If the text merges with all tokens before it, keep them: the model continues from a token.
             seam = inner_seam(vocab, [])
@@ -376,20 +385,14 @@ class Writer:
         return spelled
 
 
-def _spell(
-    vocab: _core.Vocab,
-    seam: Seam,
-    text: bytes,
-    texts: tuple[str, ...],
-    followers: Followers,
-    kinds: tuple[Hashable, ...],
-) -> Spelled:
-    """Tokenize the options after open text: to their ends, or with kinds up to where these are distinct."""
+def _spell(vocab: _core.Vocab, seam: Seam, text: bytes, fork: Fork) -> Spelled:
+    """Tokenize the options after open text: to their ends, or up to where their kinds are distinct."""
+    texts, kinds = fork.texts, fork.kinds if len(fork.parts) > 1 else ()
     ordered = sorted(texts)
     is_open = any(b.startswith(a) for a, b in pairwise(ordered))
     options = [
         (i, seam.text + text + option.encode(), after.encode())
-        for i, (option, all_after) in enumerate(zip(texts, followers, strict=True))
+        for i, (option, all_after) in enumerate(zip(texts, fork.followers, strict=True))
         for after in all_after
     ]
     tokens, offsets = vocab.tokenize([option + after for _, option, after in options], "record")
@@ -463,6 +466,52 @@ def n_distinct(rows: list[list[int]], kinds: Sequence[Hashable]) -> list[int]:
 _N_FOLLOWING = 12  # characters that decide how the last token before them is spelled
 
 
+class _Turn(NamedTuple):
+    """The ways to begin a rest, by their texts."""
+
+    ways: dict[str, Way]
+    layouts: dict[str, tuple[Layout, ...]]
+    """The layouts that have a text."""
+    fork: Fork | None
+    """The texts, if one of several is to be decided."""
+    is_of_record: bool
+    """Whether this decides more than the layout."""
+
+
+_turns: Memory[_Turn] = Memory(4096, 1 << 20)
+
+
+def _turn_of(rest: Rest, waiting: tuple[Rest, ...], among: tuple[Layout, ...], end: str, is_exact: bool) -> _Turn:
+    """Return the ways to begin a rest, before the waiting ones (the last first), in any of the layouts."""
+    of_text: dict[str, Way] = {}
+    layouts: dict[str, tuple[Layout, ...]] = {}
+    for layout in among:
+        for way in ways(rest, layout):
+            of_text.setdefault(way.text, way)
+            if layouts.get(way.text, ())[-1:] != (layout,):
+                layouts[way.text] = (*layouts.get(way.text, ()), layout)
+    if len(of_text) == 1 or ("" in of_text and of_text[""].slot is not None):
+        return _Turn(of_text, layouts, None, False)
+    kinds = tuple([(layouts[text], way.is_whole or text if is_exact else text) for text, way in of_text.items()])
+    known: dict[Any, tuple[str, ...]] = {}
+    all_after = []
+    for text, way in of_text.items():
+        key = way.rests, layouts[text]
+        if key not in known:
+            rests = [*waiting, *reversed(way.rests)]
+            found = [each for layout in layouts[text] for each in followers(rests, layout, end)]
+            known[key] = tuple(dict.fromkeys(found))
+        all_after.append(known[key])
+    # If each layout has one kind, the choice of the layout is none of the record.
+    is_of_record = sum([len(of_layouts) for of_layouts, _ in set(kinds)]) > len(among)
+    return _Turn(of_text, layouts, Fork(tuple(of_text), tuple(all_after), kinds), is_of_record)
+
+
+@lru_cache(maxsize=512)
+def _fork_of(texts: tuple[str, ...], after: str, is_exact: bool) -> Fork:
+    return Fork(texts, ((after,),) * len(texts), ("",) * len(texts) if is_exact else texts)
+
+
 class RecordDecoder:
     """Writes one record by its plan: forced text, decisions, and generated values.
 
@@ -501,7 +550,8 @@ class RecordDecoder:
             else:
                 way = yield from self._decide(rest, waiting)
                 waiting.extend(reversed(way.rests))
-            self._report()
+            if self._on_text is not None:
+                self._report(self._on_text)
         return self._writer.text[begin:]
 
     def choose(self, texts: tuple[str, ...], after: str) -> Plan[tuple[int, float]]:
@@ -510,52 +560,31 @@ class RecordDecoder:
             self._writer.write(texts[0])
             index, logprob = 0, 0.0
         else:
-            kinds = tuple("" if self._writer.is_exact else text for text in texts)
-            index, *logprobs = yield from self._writer.choose(texts, ((after,),) * len(texts), kinds)
+            index, *logprobs = yield from self._writer.choose(_fork_of(texts, after, self._writer.is_exact))
             logprob = sum(logprobs)
-        self._report()
+        if self._on_text is not None:
+            self._report(self._on_text)
         return index, math.exp(logprob)
 
     def _decide(self, rest: Rest, waiting: list[Rest]) -> Plan[Way]:
         """Write the beginning of a rest; return the way that was chosen."""
-        of_text: dict[str, Way] = {}
-        layouts: dict[str, tuple[Layout, ...]] = {}  # that have a text
-        for layout in self._layouts:
-            for way in ways(rest, layout):
-                of_text.setdefault(way.text, way)
-                if layouts.get(way.text, ())[-1:] != (layout,):
-                    layouts[way.text] = (*layouts.get(way.text, ()), layout)
-        pointer = rest.position.pointer
-        if "" in of_text and of_text[""].slot is not None:
-            way = yield from self._write_value(list(of_text.values()), pointer)
-        elif len(of_text) == 1:
-            way = next(iter(of_text.values()))
-            self._writer.write(way.text)
+        key = rest, tuple(waiting), self._layouts, self._end, self._writer.is_exact
+        turn = _turns.get(key, 1, lambda: _turn_of(*key))
+        if turn.fork is not None:
+            way = yield from self._choose(turn, turn.fork, rest.position.pointer)
+        elif "" in turn.ways and turn.ways[""].slot is not None:
+            way = yield from self._write_value(list(turn.ways.values()), rest.position.pointer)
         else:
-            way = yield from self._choose(of_text, layouts, pointer, waiting)
-        self._layouts = layouts[way.text]
+            (way,) = turn.ways.values()
+            self._writer.write(way.text)
+        self._layouts = turn.layouts[way.text]
         return way
 
-    def _choose(
-        self, of_text: dict[str, Way], layouts: dict[str, tuple[Layout, ...]], pointer: str, waiting: list[Rest]
-    ) -> Plan[Way]:
-        texts = tuple(of_text)
-        is_exact = self._writer.is_exact
-        kinds = tuple([(layouts[text], way.is_whole or text if is_exact else text) for text, way in of_text.items()])
-        known: dict[Any, tuple[str, ...]] = {}
-        all_after = []
-        for text, way in of_text.items():
-            key = way.rests, layouts[text]
-            if key not in known:
-                rests = [*waiting, *reversed(way.rests)]
-                found = [each for layout in layouts[text] for each in followers(rests, layout, self._end)]
-                known[key] = tuple(dict.fromkeys(found))
-            all_after.append(known[key])
-        index, of_kind, of_value = yield from self._writer.choose(texts, tuple(all_after), kinds)
-        way = of_text[texts[index]]
-        is_alone = kinds.count(kinds[index]) == 1
-        # If each layout has one kind, the choice of the layout is none of the record.
-        if sum([len(of_layouts) for of_layouts, _ in set(kinds)]) > len(self._layouts):
+    def _choose(self, turn: _Turn, fork: Fork, pointer: str) -> Plan[Way]:
+        index, of_kind, of_value = yield from self._writer.choose(fork)
+        way = turn.ways[fork.texts[index]]
+        is_alone = len(fork.parts[fork.kinds[index]][0]) == 1
+        if turn.is_of_record:
             self._multiply(way.pointer if way.is_value and is_alone else pointer, of_kind)
         if not is_alone:
             self._multiply(way.pointer, of_value)
@@ -622,11 +651,11 @@ class RecordDecoder:
             raise LimitError(f"record{pointer}: no end after {n} tokens: {generated.text[-40:]!r}")
         return self._writer.keep(generated, end)
 
-    def _report(self) -> None:
-        if self._on_text is not None and self._n_reported < len(self._writer.text):
+    def _report(self, on_text: Callable[[str], object]) -> None:
+        if self._n_reported < len(self._writer.text):
             piece = self._writer.text[self._n_reported :]
             self._n_reported = len(self._writer.text)
-            self._on_text(piece)
+            on_text(piece)
 
 
 def _last_end(text: str, content: Expression | None, find_end: Callable[[str], int | None]) -> int | None:
