@@ -99,6 +99,11 @@ class BoundChoices(Generic[T]):
         names = [str(i) for i in range(len(rows) + len(longer))]
         return TokenTrie.of_core(_core.Trie.build(*joined([*rows, *longer]), names, core.vocab))
 
+    def spelled(self, leaf: int) -> tuple[bytes, bytes]:
+        """Return what decides a leaf's score after a prompt: its tokens, and those that continue it here."""
+        row = self.trie.core.sequence(leaf)
+        return row.tobytes(), self.trie.children(row).tobytes()
+
     def ranked(self, of_leaves: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """Return the leaves that are not filtered out, by descending figure.
 

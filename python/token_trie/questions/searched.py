@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from token_trie.arrays import Floats
-from token_trie.decisions.bound_choices import Reader, bind, check_finite
+from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_finite
 from token_trie.decisions.calibration import Calibrator
-from token_trie.decisions.choose import N_WEIGHED
 from token_trie.decisions.decision import Candidate
 from token_trie.decisions.options import MAX_NODES
 from token_trie.decisions.run import Plan, PlanStep, Prefix, begin, drive
@@ -28,11 +29,16 @@ from token_trie.questions.question import Choice, Members, text_of
 from token_trie.questions.scores import LEAF_END, Asked, QuestionView, Reading, Scored
 from token_trie.sets.catalogue import Catalogue
 from token_trie.sets.choices import Choices
+from token_trie.sets.lru import Memory
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 
 MAX_WHOLE = 255
 """Largest number of members that are all scored: as many options as a request may describe."""
+N_FOUND = 16
+"""Number of members of a larger set that are found, to be weighed against their scores without content."""
+_KEPT = 100_000
+"""Number of members whose scores without content are remembered."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -57,6 +63,8 @@ class SetReading(Reading):
     n_best: int
     absent: tuple[Prompt, ...] = ()
     """Prompts without content, after which the members that were found are scored, too."""
+    remembers: bool = True
+    """Whether scores after these may be of an earlier reading, evaluated beside other members."""
 
     def steps(self, reader: Reader, prefix: Prefix, *, is_beside: bool = False) -> Plan[Found]:
         """Score a small set, or search a large one; then score what was found after the other prompts."""
@@ -75,10 +83,10 @@ class SetReading(Reading):
         found, figures = [choices.index(leaf) for leaf in leaves.tolist()], answer.figures
         n_evaluated, priors = int(figures.n_evaluated), []
         for other, bound in others:
-            own, of_own = np.unique(leaves if bound.leaf_of is None else bound.leaf_of[found], return_inverse=True)
-            prior = yield PlanStep(other, Query("scores", bound.few(own), leaf_end=LEAF_END), True)
-            n_evaluated += int(prior.figures.n_evaluated)
-            priors.append(prior.logprobs[of_own])
+            own = leaves if bound.leaf_of is None else bound.leaf_of[found]
+            prior, n_more = yield from self._prior(reader, other, bound, own)
+            n_evaluated += n_more
+            priors.append(prior)
         mass, is_whole = math.fsum(np.exp(logprobs)), len(leaves) == n
         named = zip(found, logprobs.tolist(), strict=True)
         return Found(
@@ -94,10 +102,31 @@ class SetReading(Reading):
             rest=0.0 if is_whole else max(0.0, min(1.0, figures.mass_max) - mass),
         )
 
+    def _prior(
+        self, reader: Reader, tokens: list[int], choices: BoundChoices[Any], leaves: npt.NDArray[np.int64]
+    ) -> Plan[tuple[Floats, int]]:
+        """Return the scores of leaves after a prompt without content, and the number of tokens evaluated for them.
+
+        They are remembered, because the same members are often found.
+        """
+        memory = Memory[float](_KEPT, _KEPT)
+        if self.remembers:
+            memory = reader.known.setdefault("priors of members", memory)
+        prompt = sha256(np.array(tokens, np.int32).tobytes()).digest()
+        keys = {leaf: (prompt, *choices.spelled(leaf)) for leaf in leaves.tolist()}
+        scores = {leaf: memory.find(key) for leaf, key in keys.items()}
+        if not (new := np.array([leaf for leaf, score in scores.items() if score is None], np.int64)).size:
+            return np.array([scores[leaf] for leaf in leaves.tolist()], np.float64), 0
+        answer = yield PlanStep(tokens, Query("scores", choices.few(new), leaf_end=LEAF_END), True)
+        for leaf, score in zip(new.tolist(), answer.logprobs.tolist(), strict=False):
+            scores[leaf] = score
+            memory.put(keys[leaf], 1, score)
+        return np.array([scores[leaf] for leaf in leaves.tolist()], np.float64), int(answer.figures.n_evaluated)
+
     def alone(self, llm: Llama) -> Found:
         """Answer it on an empty sequence, so that rounding does not depend on what was evaluated before."""
         with lease(llm):
-            running = begin(llm, self.prompt, self)
+            running = begin(llm, self.prompt, replace(self, remembers=False))
         with chooser(llm) as stream:
             stream.splice(0, [])
             found = drive(running, stream)
@@ -131,7 +160,7 @@ class SetView(FormView):
     def after(self, prompt: Prompt, absent: Sequence[Prompt] = ()) -> Reading:
         """Return the reading after a prompt, of the set as it is now."""
         members = self.members.trie if isinstance(self.members, Catalogue) else self.members
-        n_best = max(self.top, N_WEIGHED) if absent else self.top
+        n_best = max(self.top, N_FOUND) if absent else self.top
         return SetReading(prompt, members=members, n_best=n_best, absent=tuple(absent))
 
 

@@ -29,12 +29,11 @@ from token_trie import (
     evaluate,
     score,
 )
-from token_trie.decisions.choose import N_WEIGHED
 from token_trie.native.lifetime import attachment
 from token_trie.questions.examples import Examples
 from token_trie.questions.options import FORMS
 from token_trie.questions.profile import BRIEFLY, PROFILES, Profile
-from token_trie.questions.searched import MAX_WHOLE
+from token_trie.questions.searched import MAX_WHOLE, N_FOUND
 
 STATE, ASK = "I was charged twice for Pizza in Paris.", "Which team?"
 PROMPT = "{}\n\nQuestion: Which team?\nAnswer:"
@@ -123,9 +122,9 @@ def test_the_best_of_a_large_set_are_proved_or_bounded(precise: Any, many: Token
 def test_the_best_that_were_found_are_weighed_against_the_question_alone(precise: Any, many: TokenTrie) -> None:
     weights = weights_of(precise, many)
     raw = weights_of(precise, many, is_raw=True)
-    found = decide(precise, STATE, Choice(ASK, many, top=N_WEIGHED))
+    found = decide(precise, STATE, Choice(ASK, many, top=N_FOUND))
     kept = [one.index for one in found.candidates]
-    assert len(kept) == N_WEIGHED
+    assert len(kept) == N_FOUND
     assert weights[kept].tolist() == pytest.approx(sorted(weights[kept], reverse=True), abs=1e-3)
     assert [one.share for one in found.candidates] == pytest.approx(shares(weights[kept]), abs=1e-3)
     assert (found.gap, found.proved) == (math.inf, False)

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import ast
 import base64
+import itertools
 import json
+import operator
 import os
 import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from token_trie import Catalogue, Choice, TokenTrie, decide
 from token_trie.questions.searched import MAX_WHOLE
 
 KILLS = int(os.environ.get("TOKEN_TRIE_KILLS", "20"))
+MEMBERS = int(os.environ.get("MEMBERS", "1000"))
 CITIES = {"choices": ["Paris", "London"]}
 
 
@@ -402,3 +406,35 @@ def test_who_owns_both_ends_may_have_more_options(towns: Path, model_paths: Any)
             assert "1,001, where 1,000 are the most" in str(ask(serving.url, path, **named(1001)))
             assert len(ask(serving.url, path, x_set="many", x_top=1000)["probabilities"]) > MAX_WHOLE
             assert "1,001, where 1,000 are the most" in str(ask(serving.url, path, x_set="many", x_top=1001))
+
+
+def test_eight_clients_get_the_answers_of_python_about_a_large_catalogue(
+    tmp_path: Path, smollm2: Any, model_paths: Any
+) -> None:
+    makers, things = ["Nord", "Altura", "Castell", "Dunmore"], ["belt", "jacket", "lamp", "chair", "kettle"]
+    named = list(itertools.product(makers, ["red", "blue", "black", "green"], things))
+    texts = [f"{' '.join(named[i % len(named)])} {i}" for i in range(MEMBERS)]
+    trie = TokenTrie.from_choices(smollm2, texts, leading_space=True)
+    trie.save(tmp_path / "items.trie")
+    keep = np.random.default_rng(0).random(len(trie)) < 0.5
+    question = Choice("Which item does the customer want?", trie.filtered(keep))
+    states = [
+        f"Do you have the {colour} {thing} by {maker}?"
+        for maker, colour, thing in named[:: 40 if MEMBERS < 10_000 else 10]
+    ]
+    mask = {"mask": bits_of(*np.flatnonzero(keep), n=len(trie))}
+    with Serving(model_paths["smollm2"], "--sets", str(tmp_path)) as serving, ThreadPoolExecutor(8) as clients:
+
+        def answer(state: str, *, exactly: bool) -> Any:
+            one = {"type": "choice", "instructions": question.instructions, "x_set": "items", "x_filter": mask}
+            body = {"state": state, "questions": {"q": one}, "x_reproducible": exactly}
+            return httpx.post(f"{serving.url}/v1/systemone", json=body, timeout=600).json()["answers"]["q"]
+
+        together = list(clients.map(partial(answer, exactly=False), states))
+        alone = list(clients.map(partial(answer, exactly=True), states))
+    expected = [decide(smollm2, state, question, reproducible=True) for state in states]
+    assert [found["probabilities"] for found in alone] == [one.probabilities for one in expected]
+    named_by = [[found["choice"].rpartition(" ")[0] for found in answers] for answers in (together, alone)]
+    assert (
+        sum(itertools.starmap(operator.eq, zip(*named_by, strict=True))) >= len(states) / 2
+    )  # as batches round otherwise
