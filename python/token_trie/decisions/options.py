@@ -268,7 +268,7 @@ class RecordOptions(Sampling):
         value is proved. `RecordStats.n_unproved` counts the choices that this limit ended.
     max_tokens : int
         Largest number of tokens for one free value. A longer one ends there if the schema lets it, and is listed in
-        `Record.truncated`. If it cannot end, a LimitError is raised.
+        `Record.truncated`; the brackets of any object or list are closed. If it cannot end, a LimitError is raised.
     indent : int, "auto" or None
         White space of the JSON. "auto", the default: that of the model, by what it writes where these differ first:
         none; a space after each comma and colon; or each field on a line of its own, with two spaces for each level,

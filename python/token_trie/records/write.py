@@ -40,7 +40,10 @@ from token_trie.native.ffi import lib
 from token_trie.records.gbnf import Expression, Matcher, quote
 from token_trie.records.plan import (
     AFTER_VALUE,
+    ARRAY,
     COMPACT,
+    OBJECT,
+    VALUE,
     AfterKey,
     Content,
     Entry,
@@ -60,6 +63,7 @@ from token_trie.sets.spelling import Seam, inner_seam, joined
 from token_trie.sets.trie import TokenTrie
 
 _DECODER = json.JSONDecoder()
+_PIECE = re.compile(r'"(?:[^"\\]|\\u[0-9A-Fa-f]{4}|\\[^u])*("?)|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
 _NUMBER = re.compile(r"-?[0-9][0-9.eE+-]*")
 
 
@@ -107,6 +111,26 @@ def value_end(text: str) -> int | None:
     except (ValueError, RecursionError):
         return None
     return end
+
+
+def close_value(text: str) -> tuple[int, str] | None:
+    """Return where an unfinished JSON value may be cut, and the text that closes it there; None: nowhere."""
+    found, closers, is_key = None, "", False
+    for piece in _PIECE.finditer(text):
+        first, is_open = piece[0][0], piece[1] == ""
+        if first == "," or first == ":":
+            is_key = first == "," and closers[:1] == "}"
+        elif first in "{[":
+            closers, is_key = ("}" if first == "{" else "]") + closers, first == "{"
+            found = piece.end(), closers
+        elif first in "}]":
+            closers = closers[1:]
+            found = piece.end(), closers
+        elif is_open and not is_key:
+            return piece.end(), '"' + closers
+        elif not is_key and (first == '"' or piece.end() < len(text)):
+            found = piece.end(), closers
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -630,12 +654,12 @@ class RecordDecoder:
         find_end: Callable[[str], int | None],
         content: Expression | None,
     ) -> Plan[str]:
-        """Let the model write until an end is found; at `max_tokens`, cut at the last valid end."""
+        """Let the model write until an end is found; at `max_tokens`, cut at the last valid end, or close brackets."""
         try:
             generated = yield from self._writer.generate(body, rules, self._max_tokens, find_end)
         except GrammarError as error:
             raise GrammarError(f"record{pointer}: {error}") from error
-        find_end, end = generated.find_end, generated.end
+        find_end, end, closers = generated.find_end, generated.end, ""
         if (
             end is not None
             and isinstance(find_end, StringEnd)
@@ -645,11 +669,15 @@ class RecordDecoder:
             end = _last_end(generated.text[:end], content, find_end)
         elif end is None:
             end = _last_end(generated.text, content, find_end)
+            if end is None and any(content is each for each in (VALUE, OBJECT, ARRAY)):
+                end, closers = close_value(generated.text) or (None, "")
             self.truncated.append(pointer)
         if end is None:
             n = len(generated.tokens)
             raise LimitError(f"record{pointer}: no end after {n} tokens: {generated.text[-40:]!r}")
-        return self._writer.keep(generated, end)
+        text = self._writer.keep(generated, end)
+        self._writer.write(closers)
+        return text + closers
 
     def _report(self, on_text: Callable[[str], object]) -> None:
         if self._n_reported < len(self._writer.text):

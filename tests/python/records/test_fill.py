@@ -13,6 +13,8 @@ from typing import Any, Literal
 import jsonschema
 import pydantic
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from random_schemas import RandomSchema, grammar_takes
 from token_trie import (
     ArgumentError,
@@ -28,6 +30,7 @@ from token_trie import (
 from token_trie.asynchronous import afill
 from token_trie.records.fill import read_template
 from token_trie.records.schema import read_schema
+from token_trie.records.write import close_value
 from typing_extensions import TypedDict
 
 PROMPT = "Request: will it rain in Oslo in the next three days? In celsius.\nArguments:"
@@ -341,6 +344,40 @@ def test_a_value_that_may_end_at_max_tokens_ends_there_and_is_named(
     for seed in range(12):
         with stream.fork() as fork:
             record = fork.fill(schema, max_tokens=max_tokens, temperature=1, seed=seed, indent=None)
+        assert record.truncated in ((), ("/k",))
+        n_truncated += len(record.truncated)
+        jsonschema.validate(json.loads(record.text), schema)
+    assert n_truncated > 0
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ),
+    st.booleans(),
+    st.sampled_from([None, 2]),
+)
+def test_any_beginning_of_an_object_or_a_list_is_closed(value: Any, ascii_only: bool, indent: int | None) -> None:
+    text = json.dumps([value], ensure_ascii=ascii_only, indent=indent)
+    before = 0
+    for n in range(1, len(text) + 1):
+        end, closers = close_value(text[:n]) or (0, "")
+        assert before <= end <= n
+        assert isinstance(json.loads(text[:end] + closers), list)
+        before = end
+    assert (before, closers) == (len(text), "")
+    assert close_value("tru") is close_value("12") is None
+
+
+@pytest.mark.parametrize("value", [{"type": "object"}, {"type": "array"}], ids=str)
+def test_any_object_or_list_is_closed_at_max_tokens_and_named(stream: StreamHandle, value: Any) -> None:
+    schema = {"type": "object", "properties": {"k": value, "b": {"const": 1}}, "required": ["k", "b"]}
+    stream.prefill(PROMPT)
+    n_truncated = 0
+    for seed in range(12):
+        with stream.fork() as fork:
+            record = fork.fill(schema, max_tokens=9, temperature=1.5, seed=seed)
         assert record.truncated in ((), ("/k",))
         n_truncated += len(record.truncated)
         jsonschema.validate(json.loads(record.text), schema)

@@ -264,6 +264,14 @@ def test_openais_stream_of_events_has_the_call(client: openai.OpenAI) -> None:
     assert json.loads(call.function.arguments)["city"] in CITIES
 
 
+def test_any_object_is_closed_at_max_tokens(client: openai.OpenAI) -> None:
+    for stream in (False, True):
+        answer = ask(client, response_format={"type": "json_object"}, max_tokens=6, stream=stream)
+        text = "".join(part.choices[0].delta.content or "" for part in answer) if stream else None
+        assert isinstance(json.loads(text or answer.choices[0].message.content), dict)
+        assert stream or answer.choices[0].x_truncated == [""]
+
+
 def test_tokens_have_their_probabilities_and_those_of_others(client: openai.OpenAI) -> None:
     answer = ask(client, temperature=0, max_tokens=6, logprobs=True, top_logprobs=3).choices[0]
     told = answer.logprobs.content

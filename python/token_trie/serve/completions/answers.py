@@ -17,7 +17,7 @@ from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, RecordOptions, ScoreOptions
 from token_trie.decisions.run import Request
 from token_trie.decisions.score import ScoreRequest
-from token_trie.decisions.text import FreeText, TextRequest, text_of
+from token_trie.decisions.text import MAX_TOKENS, FreeText, TextRequest, text_of
 from token_trie.errors import GrammarError
 from token_trie.llama.text import TextOptions
 from token_trie.native.core import Llama, vocab_of
@@ -39,6 +39,7 @@ from token_trie.records.tools import (
     tool_request,
 )
 from token_trie.serve.completions.requests import (
+    ANY_OBJECT,
     Allowed,
     ByGrammar,
     BySchema,
@@ -277,7 +278,8 @@ class ConstrainedPrompt:
     async def _fill(self, engine: Engine, of: BySchema, index: int, on_text: OnText | None) -> PreparedAnswer:
         if self.n_alternatives is not None:
             raise invalid("goes with no schema", ("logprobs",), "unsupported")
-        options = record_options(self.sampling, index, on_text)
+        most = MAX_TOKENS if of.schema is ANY_OBJECT else RecordOptions.max_tokens
+        options = record_options(self.sampling, index, on_text, most)
         with refusing(self.place):
             template = await engine.on_worker(lambda: read_template(of.schema, strict=of.strict))
 
@@ -318,8 +320,10 @@ class ConstrainedPrompt:
         return await logprobs_of(engine, prompt, tokens, self.n_alternatives)
 
 
-def record_options(sampling: GenerationRequest, index: int, on_text: OnText | None) -> RecordOptions:
-    """Return the options of a record: greedy unless a temperature is given."""
+def record_options(
+    sampling: GenerationRequest, index: int, on_text: OnText | None, most: int = RecordOptions.max_tokens
+) -> RecordOptions:
+    """Return the options of a record: greedy unless a temperature is given, `most` tokens if no limit is given."""
     send = None
     if on_text is not None:
         loop, listen = asyncio.get_running_loop(), on_text
@@ -332,7 +336,7 @@ def record_options(sampling: GenerationRequest, index: int, on_text: OnText | No
     return RecordOptions(
         **drawn,
         on_text=send,
-        max_tokens=RecordOptions.max_tokens if limit is None else max(limit, 1),
+        max_tokens=most if limit is None else max(limit, 1),
     )
 
 

@@ -452,7 +452,7 @@ def _constraints(shape: GenerationRequest, sets: Sets) -> Any:
         if outputs.json_ is not None:
             yield _by_schema(outputs.json_, ("structured_outputs", "json"))
         if outputs.json_object:
-            yield BySchema(_ANY_OBJECT), ("structured_outputs", "json_object")
+            yield BySchema(ANY_OBJECT), ("structured_outputs", "json_object")
         if outputs.grammar is not None:
             yield _by_grammar(outputs.grammar, ("structured_outputs", "grammar"))
     if shape.token_trie is not None:
@@ -487,7 +487,7 @@ def _by_format(given: ResponseFormat) -> tuple[Constraint, Place]:
     if given.schema_ is not None:
         return _by_schema(given.schema_, (*place, "schema"))
     if given.type == "json_object":
-        return BySchema(_ANY_OBJECT), place
+        return BySchema(ANY_OBJECT), place
     if given.json_schema is None or given.json_schema.schema_ is None:
         raise invalid("missing", (*place, "json_schema", "schema"), "missing")
     strict = given.json_schema.strict is not False
@@ -507,7 +507,7 @@ def _by_schema(given: Any, place: Place, *, strict: bool = True) -> tuple[Constr
     return BySchema(given, strict), place
 
 
-_ANY_OBJECT = {"type": "object"}
+ANY_OBJECT = {"type": "object"}
 
 
 PLAIN_STOPS = ("\nuser:", "\nsystem:", "\nassistant:")
