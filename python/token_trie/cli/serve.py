@@ -137,7 +137,7 @@ def serve(
         host=host,
         port=port,
         access_log=False,
-        log_level="warning",
+        log_level="error",  # what is not HTTP would be a line each
         http=connections(time_limit),
         ws="none",
         timeout_graceful_shutdown=math.ceil(time_limit) + 1,  # after the last request has reached its limit
