@@ -668,9 +668,10 @@ class RecordDecoder:
         ):
             end = _last_end(generated.text[:end], content, find_end)
         elif end is None:
-            end = _last_end(generated.text, content, find_end)
-            if end is None and any(content is each for each in (VALUE, OBJECT, ARRAY)):
+            if any(content is each for each in (VALUE, OBJECT, ARRAY)):
                 end, closers = close_value(generated.text) or (None, "")
+            if end is None:
+                end = _last_end(generated.text, content, find_end)
             self.truncated.append(pointer)
         if end is None:
             n = len(generated.tokens)

@@ -21,7 +21,11 @@ def bytes_of(rng: random.Random) -> tuple[str, str, bytes]:
     data = body if isinstance(body, bytes) else json.dumps(body).encode("utf-8", "surrogatepass")
     if rng.random() < 0.1:
         at = rng.randrange(len(data) + 1)
-        data = data[:at] + rng.choice([b"", b"\xff", b"\0", b"1e999", b"]}", b"[" * 1000, b"," * 100_000]) + data[at:][:8_000_000]
+        data = (
+            data[:at]
+            + rng.choice([b"", b"\xff", b"\0", b"1e999", b"]}", b"[" * 1000, b"," * 100_000])
+            + data[at:][:8_000_000]
+        )
     return method, path, data
 
 
