@@ -110,8 +110,8 @@ def _decision(state: str) -> dict[str, Any]:
     }
 
 
-def _choice(**options: Any) -> tuple[str, Body]:
-    question = {"type": "choice", "instructions": _ABOUT, **options}
+def _choice(criteria: Any, **options: Any) -> tuple[str, Body]:
+    question = {"type": "choice", "instructions": _ABOUT, "criteria": criteria, **options}
     return "/v1/systemone", lambda state: {"state": state, "questions": {"q": question}}
 
 
@@ -145,6 +145,10 @@ def _has_answer(reply: Any) -> bool:
 
 def _has_top(n: int) -> Callable[[Any], bool]:
     return lambda reply: len(reply["answers"]["q"]["probabilities"]) == n
+
+
+def _some_titles(n: int) -> Iterator[str]:
+    return islice(titles(), 0, _N_MEMBERS, _N_MEMBERS // n + 1)
 
 
 def _mask() -> str:
@@ -195,10 +199,11 @@ def _work() -> list[Work]:
             {OURS: ("/v1/systemone", _systemone), LLAMA: by_name, PYTHON: by_name},
             _has_answer,
         ),
-        Work(f"a choice of {len(ACTIONS)}", {OURS: _choice(criteria=dict.fromkeys(ACTIONS))}, _has_top(len(ACTIONS))),
+        Work(f"a choice of {len(ACTIONS)} actions", {OURS: _choice(dict.fromkeys(ACTIONS))}, _has_top(len(ACTIONS))),
+        Work("a choice of 30 titles", {OURS: _choice(dict.fromkeys(_some_titles(30)))}, _has_top(30)),
         Work(
-            f"5 of {_N_MEMBERS:,} members, of which a filter leaves a tenth",
-            {OURS: _choice(x_set="titles", x_filter={"mask": _mask()}, x_top=5)},
+            f"5 of {_N_MEMBERS:,} titles, of which a filter leaves a tenth",
+            {OURS: _choice(None, x_set="titles", x_filter={"mask": _mask()})},
             _has_top(5),
         ),
         Work("4 described options, /v1/decisions", {OURS: ("/v1/decisions", _decision), LLAMA: by_name}, _has_answer),

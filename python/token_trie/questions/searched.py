@@ -35,7 +35,7 @@ from token_trie.sets.trie import TokenTrie
 
 MAX_WHOLE = 255
 """Largest number of members that are all scored: as many options as a request may describe."""
-N_FOUND = 16
+N_FOUND = 12
 """Number of members of a larger set that are found, to be weighed against their scores without content."""
 _KEPT = 100_000
 """Number of members whose scores without content are remembered."""
