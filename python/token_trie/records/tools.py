@@ -93,8 +93,8 @@ def ask_for_tools(
         raise ArgumentError("messages: not a list of chat messages")
     if not messages:
         raise ArgumentError("messages: none given")
-    read_messages = [_with_objects(message, f"messages[{i}]") for i, message in enumerate(messages)]
-    given = for_template(llm, read_messages, tools, must=must)
+    given = [_with_objects(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    given = for_template(llm, given, tools, must=must)
     formatter = _formatter_with_tools(llm)
     if formatter is None:
         return tokenize_prompt(llm, given, n_ctx), PLAIN
@@ -140,9 +140,10 @@ def _template_of(llm: Llama, prompt: str, messages: list[Any], tools: Sequence[d
         return None
     before, found, rest = whole.removeprefix(prompt).partition(_NAME)
     between, found_too, end = rest.partition(str(_ARGUMENTS))
-    if whole.startswith(prompt) and found and found_too and between and not _has_control(llm, between):
-        return CallTemplate(before, between, _plain_beginning(llm, end), Layout(is_spaced=True))
-    return None
+    is_found = whole.startswith(prompt) and found and found_too and between
+    if not is_found or between != _plain_beginning(llm, between):
+        return None
+    return CallTemplate(before, between, _plain_beginning(llm, end), Layout(is_spaced=True))
 
 
 def _plain_beginning(llm: Llama, text: str) -> str:
@@ -155,12 +156,6 @@ def _plain_beginning(llm: Llama, text: str) -> str:
         plain.append(token)
     kept = vocab.detokenize(plain).decode(errors="ignore")
     return kept if text.startswith(kept) else kept.removeprefix(" ")
-
-
-def _has_control(llm: Llama, text: str) -> bool:
-    vocab = vocab_of(llm)
-    tokens = llm.tokenize(text.encode(), add_bos=False, special=True)
-    return any(vocab.is_control(token) for token in tokens)
 
 
 def read_arguments(given: object) -> JSONObject:
@@ -586,7 +581,7 @@ _PLAIN_REQUESTS = (
 """Requests that need no tool."""
 _N_FITTING = 6
 """Tools whose descriptions are read as requests that need one, at most."""
-_KEPT = 256
+_KEPT, _KEPT_TOKENS = 256, 1 << 17
 
 
 @dataclass(frozen=True)
@@ -627,7 +622,7 @@ class CallOrText(Request[ToolCall[Any] | R]):
 
     def calls(self, reader: Reader, tokens: list[int]) -> Plan[bool]:
         """Decide whether the model calls a tool after a prompt; what other prompts give is remembered."""
-        memory: Memory[Any] = reader.known.setdefault("calls", Memory(_KEPT, 1 << 20))
+        memory: Memory[Any] = reader.known.setdefault("calls", Memory(_KEPT, _KEPT_TOKENS))
 
         def asked(tokens: list[int]) -> tuple[PlanStep, BoundChoices[str]]:
             n_kept, more = tokenize_after(reader.vocab, tokens, self.call.lead.encode())
@@ -645,7 +640,7 @@ class CallOrText(Request[ToolCall[Any] | R]):
             for other, its_choices in [asked(other) for other in others]:
                 scores.append(its_choices.aligned((yield other).logprobs))
             rule = _rule_of(np.array(scores))
-            memory.put(key, 1, rule)
+            memory.put(key, len(first), rule)
         mean, least = rule
         return bool(_odds(choices.aligned((yield step).logprobs) - mean) > least)
 
