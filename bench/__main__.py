@@ -125,8 +125,9 @@ def main(
     names its checkout); 200,000 titles as texts: build, a decision, the ten best.
 
     [bold]serve[/bold]: servers on loopback under 1, 8 and 32 clients: records, calls of tools, choices, decisions (also
-    between a million titles, with a filter) and plain text of token-trie serve, llama.cpp's own server (the environment variable LLAMA_SERVER, or built from the
-    sources in llama-cpp-python's sdist, by cmake) and llama-cpp-python's (pip install 'llama-cpp-python\[server]').
+    between a million titles, with a filter) and plain text of token-trie serve, llama.cpp's own server (the environment
+    variable LLAMA_SERVER, or built from the sources in llama-cpp-python's sdist, by cmake) and llama-cpp-python's (pip
+    install 'llama-cpp-python\[server]').
     """
     if context.invoked_subcommand is not None:
         return
