@@ -523,7 +523,7 @@ enum token_trie_query_mode {
     TOKEN_TRIE_QUERY_BEST = 2,    /* the most probable members, found and proved by a search */
     TOKEN_TRIE_QUERY_SCORES = 3,  /* the score of each member */
     TOKEN_TRIE_QUERY_TEXT = 4,    /* free text */
-    TOKEN_TRIE_QUERY_STATE = 5    /* only the hidden state, without a set */
+    TOKEN_TRIE_QUERY_HIDDEN_STATE = 5 /* only the hidden state, without a set */
 };
 
 /* What the score of a member includes in addition to the probability of its tokens. */
@@ -550,8 +550,8 @@ enum token_trie_leaf_end {
 struct token_trie_query {
     size_t size;
     int32_t mode;       /* enum token_trie_query_mode */
-    int32_t with_state; /* if not 0, the answer includes the hidden state after the prompt, in any mode: the normalized
-                           vector that the model multiplies with its output matrix */
+    int32_t with_hidden_state; /* if not 0, the answer includes the hidden state after the prompt, in any mode: the
+                                  normalized vector that the model multiplies with its output matrix */
     const struct token_trie_set * set;
     const struct token_trie_params * set_params; /* NULL: all members of the set, with TOKEN_TRIE_END. mode is not
                                                     read. GREEDY, SAMPLED, TEXT: on_complete must be END; the first
@@ -592,71 +592,61 @@ struct token_trie_query {
 };
 
 /*
- * An answer. It owns its data, also after the stream or batch is closed. What its functions return is valid until the
- * answer is freed. Any threads may call them.
+ * An answer. It owns its data, also after the stream or batch is closed. Any threads may use it.
  */
 struct token_trie_answer;
 
-/* The numbers of an answer. Set size to sizeof(struct token_trie_answer_figures) before the call. */
-struct token_trie_answer_figures {
+/* What an answer holds. Set size to sizeof(struct token_trie_answer_info) before the call. */
+struct token_trie_answer_info {
     size_t size;
-    int64_t ticket;      /* of a batch */
-    int32_t status;      /* enum token_trie_status: of a batch, whether this prompt failed */
-    int32_t stop;        /* GREEDY, SAMPLED, TEXT: enum token_trie_stop */
-    int32_t stop_string; /* TEXT: index of the stop string that was found; -1 if none was */
-    int64_t leaf;        /* index in the set of the best member, or the only one; -1 if none */
-    double logprob;      /* its score, without leaf_weights; GREEDY, SAMPLED: the sum over its branch points */
-    double gap;          /* BEST: no other member scores more than this many nats above the last one found. 0: the
-                            members found are the best. inf: fewer than n_best were found, and there may be more. This
-                            and the rivals include leaf_weights */
-    double rival_min;    /* BEST: lower bound of the score of the best member that is not in the answer; -inf if none is
-                            known, or there is none */
-    double rival_max;    /* its upper bound; equal to rival_min if that member was evaluated */
-    double mass_max;     /* BEST: upper bound of the probability that the model, without the constraint, writes a member
-                            of the set here; does not include leaf_weights */
-    uint64_t n_shared;   /* of a batch: tokens of the prompt that were evaluated for another prompt */
-    uint64_t n_branches; /* GREEDY, SAMPLED */
-    uint64_t n_forced;   /* GREEDY, SAMPLED, TEXT */
-    uint64_t n_free;     /* GREEDY, SAMPLED, TEXT: tokens of free text */
+    int64_t ticket;       /* of a batch */
+    int32_t status;       /* enum token_trie_status: of a batch, whether this prompt failed */
+    int32_t stop;         /* GREEDY, SAMPLED, TEXT: enum token_trie_stop */
+    int32_t stop_string;  /* TEXT: index of the stop string that was found; -1 if none was */
+    int32_t ending;       /* of a list: enum token_trie_ending; NONE: max_tokens was reached, and an unfinished member is
+                             not part of the answer */
+    int64_t leaf;         /* index in the set of the best member, or the only one; -1 if none */
+    double logprob;       /* its score, without leaf_weights. GREEDY, SAMPLED: the sum over its branch points; of a list,
+                             over all branch points of the list */
+    double gap;           /* BEST: no other member scores more than this many nats above the last one found. 0: the
+                             members found are the best. inf: fewer than n_best were found, and there may be more. This
+                             and the rivals include leaf_weights */
+    double rival_min;     /* BEST: lower bound of the score of the best member that is not in the answer; -inf if none is
+                             known, or there is none */
+    double rival_max;     /* its upper bound; equal to rival_min if that member was evaluated */
+    double mass_max;      /* BEST: upper bound of the probability that the model, without the constraint, writes a member
+                             of the set here; does not include leaf_weights */
+    uint64_t n_shared;    /* of a batch: tokens of the prompt that were evaluated for another prompt */
+    uint64_t n_branches;  /* GREEDY, SAMPLED: tokens that were chosen at a branch point, including ends */
+    uint64_t n_forced;    /* GREEDY, SAMPLED, TEXT: tokens that were forced */
+    uint64_t n_free;      /* GREEDY, SAMPLED, TEXT: tokens of free text */
     uint64_t n_evaluated; /* tokens or nodes that were evaluated after the prompt, without the root; a node that is
                              evaluated again, because others below it need it, counts again */
     uint64_t n_passes;    /* passes with some of these tokens; those of a batch can include tokens of other prompts */
     uint64_t prompt_ns;   /* of a batch: nanoseconds from the prompt's first pass to its last */
     uint64_t decide_ns;   /* nanoseconds from then on; of a stream: of the call */
     uint64_t decode_ns;   /* of a stream: nanoseconds of the call inside llama.cpp's forward passes */
-    int32_t ending;       /* of a list: enum token_trie_ending; NONE: max_tokens was reached, and an unfinished member is
-                             not part of the answer. logprob is then the sum over all branch points of the list */
+    /* Arrays and text are valid until the answer is freed. An array without elements is NULL. */
+    const char * message;       /* why the prompt of a batch failed; "" if it did not */
+    const int64_t * leaves;     /* index in the set of each member found, best first; of a list, in its order. SCORES: none */
+    size_t n_leaves;
+    const double * logprobs;    /* the score of each of these; for SCORES, of all members, by index */
+    size_t n_logprobs;
+    const llama_token * tokens; /* GREEDY, SAMPLED, TEXT: the generated tokens, without an end-of-generation token */
+    size_t n_tokens;
+    const uint64_t * ranges;    /* of a list: for each member, the index of its first token in tokens, and the index
+                                   after its last */
+    size_t n_ranges;            /* 2 for each member */
+    const float * hidden_state; /* HIDDEN_STATE, or with_hidden_state: the hidden state after the prompt */
+    size_t n_hidden_state;      /* the model's n_embd */
 };
+
+/* Fills *info. */
+TOKEN_TRIE_API int32_t token_trie_answer_get_info(const struct token_trie_answer * answer,
+                                                  struct token_trie_answer_info * info);
 
 /* Frees an answer; NULL is ignored. */
 TOKEN_TRIE_API void token_trie_answer_free(struct token_trie_answer * answer);
-
-/* Fills *figures. */
-TOKEN_TRIE_API int32_t token_trie_answer_get_figures(const struct token_trie_answer * answer,
-                                                     struct token_trie_answer_figures * figures);
-
-/* Why the prompt of a batch failed; "" if it did not. NULL on failure. */
-TOKEN_TRIE_API const char * token_trie_answer_get_message(const struct token_trie_answer * answer);
-
-/*
- * The members found, best first. *n is set to their number. NULL if there are none, as with SCORES, and on failure.
- */
-TOKEN_TRIE_API const int64_t * token_trie_answer_get_leaves(const struct token_trie_answer * answer, size_t * n);
-
-/* The scores of these members; for SCORES, the scores of all members, by index. *n and NULL as above. */
-TOKEN_TRIE_API const double * token_trie_answer_get_logprobs(const struct token_trie_answer * answer, size_t * n);
-
-/* GREEDY, SAMPLED, TEXT: the generated tokens, without an end-of-generation token. *n and NULL as above. */
-TOKEN_TRIE_API const llama_token * token_trie_answer_get_tokens(const struct token_trie_answer * answer, size_t * n);
-
-/*
- * Where the members of a list are among its tokens: for each, the index of its first token and the index after its last.
- * *n and NULL as above.
- */
-TOKEN_TRIE_API const uint64_t * token_trie_answer_get_places(const struct token_trie_answer * answer, size_t * n);
-
-/* STATE, or with_state: the hidden state after the prompt. *n is set to the model's n_embd. NULL as above. */
-TOKEN_TRIE_API const float * token_trie_answer_get_state(const struct token_trie_answer * answer, size_t * n);
 
 /*
  * A stream generates text token by token in its own context: under a trie, under a grammar, or free.
@@ -993,7 +983,7 @@ TOKEN_TRIE_API int32_t token_trie_stream_next(struct token_trie_stream * stream,
  *
  * BEST and SCORES evaluate nodes as tree-shaped batches in the context's unified cache, so tokens that members share
  * are evaluated once. With a context of one sequence id, or a model that does not consist of attention alone, nodes are
- * evaluated one at a time. STATE costs nothing if the last token was just evaluated, and otherwise its evaluation. It
+ * evaluated one at a time. HIDDEN_STATE costs nothing if the last token was just evaluated, and otherwise its evaluation. It
  * fails with TOKEN_TRIE_ERROR_CONTEXT for a model whose graph does not end with one matrix product, and for a context
  * whose cb_eval is not the one of token_trie_stream_context_params.
  */

@@ -44,13 +44,12 @@ int32_t token_trie_batch_next(
         require_not_null(static_cast<const void *>(answer), "answer");
         *answer = nullptr;
         const std::shared_ptr<Batch> open = open_batches().find(batch);
-        auto out = std::make_unique<OwnedAnswer>();
-        const Batch::Found found = open->next(ticket, timeout_ms, out->ticket, out->answer,
-                                              [&](const Answer & seen) { out->set_members(seen); });
+        auto out = std::make_unique<Answer>();
+        const Batch::Found found = open->next(ticket, timeout_ms, *out);
         if (is_out != nullptr) {
             *is_out = found == Batch::Found::not_yet;
         }
-        *answer = found == Batch::Found::answer ? to_handle(std::move(out)) : nullptr;
+        *answer = found == Batch::Found::answer ? out.release() : nullptr;
     });
 }
 

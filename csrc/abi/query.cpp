@@ -4,30 +4,10 @@
 #include "abi/guard.h"
 #include "abi/structs.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace token_trie {
 namespace {
-
-static_assert(static_cast<int>(Query::Mode::greedy) == TOKEN_TRIE_QUERY_GREEDY, "one enum, two spellings");
-static_assert(static_cast<int>(Query::Mode::sampled) == TOKEN_TRIE_QUERY_SAMPLED, "one enum, two spellings");
-static_assert(static_cast<int>(Query::Mode::best) == TOKEN_TRIE_QUERY_BEST, "one enum, two spellings");
-static_assert(static_cast<int>(Query::Mode::scores) == TOKEN_TRIE_QUERY_SCORES, "one enum, two spellings");
-static_assert(static_cast<int>(Query::Mode::text) == TOKEN_TRIE_QUERY_TEXT, "one enum, two spellings");
-static_assert(static_cast<int>(Query::Mode::state) == TOKEN_TRIE_QUERY_STATE, "one enum, two spellings");
-
-static_assert(static_cast<int>(LeafEnd::any) == TOKEN_TRIE_LEAF_ANY, "one enum, two spellings");
-static_assert(static_cast<int>(LeafEnd::longest) == TOKEN_TRIE_LEAF_LONGEST, "one enum, two spellings");
-static_assert(static_cast<int>(LeafEnd::follow) == TOKEN_TRIE_LEAF_FOLLOW, "one enum, two spellings");
-
-static_assert(static_cast<int>(Stop::none) == TOKEN_TRIE_STOP_NONE, "one enum, two spellings");
-static_assert(static_cast<int>(Stop::max_tokens) == TOKEN_TRIE_STOP_MAX_TOKENS, "one enum, two spellings");
-static_assert(static_cast<int>(Stop::complete) == TOKEN_TRIE_STOP_COMPLETE, "one enum, two spellings");
-static_assert(static_cast<int>(Stop::end) == TOKEN_TRIE_STOP_END, "one enum, two spellings");
-static_assert(static_cast<int>(Stop::callback) == TOKEN_TRIE_STOP_CALLBACK, "one enum, two spellings");
-static_assert(static_cast<int>(Stop::cancelled) == TOKEN_TRIE_STOP_CANCELLED, "one enum, two spellings");
-static_assert(static_cast<int>(Stop::string) == TOKEN_TRIE_STOP_STRING, "one enum, two spellings");
 
 constexpr std::int64_t kMaxSeed = 0xFFFFFFFF;
 constexpr std::uint32_t kRandomSeed = 0xFFFFFFFF;  // LLAMA_DEFAULT_SEED
@@ -75,23 +55,6 @@ SearchOptions read_search(const token_trie_query & query) {
     return search;
 }
 
-const OwnedAnswer & to_answer(const token_trie_answer * handle) {
-    require_not_null(handle, "answer");
-    return *reinterpret_cast<const OwnedAnswer *>(handle);
-}
-
-// An array of an answer that is valid as long as the answer.
-template <typename Get>
-auto array_of(const token_trie_answer * handle, std::size_t * n, const Get & get) {
-    using Pointer = decltype(get(std::declval<const OwnedAnswer &>()).data());
-    return guard_pointer<Pointer>([&]() -> Pointer {
-        require_not_null(n, "n");
-        const auto & values = get(to_answer(handle));
-        *n = values.size();
-        return values.empty() ? nullptr : values.data();
-    });
-}
-
 }  // namespace
 
 Sampling read_sampling(const token_trie_sampling * from, const char * what, bool may_keep) {
@@ -133,7 +96,7 @@ std::function<bool(const Decoder::Step &)> callback(token_trie_on_token on_token
 
 Query read_query(const Vocab & vocab, const token_trie_query * query, const ShareWeights & share_weights) {
     const token_trie_query given = read_struct(query, "query");
-    if (given.mode < TOKEN_TRIE_QUERY_GREEDY || given.mode > TOKEN_TRIE_QUERY_STATE) {
+    if (given.mode < TOKEN_TRIE_QUERY_GREEDY || given.mode > TOKEN_TRIE_QUERY_HIDDEN_STATE) {
         throw Error(Status::argument, "query.mode: " + std::to_string(given.mode) + " is none");
     }
     if (given.mode < TOKEN_TRIE_QUERY_TEXT) {
@@ -156,20 +119,9 @@ Query read_query(const Vocab & vocab, const token_trie_query * query, const Shar
     } else if (out.is_list()) {
         out.text.max_tokens = to_count(given.max_tokens, "query.max_tokens");
     }
-    out.with_state = given.with_state != 0;
+    out.with_hidden_state = given.with_hidden_state != 0;
     out.goes_on = given.goes_on != 0;
     return out;
-}
-
-void OwnedAnswer::set_members(const Answer & given) {
-    for (const Found & found : given.found) {
-        leaves.push_back(found.leaf);
-        logprobs.push_back(found.logprob);
-    }
-}
-
-token_trie_answer * to_handle(std::unique_ptr<OwnedAnswer> answer) noexcept {
-    return reinterpret_cast<token_trie_answer *>(answer.release());
 }
 
 }  // namespace token_trie
@@ -178,73 +130,24 @@ using namespace token_trie;
 
 extern "C" {
 
-void token_trie_answer_free(token_trie_answer * answer) {
-    const std::unique_ptr<OwnedAnswer> freed(reinterpret_cast<OwnedAnswer *>(answer));
-}
-
-int32_t token_trie_answer_get_figures(const token_trie_answer * answer, token_trie_answer_figures * figures) {
+int32_t token_trie_answer_get_info(const token_trie_answer * answer, token_trie_answer_info * info) {
     return guard([&] {
-        const OwnedAnswer & owned = to_answer(answer);
-        const Answer & of = owned.answer;
-        token_trie_answer_figures out{};
-        out.ticket = owned.ticket;
-        out.status = static_cast<std::int32_t>(of.status);
-        out.leaf = -1;
-        if (!owned.leaves.empty()) {
-            out.leaf = owned.leaves.front();
-            out.logprob = owned.logprobs.front();
-        } else if (!of.scores.empty()) {
-            const auto best = std::max_element(of.scores.begin(), of.scores.end());
-            out.leaf = best - of.scores.begin();
-            out.logprob = *best;
-        }
-        if (!of.places.empty() || of.span_logprob != 0) {
-            out.logprob = of.span_logprob;
-        }
-        out.ending = static_cast<std::int32_t>(of.ending);
-        out.stop = static_cast<std::int32_t>(of.stop);
-        out.stop_string = of.stop_string;
-        out.gap = of.gap;
-        out.rival_min = of.rival_min;
-        out.rival_max = of.rival_max;
-        out.mass_max = of.mass_max;
-        out.n_shared = of.n_shared;
-        out.n_branches = of.n_branches;
-        out.n_forced = of.n_forced;
-        out.n_free = of.n_free;
-        out.n_evaluated = of.n_evaluated;
-        out.n_passes = of.n_passes;
-        out.prompt_ns = of.prompt_ns;
-        out.decide_ns = of.decide_ns;
-        out.decode_ns = of.decode_ns;
-        write_struct(out, figures, "figures");
+        require_not_null(answer, "answer");
+        token_trie_answer_info out = answer->info;
+        const auto hand_out = [](const auto & from, auto *& to, std::size_t & n) {
+            to = from.empty() ? nullptr : from.data();
+            n = from.size();
+        };
+        out.message = answer->message.c_str();
+        hand_out(answer->leaves, out.leaves, out.n_leaves);
+        hand_out(answer->logprobs, out.logprobs, out.n_logprobs);
+        hand_out(answer->tokens, out.tokens, out.n_tokens);
+        hand_out(answer->ranges, out.ranges, out.n_ranges);
+        hand_out(answer->hidden_state, out.hidden_state, out.n_hidden_state);
+        write_struct(out, info, "info");
     });
 }
 
-const char * token_trie_answer_get_message(const token_trie_answer * answer) {
-    return guard_pointer<const char *>([&] { return to_answer(answer).answer.message.c_str(); });
-}
-
-const int64_t * token_trie_answer_get_leaves(const token_trie_answer * answer, size_t * n) {
-    return array_of(answer, n, [](const OwnedAnswer & of) -> auto & { return of.leaves; });
-}
-
-const double * token_trie_answer_get_logprobs(const token_trie_answer * answer, size_t * n) {
-    return array_of(answer, n, [](const OwnedAnswer & of) -> auto & {
-        return of.answer.scores.empty() ? of.logprobs : of.answer.scores;
-    });
-}
-
-const llama_token * token_trie_answer_get_tokens(const token_trie_answer * answer, size_t * n) {
-    return array_of(answer, n, [](const OwnedAnswer & of) -> auto & { return of.answer.tokens; });
-}
-
-const uint64_t * token_trie_answer_get_places(const token_trie_answer * answer, size_t * n) {
-    return array_of(answer, n, [](const OwnedAnswer & of) -> auto & { return of.answer.places; });
-}
-
-const float * token_trie_answer_get_state(const token_trie_answer * answer, size_t * n) {
-    return array_of(answer, n, [](const OwnedAnswer & of) -> auto & { return of.answer.state; });
-}
+void token_trie_answer_free(token_trie_answer * answer) { const std::unique_ptr<token_trie_answer> freed(answer); }
 
 }  // extern "C"

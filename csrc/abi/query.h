@@ -20,15 +20,4 @@ using ShareWeights =
     std::function<std::shared_ptr<const LeafWeights>(const std::shared_ptr<const Trie> &, std::vector<double>)>;
 Query read_query(const Vocab & vocab, const token_trie_query * query, const ShareWeights & share_weights);
 
-// An answer as a handle, with the members found as arrays.
-struct OwnedAnswer {
-    std::int64_t ticket = 0;
-    Answer answer;
-    std::vector<std::int64_t> leaves;
-    std::vector<double> logprobs;
-
-    void set_members(const Answer & given);
-};
-token_trie_answer * to_handle(std::unique_ptr<OwnedAnswer> answer) noexcept;
-
 }  // namespace token_trie

@@ -9,10 +9,6 @@ namespace {
 
 using namespace token_trie;
 
-static_assert(static_cast<int>(Sequence::Device::automatic) == TOKEN_TRIE_DEVICE_AUTO, "one enum, two spellings");
-static_assert(static_cast<int>(Sequence::Device::on) == TOKEN_TRIE_DEVICE_ON, "one enum, two spellings");
-static_assert(static_cast<int>(Sequence::Device::off) == TOKEN_TRIE_DEVICE_OFF, "one enum, two spellings");
-
 Stream::Options to_options(const token_trie_stream_params & params) {
     Stream::Options options;
     options.sampling = read_sampling(params.sampling, "params.sampling", /* may_keep = */ false);
@@ -203,12 +199,9 @@ int32_t token_trie_stream_answer(token_trie_stream * stream,
             }
             read.search.prefix.assign(tokens, tokens + n_tokens);
         }
-        auto out = std::make_unique<OwnedAnswer>();
-        out->leaves.reserve(read.search.n_best);  // a decoding has changed the sequence when it has its one
-        out->logprobs.reserve(read.search.n_best);
-        out->answer = open->answer(read);
-        out->set_members(out->answer);
-        *answer = to_handle(std::move(out));
+        auto out = std::make_unique<Answer>();
+        *out = open->answer(read);
+        *answer = out.release();
     });
 }
 

@@ -41,7 +41,7 @@ void Batch::check(const Request & request) const {
                                          std::to_string(n_ctx_max_));
     }
     if (request.is_decoded()) {
-        static_cast<void>(DecodeTask(request, facts_.get(), {}));  // which checks its options
+        static_cast<void>(Decoding(request, facts_.get(), 0));  // which checks its options
     }
 }
 
@@ -105,7 +105,7 @@ Ticket Batch::Call::submit(Request request) const {
     Scheduler::Requests requests;
     requests.emplace(ticket, std::move(request));
     std::list<Entry> entry(1);
-    entry.front().ticket = ticket;
+    entry.front().answer.info.ticket = ticket;
     if (batch.cancelled_.capacity() <= batch.out_.size()) {
         batch.cancelled_.reserve(2 * batch.out_.size() + 1);
     }
@@ -116,8 +116,7 @@ Ticket Batch::Call::submit(Request request) const {
     return batch.last_ = ticket;
 }
 
-Batch::Found Batch::next(
-    Ticket wanted, std::int32_t timeout_ms, Ticket & ticket, Answer & answer, const OnTake & on_take) {
+Batch::Found Batch::next(Ticket wanted, std::int32_t timeout_ms, Answer & answer) {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point until = Clock::now() + std::chrono::milliseconds(std::max(timeout_ms, 0));
     std::unique_lock<std::mutex> lock(mutex_);
@@ -140,10 +139,8 @@ Batch::Found Batch::next(
             at = known->second->is_ready ? known->second : ready_.end();
         }
         if (at != ready_.end()) {
-            on_take(at->answer);
-            ticket = at->ticket;
             answer = std::move(at->answer);
-            tickets_.erase(ticket);
+            tickets_.erase(answer.info.ticket);
             ready_.erase(at);
             return Found::answer;
         }
@@ -207,6 +204,7 @@ void Batch::keep(Ticket ticket, Answer answer) noexcept {
     }
     const auto at = known->second;
     at->answer = std::move(answer);
+    at->answer.info.ticket = ticket;
     at->is_ready = true;
     ready_.splice(ready_.end(), out_, at);
 }

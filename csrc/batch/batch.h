@@ -57,12 +57,11 @@ class Batch {
 
     enum class Found { answer, none, not_yet };
     static constexpr Ticket kAny = 0;
-    // Waits for the answer to a ticket, or to any, and takes it after on_take(answer). none: there is nothing to wait
+    // Waits for the answer to a ticket, or to any, and takes it. none: there is nothing to wait
     // for. not_yet: not within so many milliseconds, and the pass under way; negative: no limit. Throws Error:
     // cancelled if closed meanwhile, argument if it was before or the ticket is not out, busy from within a pass;
-    // std::bad_alloc, or what on_take throws, when all that was to be had still is.
-    using OnTake = std::function<void(const Answer & answer)>;
-    Found next(Ticket wanted, std::int32_t timeout_ms, Ticket & ticket, Answer & answer, const OnTake & on_take);
+    // std::bad_alloc, when all that was to be had still is.
+    Found next(Ticket wanted, std::int32_t timeout_ms, Answer & answer);
 
     // Copies what a text has so far, from a place on, so many tokens at most; returns how many.
     // Throws Error: argument for a ticket that is not out.
@@ -76,7 +75,6 @@ class Batch {
    private:
     // A request, and the place for its answer.
     struct Entry {
-        Ticket ticket = 0;
         bool is_cancelled = false;
         bool is_ready = false;
         std::vector<Token> text;  // until now

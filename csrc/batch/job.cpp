@@ -120,12 +120,12 @@ void Job::advance() {
 
 Answer Job::answer() const {
     Answer out;
-    task_->answer(out);
-    out.state = state_;
-    out.n_shared = n_shared_;
-    out.n_passes = n_passes_;
-    out.prompt_ns = ns_between(started_, prompt_ended_);
-    out.decide_ns = ns_between(prompt_ended_, std::chrono::steady_clock::now());
+    task_->write(out);
+    out.hidden_state = state_;
+    out.info.n_shared = n_shared_;
+    out.info.n_passes = n_passes_;
+    out.info.prompt_ns = ns_between(started_, prompt_ended_);
+    out.info.decide_ns = ns_between(prompt_ended_, std::chrono::steady_clock::now());
     return out;
 }
 

@@ -12,24 +12,23 @@ std::unique_ptr<Task> make_task(const Request & request,
     if (request.is_decoded()) {
         return std::make_unique<DecodeTask>(request, vocab, origin);
     }
-    if (request.mode == Query::Mode::state) {
+    if (request.mode == Query::Mode::hidden_state) {
         return std::make_unique<StateTask>();
     }
     const Cursor & cursor = *request.cursor;
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(vocab));
-    if (request.mode == Query::Mode::best) {
-        return std::make_unique<SearchTask>(
-            begin_search(cursor, request.search, n_vocab, n_paths, /* rows_are_cheap = */ false), cursor.trie(),
-            origin);
-    }
-    return std::make_unique<ScoreTask>(begin_scoring(cursor, request.search, n_vocab), cursor.trie(), origin);
+    std::unique_ptr<TreeQuery> query =
+        request.mode == Query::Mode::best
+            ? begin_search(cursor, request.search, n_vocab, n_paths, /* rows_are_cheap = */ false)
+            : begin_scoring(cursor, request.search, n_vocab);
+    return std::make_unique<TreeTask>(std::move(query), cursor.trie(), origin);
 }
 
-TreeTask::TreeTask(TreeQuery & query, const Trie & trie, const Origin & origin)
-    : query_(query),
+TreeTask::TreeTask(std::unique_ptr<TreeQuery> query, const Trie & trie, const Origin & origin)
+    : query_(std::move(query)),
       trie_(trie),
       paths_(origin.memory, trie, origin.id, static_cast<llama_pos>(origin.n_before)),
-      nodes_(query.next(0)),
+      nodes_(query_->next(0)),
       wants_root_(!nodes_.empty() && nodes_.front() == kRoot) {
     n_placed_ = wants_root_ ? 1 : 0;
 }
@@ -53,24 +52,18 @@ std::vector<Row> TreeTask::next_rows(std::size_t max_nodes, std::size_t max_cell
 
 void TreeTask::advance() {
     if (!needs_cells()) {
-        nodes_ = query_.next(n_evaluated_);
+        nodes_ = query_->next(n_evaluated_);
         n_placed_ = 0;
     }
 }
 
-void write(Ranking result, Answer & answer) { static_cast<Ranking &>(answer) = std::move(result); }
-
-void write(std::vector<double> result, Answer & answer) { answer.scores = std::move(result); }
+void TreeTask::write(Answer & answer) const {
+    query_->write(answer);
+    answer.info.n_evaluated = n_evaluated_;
+}
 
 DecodeTask::DecodeTask(const Request & request, const llama_vocab * vocab, const Origin & origin)
-    : request_(request),
-      vocab_(vocab),
-      origin_(origin),
-      is_text_(request.is_text()),
-      max_tokens_(request.max_tokens()),
-      decoder_(request.decoder(vocab)),
-      written_(request.text.stop_strings) {
-    stop_ = max_tokens_ == 0 ? Stop::max_tokens : Stop::none;
+    : request_(request), origin_(origin), decoding_(request, vocab, /* n_before = */ 0) {
     DecodeTask::advance();
 }
 
@@ -87,57 +80,32 @@ std::vector<Row> DecodeTask::next_rows(std::size_t /*max_nodes*/, std::size_t /*
 
 void DecodeTask::observe(NodeId /*node*/, const float * logits) {
     logits_ = logits;
-    step();
+    decoding_.step(*this);
 }
 
 // As far as no choice is left.
 void DecodeTask::advance() {
-    while (!is_done() && decoder_.allowed().only() >= 0) {
-        step();
-    }
-}
-
-void DecodeTask::step() {
-    stop_ = request_.step(decoder_, *this, written_);
-    if (stop_ == Stop::string) {
-        end_ = written_.end(vocab_, max_tokens_);
-        stop_ = end_->is_cut ? Stop::max_tokens : Stop::string;
-    } else if (stop_ == Stop::none && (is_text_ || request_.is_list()) && tokens_.size() == max_tokens_) {
-        stop_ = Stop::max_tokens;
+    while (!is_done() && decoding_.allowed().only() >= 0) {
+        decoding_.step(*this);
     }
 }
 
 void DecodeTask::reserve() { reserve_more(tokens_); }
 
-void DecodeTask::answer(Answer & answer) const {
-    const auto n_answered =
-        static_cast<std::ptrdiff_t>(request_.read(decoder_, tokens_.size(), tokens_.size(), answer));
-    answer.tokens.assign(tokens_.begin(), tokens_.begin() + n_answered);
-    answer.stop = stop_;
-    if (stop_ == Stop::string) {
-        answer.stop_string = static_cast<std::int32_t>(written_.stop_string());
-    }
-    if (end_) {
-        answer.tokens.resize(end_->n_kept);
-        answer.tokens.insert(answer.tokens.end(), end_->rest.begin(), end_->rest.end());
-    }
-    const Decoder::Counts & counts = decoder_.counts();
-    answer.n_branches = counts.n_branches;
-    answer.n_forced = counts.n_forced;
-    answer.n_free = counts.n_free;
-    answer.n_evaluated = n_rows_;
+void DecodeTask::write(Answer & answer) const {
+    decoding_.write(tokens_.data(), tokens_.size(), answer);
+    answer.info.n_evaluated = n_rows_;
 }
 
 TokenSpan DecodeTask::text() const noexcept {
-    return is_text_ ? TokenSpan{tokens_.data(), static_cast<std::uint32_t>(tokens_.size())} : TokenSpan{};
+    return request_.is_text() ? TokenSpan{tokens_.data(), static_cast<std::uint32_t>(tokens_.size())} : TokenSpan{};
 }
 
 Task::Written DecodeTask::written() const noexcept {
-    if (!is_text_ && !request_.goes_on) {
+    if (!request_.is_text() && !request_.goes_on) {
         return {};
     }
-    const std::size_t n_answered = end_ ? end_->n_kept : tokens_.size();
-    return {{tokens_.data(), static_cast<std::uint32_t>(n_rows_)}, std::min(n_rows_, n_answered)};
+    return {{tokens_.data(), static_cast<std::uint32_t>(n_rows_)}, std::min(n_rows_, decoding_.n_kept(tokens_.size()))};
 }
 
 }  // namespace token_trie

@@ -17,12 +17,12 @@ struct Request : Query {
 // The answer of a query that failed.
 inline Answer failure(Status status, const char * message) noexcept {
     Answer answer;
+    answer.info.status = static_cast<std::int32_t>(status);
     try {
         answer.message = message;
-        answer.status = status;
     } catch (const std::exception &) {
         answer.message = "out of memory";  // which takes none
-        answer.status = Status::memory;
+        answer.info.status = TOKEN_TRIE_ERROR_MEMORY;
     }
     return answer;
 }
@@ -76,8 +76,8 @@ class Task {
     virtual void advance() = 0;
 
     virtual bool is_done() const noexcept = 0;
-    // Once it is done.
-    virtual void answer(Answer & answer) const = 0;
+    // Once it is done: writes what it has come to.
+    virtual void write(Answer & answer) const = 0;
     // Of what it writes, all tokens until now.
     virtual TokenSpan text() const noexcept { return {}; }
     // Of the tokens that it has evaluated those that others may go on from, of which n_answered are part of the answer.
@@ -106,15 +106,18 @@ class StateTask final : public Task {
     void observe(NodeId /*node*/, const float * /*logits*/) override {}
     void advance() override { is_done_ = true; }
     bool is_done() const noexcept override { return is_done_; }
-    void answer(Answer & /*answer*/) const override {}
+    void write(Answer & /*answer*/) const override {}
 
    private:
     bool is_done_ = false;
 };
 
 // Queries nodes of a trie, in waves of as many paths as there are ids.
-class TreeTask : public Task {
+class TreeTask final : public Task {
    public:
+    // The trie must outlive it.
+    TreeTask(std::unique_ptr<TreeQuery> query, const Trie & trie, const Origin & origin);
+
     bool wants_root() const noexcept override { return wants_root_; }
     bool needs_cells() const noexcept override { return n_placed_ < nodes_.size(); }
     std::size_t n_ids_wanted() const noexcept override;
@@ -122,18 +125,14 @@ class TreeTask : public Task {
     llama_seq_id return_id() noexcept override { return paths_.take_idle_id(); }
     std::vector<Row> next_rows(std::size_t max_nodes, std::size_t max_cells) override;
     std::size_t n_cells() const noexcept override { return n_cells_; }
-    void observe(NodeId node, const float * logits) override { query_.observe(node, logits); }
+    void observe(NodeId node, const float * logits) override { query_->observe(node, logits); }
     void advance() override;
     bool is_done() const noexcept override { return nodes_.empty(); }
+    void write(Answer & answer) const override;
     void clear() noexcept override { paths_.clear(); }
 
-   protected:
-    // The query and the trie must outlive this.
-    TreeTask(TreeQuery & query, const Trie & trie, const Origin & origin);
-    std::uint64_t n_evaluated() const noexcept { return n_evaluated_; }
-
    private:
-    TreeQuery & query_;
+    const std::unique_ptr<TreeQuery> query_;
     const Trie & trie_;
     TreePaths paths_;
     std::vector<NodeId> nodes_;  // queried
@@ -143,26 +142,6 @@ class TreeTask : public Task {
     bool wants_root_;
 };
 
-void write(Ranking result, Answer & answer);
-void write(std::vector<double> result, Answer & answer);
-
-template <typename Query>
-class TreeTaskOf final : public TreeTask {
-   public:
-    TreeTaskOf(std::unique_ptr<Query> query, const Trie & trie, const Origin & origin)
-        : TreeTask(*query, trie, origin), query_(std::move(query)) {}
-
-    void answer(Answer & answer) const override {
-        write(query_->result(), answer);
-        answer.n_evaluated = n_evaluated();
-    }
-
-   private:
-    const std::unique_ptr<const Query> query_;
-};
-using SearchTask = TreeTaskOf<Search>;
-using ScoreTask = TreeTaskOf<Scoring>;
-
 // An answer token by token, as a stream takes it: the best or a drawn one at each branch point and of free text.
 // NOLINTNEXTLINE(misc-multiple-inheritance): two interfaces
 class DecodeTask final : public Task, private Decoder::Host {
@@ -171,13 +150,13 @@ class DecodeTask final : public Task, private Decoder::Host {
     DecodeTask(const Request & request, const llama_vocab * vocab, const Origin & origin);
 
     bool wants_root() const noexcept override { return tokens_.empty(); }
-    AllowedSet wanted() const override { return decoder_.allowed(); }
+    AllowedSet wanted() const override { return decoding_.allowed(); }
     std::vector<Row> next_rows(std::size_t max_nodes, std::size_t max_cells) override;
     std::size_t n_cells() const noexcept override { return n_rows_; }
     void observe(NodeId node, const float * logits) override;
     void advance() override;
-    bool is_done() const noexcept override { return stop_ != Stop::none; }
-    void answer(Answer & answer) const override;
+    bool is_done() const noexcept override { return decoding_.is_done(); }
+    void write(Answer & answer) const override;
     TokenSpan text() const noexcept override;
     Written written() const noexcept override;
 
@@ -186,20 +165,13 @@ class DecodeTask final : public Task, private Decoder::Host {
     const float * logits(const AllowedSet & /*wanted*/) override { return logits_; }
     std::size_t n_tokens() const noexcept override { return tokens_.size(); }
     void append(Token token) noexcept override { tokens_.push_back(token); }
-    void step();
 
     const Request & request_;
-    const llama_vocab * vocab_;
     const Origin origin_;
-    const bool is_text_;
-    const std::size_t max_tokens_;
-    Decoder decoder_;
-    WrittenText written_;
-    std::optional<WrittenText::End> end_;  // where a stop string is in it
+    Decoding decoding_;
     std::vector<Token> tokens_;
     std::size_t n_rows_ = 0;  // of these
     const float * logits_ = nullptr;
-    Stop stop_ = Stop::none;
 };
 
 }  // namespace token_trie

@@ -94,13 +94,6 @@ class LastLogits {
     std::vector<float> copy_;
 };
 
-// What evaluating nodes of a trie took.
-struct Cost {
-    std::uint64_t n_evaluated = 0;  // nodes, those included that were needed again for their descendants alone
-    std::uint64_t n_passes = 0;
-    std::uint64_t decode_ns = 0;
-};
-
 // One sequence of tokens and the KV cache behind it. The cache lags behind: it holds a prefix of the sequence and
 // catches up, in one batch, when the logits after the last token are wanted.
 //
@@ -196,7 +189,11 @@ class Sequence {
 
     // Whether the few logits that a step needs are gathered on the device: by itself, where they come to be on one. Of
     // contexts of its own alone.
-    enum class Device { automatic = 0, on = 1, off = 2 };
+    enum class Device {
+        automatic = TOKEN_TRIE_DEVICE_AUTO,
+        on = TOKEN_TRIE_DEVICE_ON,
+        off = TOKEN_TRIE_DEVICE_OFF
+    };
     void set_device(Device device) noexcept { device_use_ = device; }
     // Passes that ended so.
     std::uint64_t n_on_device() const noexcept { return device_.n_passes(); }

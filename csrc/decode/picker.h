@@ -11,8 +11,16 @@
 
 namespace token_trie {
 
-// Why generated text ends. The values of enum token_trie_stop, which csrc/abi checks against these.
-enum class Stop { none = 0, max_tokens = 1, complete = 2, end = 3, callback = 4, cancelled = 5, string = 6 };
+// Why generated text ends.
+enum class Stop {
+    none = TOKEN_TRIE_STOP_NONE,
+    max_tokens = TOKEN_TRIE_STOP_MAX_TOKENS,
+    complete = TOKEN_TRIE_STOP_COMPLETE,
+    end = TOKEN_TRIE_STOP_END,
+    callback = TOKEN_TRIE_STOP_CALLBACK,
+    cancelled = TOKEN_TRIE_STOP_CANCELLED,
+    string = TOKEN_TRIE_STOP_STRING
+};
 
 // How tokens are drawn, by llama.cpp's own samplers.
 struct Sampling {

@@ -10,12 +10,11 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// What a leaf's score has beside the probability of its tokens. The values of enum token_trie_leaf_end, which csrc/abi
-// checks against these.
+// What a leaf's score has beside the probability of its tokens.
 enum class LeafEnd {
-    any = 0,      // nothing: what comes after does not matter
-    longest = 1,  // that no token comes next by which a longer leaf goes on
-    follow = 2    // that a token of the follow set comes next
+    any = TOKEN_TRIE_LEAF_ANY,          // nothing: what comes after does not matter
+    longest = TOKEN_TRIE_LEAF_LONGEST,  // that no token comes next by which a longer leaf goes on
+    follow = TOKEN_TRIE_LEAF_FOLLOW     // that a token of the follow set comes next
 };
 
 struct ScoreOptions {

@@ -2,6 +2,7 @@
 
 #include "search/tree_evaluator.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -27,7 +28,7 @@ std::vector<NodeId> nodes_with_logits(const ScoreRules & rules) {
     return nodes;
 }
 
-class AllLeaves final : public Scoring {
+class AllLeaves final : public TreeQuery {
    public:
     AllLeaves(const Cursor & cursor, const ScoreOptions & options, std::size_t n_vocab)
         : rules_(cursor, options),
@@ -50,9 +51,10 @@ class AllLeaves final : public Scoring {
         }
     }
 
-    std::vector<double> result() const override {
+    void write(Answer & answer) const override {
         const Trie & trie = rules_.trie();
-        std::vector<double> scores(trie.n_leaves(), kImpossible);
+        std::vector<double> & scores = answer.logprobs;
+        scores.assign(trie.n_leaves(), kImpossible);
         std::vector<std::pair<NodeId, double>> stack{{kRoot, 0}};
         while (!stack.empty()) {
             const auto [node, sum] = stack.back();
@@ -65,7 +67,9 @@ class AllLeaves final : public Scoring {
                 stack.emplace_back(child, sum + nodes_[child]);
             }
         }
-        return scores;
+        const auto best = std::max_element(scores.begin(), scores.end());
+        answer.info.leaf = best - scores.begin();
+        answer.info.logprob = *best;
     }
 
    private:
@@ -79,20 +83,18 @@ class AllLeaves final : public Scoring {
 
 }  // namespace
 
-std::unique_ptr<Scoring> begin_scoring(const Cursor & cursor, const ScoreOptions & options, std::size_t n_vocab) {
+std::unique_ptr<TreeQuery> begin_scoring(const Cursor & cursor, const ScoreOptions & options, std::size_t n_vocab) {
     return std::make_unique<AllLeaves>(cursor, options, n_vocab);
 }
 
-Scores score_all(Sequence & sequence,
+Answer score_all(Sequence & sequence,
                  const Cursor & cursor,
                  const ScoreOptions & options,
                  const std::atomic<bool> & cancelled) {
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(sequence.vocab()));
-    const std::unique_ptr<Scoring> scoring = begin_scoring(cursor, options, n_vocab);
     TreeEvaluator evaluator(sequence, cursor.trie(), ScoreRules(cursor, options).depth(), options.prefix, cancelled,
                             /* all = */ true);
-    evaluator.answer(*scoring);
-    return {evaluator.cost(), scoring->result()};
+    return evaluator.answer(*begin_scoring(cursor, options, n_vocab));
 }
 
 }  // namespace token_trie

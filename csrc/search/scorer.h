@@ -6,18 +6,12 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// Natural logarithms, by LeafId; -inf where a logit is not finite.
-struct Scores : Cost {
-    std::vector<double> leaves;
-};
-using Scoring = Decision<std::vector<double>>;
+// Scores every leaf of the cursor's trie, which must outlive this, from its root: natural logarithms, by LeafId; -inf
+// where a logit is not finite.
+std::unique_ptr<TreeQuery> begin_scoring(const Cursor & cursor, const ScoreOptions & options, std::size_t n_vocab);
 
-// Scores every leaf of the cursor's trie, which must outlive this, from its root.
-std::unique_ptr<Scoring> begin_scoring(const Cursor & cursor, const ScoreOptions & options, std::size_t n_vocab);
-
-// All of it, after a sequence. The sequence is left as it was. Throws Error (context,
-// cancelled).
-Scores score_all(Sequence & sequence,
+// All of it, after a sequence, which is left as it was. Throws Error (context, cancelled).
+Answer score_all(Sequence & sequence,
                  const Cursor & cursor,
                  const ScoreOptions & options,
                  const std::atomic<bool> & cancelled);

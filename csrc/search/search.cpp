@@ -68,7 +68,7 @@ class FoundLeaves {
     void miss(const RankedNode & node);
     // What is ranked lower is not among them; an equal one may still come first by its tokens.
     double worst() const noexcept;
-    Ranking ranking(const Trie & trie) const;
+    void write(const Trie & trie, Answer & answer) const;
 
    private:
     const std::size_t n_best_;
@@ -97,23 +97,21 @@ void FoundLeaves::miss(const RankedNode & node) {
 
 double FoundLeaves::worst() const noexcept { return best_.size() < n_best_ ? kImpossible : best_.back().score; }
 
-Ranking FoundLeaves::ranking(const Trie & trie) const {
-    Ranking result;
+void FoundLeaves::write(const Trie & trie, Answer & answer) const {
     for (const RankedNode & leaf : best_) {
-        result.found.push_back({trie.leaf(leaf.node), leaf.logprob});
+        answer.add(trie.leaf(leaf.node), leaf.logprob);
     }
-    result.gap = rival_max_ > worst() ? rival_max_ - worst() : 0;
-    result.rival_min = rival_min_;
-    result.rival_max = rival_max_;
-    result.mass_max = mass_max_;
-    return result;
+    answer.info.gap = rival_max_ > worst() ? rival_max_ - worst() : 0;
+    answer.info.rival_min = rival_min_;
+    answer.info.rival_max = rival_max_;
+    answer.info.mass_max = mass_max_;
 }
 
 using Clock = std::chrono::steady_clock;
 using Entry = RankedNode;
 using Heap = RankedNodes;
 
-class BestLeaves final : public Search {
+class BestLeaves final : public TreeQuery {
    public:
     BestLeaves(const Cursor & cursor,
                const SearchOptions & options,
@@ -162,7 +160,7 @@ class BestLeaves final : public Search {
         }
     }
 
-    Ranking result() const override { return found_.ranking(trie_); }
+    void write(Answer & answer) const override { found_.write(trie_, answer); }
 
    private:
     Entry entry_at(double logprob, NodeId node) const {
@@ -464,7 +462,7 @@ class BestLeaves final : public Search {
 
 }  // namespace
 
-std::unique_ptr<Search> begin_search(const Cursor & cursor,
+std::unique_ptr<TreeQuery> begin_search(const Cursor & cursor,
                                      const SearchOptions & options,
                                      std::size_t n_vocab,
                                      std::size_t n_paths,
@@ -472,17 +470,14 @@ std::unique_ptr<Search> begin_search(const Cursor & cursor,
     return std::make_unique<BestLeaves>(cursor, options, n_vocab, n_paths, rows_are_cheap);
 }
 
-SearchResult search(Sequence & sequence,
+Answer search(Sequence & sequence,
                     const Cursor & cursor,
                     const SearchOptions & options,
                     const std::atomic<bool> & cancelled) {
     const Trie & trie = cursor.trie();
     TreeEvaluator evaluator(sequence, trie, ScoreRules(cursor, options).depth(), options.prefix, cancelled);
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(sequence.vocab()));
-    const std::unique_ptr<Search> search = begin_search(
-        cursor, options, n_vocab, evaluator.one_at_a_time() ? 0 : evaluator.n_paths(), sequence.has_layers_on_device());
-    evaluator.answer(*search);
-    return {evaluator.cost(), search->result()};
+    return evaluator.answer(*begin_search(cursor, options, n_vocab, evaluator.n_paths(), sequence.has_layers_on_device()));
 }
 
 }  // namespace token_trie

@@ -19,25 +19,6 @@ struct SearchOptions : ScoreOptions {
     std::shared_ptr<const LeafWeights> weights;  // added to logprobs, for ranks; null: none
 };
 
-struct Found {
-    LeafId leaf;
-    double logprob;  // without weights
-};
-
-// The best leaves of a search, and what it knows of the others. With weights, all but mass_max is of logprobs with
-// these.
-struct Ranking {
-    std::vector<Found> found;  // best first
-    // Nats that what was not looked at may be above the last of found, at most; 0 if found are proved the best, +inf if
-    // fewer than n_best were found and there may be more.
-    double gap = 0;
-    // The best leaf beside found scores at least and at most this; -inf: none is known, or there is none.
-    double rival_min = 0;
-    double rival_max = 0;
-    double mass_max = 0;  // the probability that what the model writes here is of the set, at most
-};
-struct SearchResult : Cost, Ranking {};
-
 // The n_best best leaves, by scores as of score_all, in as little time as their proof needs. A leaf's score is never
 // above that of a node on its path, so a search that goes on from the best node each time (A* with a heuristic of 0;
 // Hart, Nilsson and Raphael, 1968) may stop when no node left is above the n_best-th leaf found. With weights, a node's
@@ -62,18 +43,17 @@ struct SearchResult : Cost, Ranking {};
 // max_nodes are evaluated, if members have many more tokens than the shortest.
 //
 // Equal scores are ranked by their tokens.
-using Search = Decision<Ranking>;
-
+//
 // n_paths: that one batch may be on; 0: a batch is a node. rows_are_cheap: as on devices. The cursor's trie must
 // outlive it.
-std::unique_ptr<Search> begin_search(const Cursor & cursor,
+std::unique_ptr<TreeQuery> begin_search(const Cursor & cursor,
                                      const SearchOptions & options,
                                      std::size_t n_vocab,
                                      std::size_t n_paths,
                                      bool rows_are_cheap);
 
 // All of it, after a sequence, which is left as it was. Throws Error (context, cancelled).
-SearchResult search(Sequence & sequence,
+Answer search(Sequence & sequence,
                     const Cursor & cursor,
                     const SearchOptions & options,
                     const std::atomic<bool> & cancelled);

@@ -127,10 +127,15 @@ void TreeEvaluator::evaluate(const std::vector<NodeId> & nodes, const Visit & vi
     }
 }
 
-void TreeEvaluator::answer(TreeQuery & query) {
+Answer TreeEvaluator::answer(TreeQuery & query) {
     for (std::vector<NodeId> nodes = query.next(n_evaluated_); !nodes.empty(); nodes = query.next(n_evaluated_)) {
         evaluate(nodes, [&](NodeId node, const float * logits) { query.observe(node, logits); });
     }
+    Answer out;
+    query.write(out);
+    out.info.n_evaluated = n_evaluated_;
+    out.info.n_passes = sequence_.n_passes() - n_passes_before_;
+    return out;
 }
 
 // Where two or three rows of a group remain, rows that nobody observes, after the last path, fill it up. The next

@@ -40,21 +40,18 @@ class TreeEvaluator {
     // those below it. The root may be the first. Throws Error (context, cancelled).
     void evaluate(const std::vector<NodeId> & nodes, const Visit & visit);
 
-    // Until it queries no more. Throws as evaluate does.
-    void answer(TreeQuery & query);
+    // Until it queries no more; with what that took, and what the sequence's own cache took to catch up. Throws as
+    // evaluate does.
+    Answer answer(TreeQuery & query);
 
-    // Whether a batch is a node, so that one has nothing to gain from others beside it.
-    bool one_at_a_time() const noexcept { return n_ids_ == 0; }
-    // That nodes of one batch may be on.
-    std::size_t n_paths() const noexcept { return std::max<std::size_t>(n_ids_, 1); }
+    // That nodes of one batch may be on; 0: a batch is a node, which has nothing to gain from others beside it.
+    std::size_t n_paths() const noexcept { return n_ids_; }
     // Rows of one batch. From 64 on llama.cpp's flash attention takes another way than below, and scores would depend
     // on how many there are. A multiple of what is multiplied at a time.
     static constexpr std::size_t kMaxRows = 60;
 
-    // So far, with what the sequence's own cache took to catch up.
-    Cost cost() const noexcept {
-        return {n_evaluated_, sequence_.n_passes() - n_passes_before_, sequence_.decode_ns() - decode_ns_before_};
-    }
+    // So far.
+    std::uint64_t n_evaluated() const noexcept { return n_evaluated_; }
 
    private:
     static constexpr NodeId kFiller = std::numeric_limits<NodeId>::max();
@@ -77,7 +74,6 @@ class TreeEvaluator {
 
     Sequence & sequence_;
     const std::uint64_t n_passes_before_ = sequence_.n_passes();
-    const std::uint64_t decode_ns_before_ = sequence_.decode_ns();
     const llama_seq_id first_id_ = sequence_.first_free_id();
     const Trie & trie_;
     const std::vector<Token> prefix_;

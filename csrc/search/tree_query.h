@@ -1,5 +1,6 @@
 #pragma once
 
+#include "decode/answer.h"
 #include "trie/trie.h"
 
 #include <cstdint>
@@ -23,13 +24,8 @@ class TreeQuery {
     virtual std::vector<NodeId> next(std::uint64_t n_evaluated) = 0;
     // Logits over the vocabulary after one of these, in their order.
     virtual void observe(NodeId node, const float * logits) = 0;
-};
-
-template <typename Result>
-class Decision : public TreeQuery {
-   public:
-    // Once it queries no more.
-    virtual Result result() const = 0;
+    // Once it queries no more: writes what it has found.
+    virtual void write(Answer & answer) const = 0;
 };
 
 }  // namespace token_trie

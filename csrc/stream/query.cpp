@@ -1,9 +1,11 @@
 #include "stream/query.h"
 
+#include <algorithm>
+
 namespace token_trie {
 
 std::size_t Query::max_tokens() const noexcept {
-    if (mode == Mode::state) {
+    if (mode == Mode::hidden_state) {
         return 0;
     }
     if (is_text() || is_list()) {
@@ -20,12 +22,12 @@ void Query::check() const {
         throw Error(Status::argument, "n_best: 0");
     }
     if (cursor == nullptr) {
-        if (!is_text() && mode != Mode::state) {
+        if (!is_text() && mode != Mode::hidden_state) {
             throw Error(Status::argument, "query.set: null");
         }
         return;
     }
-    if (mode == Mode::state) {
+    if (mode == Mode::hidden_state) {
         throw Error(Status::argument, "query.set: one, where the hidden state alone is wanted");
     }
     const FollowSet & follow = cursor->follow();
@@ -47,44 +49,65 @@ void Query::check() const {
     }
 }
 
-Decoder Query::decoder(const llama_vocab * vocab) const {
-    Decoder out(vocab, sampling, is_text());
-    if (cursor != nullptr) {
-        out.set_trie(*cursor, mode == Mode::greedy ? token_trie::Mode::greedy : token_trie::Mode::sampled);
+Decoding::Decoding(const Query & query, const llama_vocab * vocab, std::size_t n_before, std::size_t n_left)
+    : query_(query),
+      vocab_(vocab),
+      n_before_(n_before),
+      max_tokens_(query.is_text() || query.is_list() ? std::min(query.text.max_tokens, n_left) : SIZE_MAX),
+      decoder_(vocab, query.sampling, query.is_text()),
+      written_(query.text.stop_strings),
+      stop_(max_tokens_ == 0 ? Stop::max_tokens : Stop::none) {
+    if (query.cursor != nullptr) {
+        decoder_.set_trie(*query.cursor, query.mode == Query::Mode::greedy ? Mode::greedy : Mode::sampled);
     }
-    if (text.grammar) {
-        out.set_grammar(text.grammar->c_str(), text.grammar_root.c_str());
+    if (query.text.grammar) {
+        decoder_.set_grammar(query.text.grammar->c_str(), query.text.grammar_root.c_str());
     }
-    out.begin();
-    return out;
+    decoder_.begin();
 }
 
-Stop Query::step(Decoder & decoder, Decoder::Host & host, WrittenText & written) const {
-    const Decoder::Outcome outcome = decoder.step(host, is_text() ? &written : nullptr);
-    const bool goes_on = !outcome.has_token || !text.on_token || text.on_token(decoder.last());
+void Decoding::step(Decoder::Host & host) {
+    const Decoder::Outcome outcome = decoder_.step(host, query_.is_text() ? &written_ : nullptr);
+    const auto & on_token = query_.text.on_token;
     // With nothing but its end before it, a list needs no pass for that.
-    const Ending ending = is_list() ? decoder.cursor()->ending() : Ending::none;
-    const bool is_over = ending == Ending::max_items || ending == Ending::none_left;
-    return !goes_on ? Stop::callback : outcome.stop == Stop::none && is_over ? Stop::complete : outcome.stop;
+    const Ending ending = query_.is_list() ? decoder_.cursor()->ending() : Ending::none;
+    if (outcome.has_token && on_token && !on_token(decoder_.last())) {
+        stop_ = Stop::callback;
+    } else if (outcome.stop == Stop::string) {
+        end_ = written_.end(vocab_, max_tokens_);
+        stop_ = end_->is_cut ? Stop::max_tokens : Stop::string;
+    } else if (outcome.stop != Stop::none) {
+        stop_ = outcome.stop;
+    } else if (ending == Ending::max_items || ending == Ending::none_left) {
+        stop_ = Stop::complete;
+    } else if (host.n_tokens() - n_before_ == max_tokens_) {
+        stop_ = Stop::max_tokens;
+    }
 }
 
-std::size_t Query::read(const Decoder & decoder, std::size_t n, std::size_t n_tokens, Answer & answer) const {
-    if (is_text() || !decoder.cursor()) {
-        return n;
+void Decoding::write(const Token * tokens, std::size_t n, Answer & answer) const {
+    const Decoder::Counts & counts = decoder_.counts();
+    if (query_.is_list()) {
+        for (const ItemLog::Item & item : decoder_.items().items()) {
+            answer.add(item.leaf, item.logprob);
+            answer.ranges.push_back(item.begin - n_before_);
+            answer.ranges.push_back(item.end - n_before_);
+        }
+        answer.info.ending = static_cast<std::int32_t>(decoder_.cursor()->ending());
+        answer.info.logprob = counts.span_logprob;
+        n = answer.ranges.empty() ? 0 : static_cast<std::size_t>(answer.ranges.back());
+    } else if (!query_.is_text()) {
+        answer.add(decoder_.cursor()->leaf(), counts.span_logprob);
     }
-    if (!is_list()) {
-        answer.found = {{decoder.cursor()->leaf(), decoder.counts().span_logprob}};
-        return n;
+    answer.tokens.assign(tokens, tokens + n_kept(n));
+    if (end_) {
+        answer.tokens.insert(answer.tokens.end(), end_->rest.begin(), end_->rest.end());
     }
-    const std::size_t n_before = n_tokens - n;
-    for (const ItemLog::Item & item : decoder.items().items()) {
-        answer.found.push_back({item.leaf, item.logprob});
-        answer.places.push_back(item.begin - n_before);
-        answer.places.push_back(item.end - n_before);
-    }
-    answer.ending = decoder.cursor()->ending();
-    answer.span_logprob = decoder.counts().span_logprob;
-    return answer.places.empty() ? 0 : static_cast<std::size_t>(answer.places.back());
+    answer.info.stop = static_cast<std::int32_t>(stop_);
+    answer.info.stop_string = stop_ == Stop::string ? static_cast<std::int32_t>(written_.stop_string()) : -1;
+    answer.info.n_branches = counts.n_branches;
+    answer.info.n_forced = counts.n_forced;
+    answer.info.n_free = counts.n_free;
 }
 
 }  // namespace token_trie

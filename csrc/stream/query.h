@@ -13,18 +13,15 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-struct Answer;
-
 // What is asked of the model after a prompt: one answer, whoever finds it. A stream answers one, a batch many.
 struct Query {
-    // The values of enum token_trie_query_mode, which csrc/abi checks against these.
     enum class Mode {
-        greedy = 0,
-        sampled = 1,
-        best = 2,    // a search for whole answers
-        scores = 3,  // of every leaf
-        text = 4,    // free
-        state = 5    // nothing but the hidden state
+        greedy = TOKEN_TRIE_QUERY_GREEDY,
+        sampled = TOKEN_TRIE_QUERY_SAMPLED,
+        best = TOKEN_TRIE_QUERY_BEST,      // a search for whole answers
+        scores = TOKEN_TRIE_QUERY_SCORES,  // of every leaf
+        text = TOKEN_TRIE_QUERY_TEXT,      // free
+        hidden_state = TOKEN_TRIE_QUERY_HIDDEN_STATE
     };
     struct Text {
         std::size_t max_tokens = 0;
@@ -40,10 +37,10 @@ struct Query {
     Sampling sampling;     // sampled, and free text
     SearchOptions search;  // best; of scores those of ScoreOptions
     Text text;
-    bool with_state = false;  // whether the hidden state after the prompt is part of the answer
-    bool goes_on = false;     // whether another prompt will begin with this one, which a batch then keeps
+    bool with_hidden_state = false;  // whether that after the prompt is part of the answer
+    bool goes_on = false;            // whether another prompt will begin with this one, which a batch then keeps
 
-    bool wants_state() const noexcept { return with_state || mode == Mode::state; }
+    bool wants_state() const noexcept { return with_hidden_state || mode == Mode::hidden_state; }
     bool is_text() const noexcept { return mode == Mode::text; }
     // Several members, one after the other.
     bool is_list() const noexcept {
@@ -56,36 +53,34 @@ struct Query {
     std::size_t max_tokens() const noexcept;
     // Throws Error (argument) where its parts do not fit each other.
     void check() const;
-    // What generates the answer of a decoding. Throws Error: argument, grammar.
-    Decoder decoder(const llama_vocab * vocab) const;
-    // A step of it. Throws as Decoder::step does.
-    Stop step(Decoder & decoder, Decoder::Host & host, WrittenText & written) const;
-    // The members that it has found. Returns how many of n tokens are part of the answer, the last of which is the last
-    // of a sequence of n_tokens.
-    std::size_t read(const Decoder & decoder, std::size_t n, std::size_t n_tokens, Answer & answer) const;
 };
 
-// found: also of a decoding.
-struct Answer : Ranking {
-    Status status = Status::ok;
-    std::string message;                // of a failure
-    std::vector<Token> tokens;          // of a decoding
-    std::vector<std::uint64_t> places;  // of a list: for each member where it begins and ends among the tokens
-    Ending ending = Ending::none;       // of a list
-    double span_logprob = 0;            // likewise, over its branch points
-    Stop stop = Stop::none;             // of a decoding
-    std::int32_t stop_string = -1;
-    std::vector<double> scores;  // of all leaves
-    std::vector<float> state;    // where it was wanted
-    std::uint64_t n_shared = 0;  // tokens of the prompt that were evaluated for another one
-    std::uint64_t n_branches = 0;
-    std::uint64_t n_forced = 0;
-    std::uint64_t n_free = 0;
-    std::uint64_t n_evaluated = 0;  // nodes, or tokens of a decoding
-    std::uint64_t n_passes = 0;     // after the prompt; of a batch, shared with others
-    std::uint64_t prompt_ns = 0;    // of a batch: from the prompt's first token in the cache to its last
-    std::uint64_t decide_ns = 0;    // from there on
-    std::uint64_t decode_ns = 0;    // of a stream: inside forward passes
+// An answer that is generated token by token, after the first n_before tokens of a host.
+class Decoding {
+   public:
+    // The query must outlive it. Of a text or a list, n_left tokens at most. Throws Error: argument, grammar.
+    Decoding(const Query & query, const llama_vocab * vocab, std::size_t n_before, std::size_t n_left = SIZE_MAX);
+
+    // What the next token may be.
+    AllowedSet allowed() const { return decoder_.allowed(); }
+    bool is_done() const noexcept { return stop_ != Stop::none; }
+    // Throws as Decoder::step does.
+    void step(Decoder::Host & host);
+    // Of n tokens of the host, those of the answer: all but what came with or after a stop string.
+    std::size_t n_kept(std::size_t n) const noexcept { return end_ ? end_->n_kept : n; }
+    // What n tokens have come to.
+    void write(const Token * tokens, std::size_t n, Answer & answer) const;
+    Decoder & decoder() noexcept { return decoder_; }
+
+   private:
+    const Query & query_;
+    const llama_vocab * vocab_;
+    const std::size_t n_before_;
+    const std::size_t max_tokens_;
+    Decoder decoder_;
+    WrittenText written_;
+    std::optional<WrittenText::End> end_;  // where a stop string is in it
+    Stop stop_;
 };
 
 }  // namespace token_trie

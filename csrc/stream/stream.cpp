@@ -183,80 +183,58 @@ Answer Stream::answer(const Query & query) {
     const auto started = std::chrono::steady_clock::now();
     const std::uint64_t passes = sequence_->n_passes();
     const std::uint64_t decode_ns = sequence_->decode_ns();
-    Answer out;
+    std::vector<float> state;
     if (query.wants_state()) {
-        out.state = sequence_->hidden_state(cancelled_);
+        state = sequence_->hidden_state(cancelled_);
     }
-    if (query.is_decoded()) {
-        decode(query, out);
-    } else if (query.mode == Query::Mode::best) {
-        SearchResult result = search(*sequence_, *query.cursor, query.search, cancelled_);
-        static_cast<Ranking &>(out) = std::move(result);
-        out.n_evaluated = result.n_evaluated;
-    } else if (query.mode == Query::Mode::scores) {
-        Scores result = score_all(*sequence_, *query.cursor, query.search, cancelled_);
-        out.scores = std::move(result.leaves);
-        out.n_evaluated = result.n_evaluated;
-    }
-    out.n_passes = sequence_->n_passes() - passes;
-    out.decode_ns = sequence_->decode_ns() - decode_ns;
-    out.decide_ns =
+    Answer out = query.is_decoded()                 ? decode(query)
+                 : query.mode == Query::Mode::best   ? search(*sequence_, *query.cursor, query.search, cancelled_)
+                 : query.mode == Query::Mode::scores ? score_all(*sequence_, *query.cursor, query.search, cancelled_)
+                                                     : Answer();
+    out.hidden_state = std::move(state);
+    out.info.n_passes = sequence_->n_passes() - passes;
+    out.info.decode_ns = sequence_->decode_ns() - decode_ns;
+    out.info.decide_ns =
         static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
     if (query.is_decoded()) {
-        stats_.n_passes += out.n_passes;
-        stats_.decode_ns += out.decode_ns;
-        stats_.generate_ns += out.decide_ns;
+        stats_.n_passes += out.info.n_passes;
+        stats_.decode_ns += out.info.decode_ns;
+        stats_.generate_ns += out.info.decide_ns;
     }
     return out;
 }
 
 // By a decoder of its own, so that the stream's stays as it is where this fails.
-void Stream::decode(const Query & query, Answer & answer) {
-    const std::size_t n_start = sequence_->tokens().size();
-    const std::size_t n_left = n_ctx_max() - std::min(n_ctx_max(), n_start);
-    const bool has_limit = query.is_text() || query.is_list();
-    const std::size_t max_tokens = has_limit ? std::min(query.text.max_tokens, n_left) : n_left + 1;
-    Decoder decoder = query.decoder(vocab());
-    WrittenText written(query.text.stop_strings);
+Answer Stream::decode(const Query & query) {
+    const std::size_t n_start = tokens().size();
+    Decoding decoding(query, vocab(), n_start, n_ctx_max() - std::min(n_ctx_max(), n_start));
     Host host(*this);
     const auto exchange_draws = [&] {
         if (!query.sampling.seed) {
-            decoder.swap_draws(decoder_);
+            decoding.decoder().swap_draws(decoder_);
         }
     };
+    Answer answer;
     exchange_draws();
     try {
-        while (answer.stop == Stop::none) {
+        while (!decoding.is_done()) {
             check_cancelled();
-            if (sequence_->tokens().size() - n_start >= max_tokens) {
-                answer.stop = Stop::max_tokens;
-            } else {
-                answer.stop = query.step(decoder, host, written);
-            }
+            decoding.step(host);
         }
-        if (answer.stop == Stop::string) {
-            answer.stop = take_back(written, n_start, max_tokens);
-            answer.stop_string = answer.stop == Stop::string ? static_cast<std::int32_t>(written.stop_string()) : -1;
-        }
-        const std::size_t n_tokens = tokens().size();
-        const std::size_t n_answered = query.read(decoder, n_tokens - n_start, n_tokens, answer);
-        if (n_start + n_answered < n_tokens) {
-            sequence_->cut(n_start + n_answered);
-        }
-        answer.tokens.assign(tokens().begin() + static_cast<std::ptrdiff_t>(n_start), tokens().end());
+        const Token * const written = tokens().data() + n_start;
+        const std::size_t n_written = tokens().size() - n_start;
+        decoding.write(written, n_written, answer);
+        const auto [kept, end] = std::mismatch(answer.tokens.begin(), answer.tokens.end(), written, written + n_written);
+        put(n_start + static_cast<std::size_t>(end - written), {kept, answer.tokens.end()});
     } catch (...) {
         exchange_draws();
         sequence_->cut(n_start);
         throw;
     }
     exchange_draws();
-    decoder_.restart();
-    const Decoder::Counts & counts = decoder.counts();
-    decoder_.add_counts(counts);
-    answer.n_branches = counts.n_branches;
-    answer.n_forced = counts.n_forced;
-    answer.n_free = counts.n_free;
-    answer.n_evaluated = answer.tokens.size();
+    decoder_.add_counts(decoding.decoder().counts());
+    answer.info.n_evaluated = answer.tokens.size();
+    return answer;
 }
 
 void Stream::check_cancelled() const {

@@ -118,7 +118,7 @@ class Stream {
     void put(std::size_t n_kept, const std::vector<Token> & tokens);
     Stop take_back(const WrittenText & written, std::size_t n_start, std::size_t max_tokens);
     void check_cancelled() const;
-    void decode(const Query & query, Answer & answer);
+    Answer decode(const Query & query);
 
     std::atomic<bool> cancelled_{false};
     std::shared_ptr<Sequence> sequence_;

@@ -9,22 +9,32 @@ struct FreeAnswer {
 };
 using AnswerHandle = std::unique_ptr<token_trie_answer, FreeAnswer>;
 
+inline token_trie_answer_info info_of(const AnswerHandle & answer) {
+    auto out = sized<token_trie_answer_info>();
+    if (token_trie_answer_get_info(answer.get(), &out) != TOKEN_TRIE_OK) {
+        throw std::logic_error("an answer without info");
+    }
+    return out;
+}
+
 template <typename T>
-std::vector<T> array_of(const T * (*get)(const token_trie_answer *, std::size_t *), const AnswerHandle & answer) {
-    std::size_t n = 7;
-    const T * values = get(answer.get(), &n);
+std::vector<T> to_vector(const T * values, std::size_t n) {
     if ((values == nullptr) != (n == 0)) {
         throw std::logic_error("an answer's array and its number do not agree");
     }
     return {values, values + n};
 }
-
-inline token_trie_answer_figures figures_of(const AnswerHandle & answer) {
-    auto out = sized<token_trie_answer_figures>();
-    if (token_trie_answer_get_figures(answer.get(), &out) != TOKEN_TRIE_OK) {
-        throw std::logic_error("an answer without figures");
-    }
-    return out;
+inline std::vector<std::int64_t> leaves_of(const AnswerHandle & answer) {
+    return to_vector(info_of(answer).leaves, info_of(answer).n_leaves);
+}
+inline std::vector<double> logprobs_of(const AnswerHandle & answer) {
+    return to_vector(info_of(answer).logprobs, info_of(answer).n_logprobs);
+}
+inline Tokens tokens_of(const AnswerHandle & answer) {
+    return to_vector(info_of(answer).tokens, info_of(answer).n_tokens);
+}
+inline std::vector<float> hidden_state_of(const AnswerHandle & answer) {
+    return to_vector(info_of(answer).hidden_state, info_of(answer).n_hidden_state);
 }
 
 inline token_trie_query query_of(const SetHandle & set, std::int32_t mode) {
@@ -51,8 +61,7 @@ inline std::vector<double> scores_of(token_trie_stream * stream,
                                      const token_trie_query & query,
                                      const Tokens & tokens = {}) {
     AnswerHandle out;
-    return answer(stream, query, out, tokens) == TOKEN_TRIE_OK ? array_of(token_trie_answer_get_logprobs, out)
-                                                               : std::vector<double>();
+    return answer(stream, query, out, tokens) == TOKEN_TRIE_OK ? logprobs_of(out) : std::vector<double>();
 }
 
 inline std::int32_t set_sampling(token_trie_stream * stream,

@@ -14,23 +14,18 @@ inline Ticket submit(const std::shared_ptr<Batch> & batch, Request request) {
     return Batch::Call(batch).submit(std::move(request));
 }
 
-struct Taken {
-    Ticket ticket = 0;
-    Answer answer;
-};
-
 // Of a ticket, or the next that there is; none: ticket 0.
-inline Taken take(Batch & batch, Ticket wanted = Batch::kAny) {
-    Taken out;
-    const Batch::Found found = batch.next(wanted, -1, out.ticket, out.answer, [](const Answer & /*seen*/) {});
+inline Answer take(Batch & batch, Ticket wanted = Batch::kAny) {
+    Answer out;
+    const Batch::Found found = batch.next(wanted, -1, out);
     EXPECT_NE(found, Batch::Found::not_yet);
     return out;
 }
 
 inline std::map<Ticket, Answer> take_all(Batch & batch) {
     std::map<Ticket, Answer> out;
-    for (Taken taken = take(batch); taken.ticket != 0; taken = take(batch)) {
-        EXPECT_TRUE(out.emplace(taken.ticket, taken.answer).second);
+    for (Answer taken = take(batch); taken.info.ticket != 0; taken = take(batch)) {
+        EXPECT_TRUE(out.emplace(taken.info.ticket, taken).second);
     }
     return out;
 }
@@ -137,25 +132,25 @@ inline void expect_near(double a, double b) {
 }
 
 inline void expect_same(const Answer & answer, const Answer & alone) {
-    ASSERT_EQ(answer.status, Status::ok) << answer.message;
+    ASSERT_EQ(answer.info.status, TOKEN_TRIE_OK) << answer.message;
     EXPECT_EQ(answer.tokens, alone.tokens);
-    EXPECT_EQ(answer.stop, alone.stop);
-    EXPECT_EQ(answer.stop_string, alone.stop_string);
-    EXPECT_EQ(answer.n_free, alone.n_free);
-    ASSERT_EQ(answer.found.size(), alone.found.size());
-    for (std::size_t i = 0; i < answer.found.size(); ++i) {
-        EXPECT_EQ(answer.found[i].leaf, alone.found[i].leaf);
-        EXPECT_NEAR(answer.found[i].logprob, alone.found[i].logprob, kNear);
+    EXPECT_EQ(answer.info.stop, alone.info.stop);
+    EXPECT_EQ(answer.info.stop_string, alone.info.stop_string);
+    EXPECT_EQ(answer.info.n_free, alone.info.n_free);
+    ASSERT_EQ(answer.leaves.size(), alone.leaves.size());
+    for (std::size_t i = 0; i < answer.leaves.size(); ++i) {
+        EXPECT_EQ(answer.leaves[i], alone.leaves[i]);
+        EXPECT_NEAR(answer.logprobs[i], alone.logprobs[i], kNear);
     }
-    ASSERT_EQ(answer.scores.size(), alone.scores.size());
-    for (std::size_t i = 0; i < answer.scores.size(); ++i) {
-        EXPECT_NEAR(answer.scores[i], alone.scores[i], kNear);
+    ASSERT_EQ(answer.logprobs.size(), alone.logprobs.size());
+    for (std::size_t i = 0; i < answer.logprobs.size(); ++i) {
+        EXPECT_NEAR(answer.logprobs[i], alone.logprobs[i], kNear);
     }
-    expect_near(answer.gap, alone.gap);
-    expect_near(answer.rival_max, alone.rival_max);
-    expect_near(answer.mass_max, alone.mass_max);
-    EXPECT_EQ(answer.n_branches, alone.n_branches);
-    EXPECT_EQ(answer.n_forced, alone.n_forced);
+    expect_near(answer.info.gap, alone.info.gap);
+    expect_near(answer.info.rival_max, alone.info.rival_max);
+    expect_near(answer.info.mass_max, alone.info.mass_max);
+    EXPECT_EQ(answer.info.n_branches, alone.info.n_branches);
+    EXPECT_EQ(answer.info.n_forced, alone.info.n_forced);
 }
 
 }  // namespace token_trie::test

@@ -103,6 +103,25 @@ inline std::string name_of(const ::testing::TestParamInfo<ScorerSetting> & info)
     return kind + "And" + std::to_string(info.param.n_seq_max) + "Ids";
 }
 
+struct Found {
+    LeafId leaf;
+    double logprob;
+};
+
+inline std::vector<Found> found_by(const Answer & answer) {
+    std::vector<Found> out;
+    for (std::size_t i = 0; i < answer.leaves.size(); ++i) {
+        out.push_back({static_cast<LeafId>(answer.leaves[i]), answer.logprobs.at(i)});
+    }
+    return out;
+}
+
+inline Answer result_of(const TreeQuery & query) {
+    Answer out;
+    query.write(out);
+    return out;
+}
+
 class ScorerTest : public WithTinyModel {
    protected:
     static inline const Tokens kPrompt = bytes("the answer is");

@@ -7,7 +7,8 @@
 namespace token_trie::fuzz {
 
 using test::AnswerHandle;
-using test::array_of;
+using test::leaves_of;
+using test::logprobs_of;
 using test::Tokens;
 namespace {
 
@@ -44,7 +45,7 @@ void Caller::score(Input & in) {
         require(scored == nullptr, "a call that fails gives no answer");
         return;
     }
-    const std::vector<double> leaves = array_of(token_trie_answer_get_logprobs, scored);
+    const std::vector<double> leaves = logprobs_of(scored);
     require(leaves.size() == set.n_leaves, "every leaf has a score");
     double sum = 0;
     for (const double leaf : leaves) {
@@ -62,8 +63,8 @@ void Caller::score(Input & in) {
             require(is_held_up() || fork_ != nullptr || parent_ != nullptr, "what can be scored can be searched");
             return;
         }
-        const std::vector<std::int64_t> found = array_of(token_trie_answer_get_leaves, best);
-        const std::vector<double> logprobs = array_of(token_trie_answer_get_logprobs, best);
+        const std::vector<std::int64_t> found = leaves_of(best);
+        const std::vector<double> logprobs = logprobs_of(best);
         std::vector<double> sorted = leaves;
         std::sort(sorted.rbegin(), sorted.rend());
         for (std::size_t i = 0; i < found.size(); ++i) {
@@ -111,9 +112,9 @@ void Caller::search(Input & in) {
     if (!wrong.check(test::answer(stream_, query, answer))) {
         return;
     }
-    const std::vector<std::int64_t> leaves = array_of(token_trie_answer_get_leaves, answer);
-    const std::vector<double> logprobs = array_of(token_trie_answer_get_logprobs, answer);
-    const double gap = test::figures_of(answer).gap;
+    const std::vector<std::int64_t> leaves = leaves_of(answer);
+    const std::vector<double> logprobs = logprobs_of(answer);
+    const double gap = test::info_of(answer).gap;
     require(leaves.size() == logprobs.size() && leaves.size() <= n_best && leaves.size() <= set.n_leaves,
             "no more found than asked for");
     require(gap >= 0, "a gap");

@@ -70,8 +70,9 @@ struct Asked {
 };
 
 using test::AnswerHandle;
-using test::array_of;
-using test::figures_of;
+using test::info_of;
+using test::logprobs_of;
+using test::tokens_of;
 
 class Caller {
    public:
@@ -212,7 +213,7 @@ class Caller {
             require(out_.empty() || timeout_ms != kNoLimit, "who waits gets an answer");
             return;
         }
-        const std::int64_t its = figures_of(answer).ticket;
+        const std::int64_t its = info_of(answer).ticket;
         require(number == 0 || its == number, "the answer waited for");
         const auto at = out_.find(its);
         require(at != out_.end(), "an answer is to a prompt that is out");
@@ -221,14 +222,14 @@ class Caller {
     }
 
     void check(const Asked & asked, const AnswerHandle & answer) const {
-        const token_trie_answer_figures its = figures_of(answer);
-        const std::vector<double> logprobs = array_of(token_trie_answer_get_logprobs, answer);
-        const Tokens tokens = array_of(token_trie_answer_get_tokens, answer);
+        const token_trie_answer_info its = info_of(answer);
+        const std::vector<double> logprobs = logprobs_of(answer);
+        const Tokens tokens = tokens_of(answer);
         if (its.status != TOKEN_TRIE_OK) {
             require(
                 its.status == TOKEN_TRIE_ERROR_CANCELLED ? asked.is_cancelled : its.status == TOKEN_TRIE_ERROR_CONTEXT,
                 "a prompt fails where it is cancelled, or its tree finds no cells");
-            require(*token_trie_answer_get_message(answer.get()) != '\0', "a failure has its message");
+            require(*info_of(answer).message != '\0', "a failure has its message");
             return;
         }
         if (asked.query.mode == TOKEN_TRIE_QUERY_TEXT) {
@@ -296,7 +297,7 @@ class Caller {
             std::int32_t status = TOKEN_TRIE_OK;
             while ((status = token_trie_batch_next(batch_, 0, 1, &taken, nullptr)) == TOKEN_TRIE_OK) {
                 if (const AnswerHandle answer(taken); answer != nullptr) {
-                    require(out_.erase(figures_of(answer).ticket) == 1, "an answer is to a prompt that is out");
+                    require(out_.erase(info_of(answer).ticket) == 1, "an answer is to a prompt that is out");
                 }
             }
             require(status == TOKEN_TRIE_ERROR_CANCELLED || status == TOKEN_TRIE_ERROR_ARGUMENT, "a close is told");

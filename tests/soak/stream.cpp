@@ -313,7 +313,7 @@ void Streams::score(std::mt19937 & rng, const Wrong & wrong) {
         wrong(token_trie_last_error());
         return;
     }
-    const std::vector<double> leaves = array_of(token_trie_answer_get_logprobs, scored);
+    const std::vector<double> leaves = logprobs_of(scored);
     const auto is_near = [](double a, double b) { return std::abs(a - b) <= kNear; };
     if (!std::equal(leaves.begin(), leaves.end(), expected.begin(), is_near)) {
         wrong("scores other than the reference's");
@@ -327,9 +327,9 @@ void Streams::score(std::mt19937 & rng, const Wrong & wrong) {
         wrong(token_trie_last_error());
         return;
     }
-    const std::vector<std::int64_t> best = array_of(token_trie_answer_get_leaves, found);
-    const std::vector<double> logprobs = array_of(token_trie_answer_get_logprobs, found);
-    bool is_best = best.size() == n_best && figures_of(found).gap == 0;
+    const std::vector<std::int64_t> best = leaves_of(found);
+    const std::vector<double> logprobs = logprobs_of(found);
+    bool is_best = best.size() == n_best && info_of(found).gap == 0;
     for (std::size_t i = 0; is_best && i < n_best; ++i) {
         is_best = is_near(logprobs[i], expected[static_cast<std::size_t>(best[i])]);
     }

@@ -270,7 +270,7 @@ class BoundChoice:
         """Query for the model."""
         options, mode, trie, way = self.request.options, self.request.mode, self.choices.trie, self.way
         if way == "state":
-            return Query("state")
+            return Query("hidden_state")
         if mode == "greedy" or mode == "sampled":
             return Query(mode, trie, sampling=options, with_state=self._wants_state)
         common: dict[str, Any] = {"leaf_end": options.leaf_end, "with_state": self._wants_state}

@@ -155,8 +155,8 @@ _STOPS: dict[str, ListEnd] = {"token": "end", "max_items": "max_items", "none_le
 
 def _items(answer: Answer, choices: BoundChoices[T], n_before: int) -> tuple[ListItem[T], ...]:
     items = []
-    places = (answer.places.reshape(-1, 2) + n_before).tolist()
-    for leaf, logprob, place in zip(answer.leaves.tolist(), answer.logprobs.tolist(), places, strict=True):
+    ranges = (answer.ranges.reshape(-1, 2) + n_before).tolist()
+    for leaf, logprob, place in zip(answer.leaves.tolist(), answer.logprobs.tolist(), ranges, strict=True):
         index = choices.index(leaf)
         own = choices.value(index), choices.text(index), index, logprob
         items.append(ListItem(*own, choices.trie[leaf].name, *place))

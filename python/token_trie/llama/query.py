@@ -103,7 +103,7 @@ def native_sampling(sampling: Sampling, draws: bool, *, continues: bool = False,
 
 N = TypeVar("N", bound=np.generic)
 
-QueryMode: TypeAlias = Literal["greedy", "sampled", "best", "scores", "text", "state"]
+QueryMode: TypeAlias = Literal["greedy", "sampled", "best", "scores", "text", "hidden_state"]
 LeafEnd: TypeAlias = Literal["any", "longest", "follow"]
 
 LEAF_ENDS = {"any": 0, "longest": 1, "follow": 2}
@@ -188,7 +188,7 @@ class Query:
         return new_struct(
             "token_trie_query",
             mode=_MODES[self.mode],
-            with_state=int(self.with_state),
+            with_hidden_state=int(self.with_state),
             leaf_end=LEAF_ENDS[self.leaf_end],
             branches=int(self.branches),
             beam_width=self.beam_width,
@@ -241,12 +241,12 @@ class Answer(NamedTuple):
     """Leaves found by a search, best first."""
     logprobs: npt.NDArray[np.float64]
     """Log-probabilities of `leaves`; in mode "scores", of all leaves, and `leaves` is empty."""
-    places: npt.NDArray[np.int64]
-    """Where each of `leaves` of a list begins and ends among the tokens."""
+    ranges: npt.NDArray[np.int64]
+    """Of each of `leaves` of a list, the index of its first token in `tokens` and the index after its last."""
     state: npt.NDArray[np.float32]
     """with_state: the hidden state after the prompt, shape (n_embd,)."""
     figures: Any
-    """The struct token_trie_answer_figures."""
+    """The struct token_trie_answer_info, whose pointers are no longer valid."""
 
     def found(self) -> Answer:
         """Return it; raises its error if it has one."""
@@ -263,29 +263,25 @@ NO_ANSWER = Answer(
 def read_answer(answer: Any) -> Answer:
     """Copy a native answer and free it."""
     answer = ffi.gc(answer, lib.token_trie_answer_free)
-    figures = new_struct("token_trie_answer_figures")
-    check(lib.token_trie_answer_get_figures(answer, figures))
-    error = None
-    if figures.status < 0:
-        error = from_status(figures.status, ffi.string(lib.token_trie_answer_get_message(answer)).decode())
-    size = ffi.new("size_t *")
+    info = new_struct("token_trie_answer_info")
+    check(lib.token_trie_answer_get_info(answer, info))
+    error = None if info.status == 0 else from_status(info.status, ffi.string(info.message).decode())
 
-    def array(get: Any, dtype: type[N]) -> npt.NDArray[N]:
-        values = get(answer, size)
-        n_bytes = size[0] * np.dtype(dtype).itemsize
-        return np.frombuffer(ffi.buffer(values, n_bytes), dtype).copy() if n_bytes else np.empty(0, dtype)
+    def array(values: Any, n: int, dtype: type[N]) -> npt.NDArray[N]:
+        n_bytes = n * np.dtype(dtype).itemsize
+        return np.frombuffer(ffi.buffer(values, n_bytes), dtype).copy() if n else np.empty(0, dtype)
 
     return Answer(
-        figures.ticket,
+        info.ticket,
         error,
-        figures.leaf,
-        figures.logprob,
-        tuple(array(lib.token_trie_answer_get_tokens, np.int32).tolist()),
-        array(lib.token_trie_answer_get_leaves, np.int64),
-        array(lib.token_trie_answer_get_logprobs, np.float64),
-        array(lib.token_trie_answer_get_places, np.int64),
-        array(lib.token_trie_answer_get_state, np.float32),
-        figures,
+        info.leaf,
+        info.logprob,
+        tuple(array(info.tokens, info.n_tokens, np.int32).tolist()),
+        array(info.leaves, info.n_leaves, np.int64),
+        array(info.logprobs, info.n_logprobs, np.float64),
+        array(info.ranges, info.n_ranges, np.int64),
+        array(info.hidden_state, info.n_hidden_state, np.float32),
+        info,
     )
 
 

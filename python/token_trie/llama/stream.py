@@ -679,7 +679,7 @@ class Stream:
 
     def hidden_state(self) -> npt.NDArray[np.float32]:
         """Return the hidden state of the last token, shape (n_embd,); errors as of `answer`."""
-        return self.answer(Query("state")).state
+        return self.answer(Query("hidden_state")).state
 
     def items(self) -> list[Item]:
         """Return the members that the span has produced."""

@@ -96,7 +96,7 @@ class Reading(Request[Scored]):
         """Score the texts; `is_beside` is that of `PlanStep`."""
         thought = prefix.thought_text
         if not self.with_scores:
-            answer, none = (yield PlanStep(prefix.tokens, Query("state"))), np.zeros(0)
+            answer, none = (yield PlanStep(prefix.tokens, Query("hidden_state"))), np.zeros(0)
             return Scored(none, none, math.nan, len(prefix.tokens), 0, thought, answer.state)
         tokens, choices = self.bound(reader, prefix.tokens)
         query = Query("scores", choices.trie, leaf_end=LEAF_END, with_state=self.with_state)

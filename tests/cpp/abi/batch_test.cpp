@@ -33,7 +33,6 @@ class AbiBatchTest : public WithTinyModel {
         return AnswerHandle(out);
     }
 
-    static token_trie_answer_figures figures(const AnswerHandle & answer) { return figures_of(answer); }
     std::int32_t submit(const token_trie_query & query) { return submit(batch_.get(), query); }
     std::int32_t submit(token_trie_batch * batch, const token_trie_query & query) {
         return token_trie_batch_submit(batch, tokens_.data(), tokens_.size(), &query, &ticket_);
@@ -76,18 +75,18 @@ TEST_F(AbiBatchTest, EveryModeAnswersWithAMember) {
         ASSERT_EQ(submit(asked), TOKEN_TRIE_OK) << token_trie_last_error();
         const AnswerHandle answer = next();
         ASSERT_NE(answer, nullptr);
-        const token_trie_answer_figures told = figures(answer);
+        const token_trie_answer_info told = info_of(answer);
         EXPECT_EQ(told.ticket, ticket_);
         EXPECT_EQ(told.status, TOKEN_TRIE_OK);
-        EXPECT_STREQ(token_trie_answer_get_message(answer.get()), "");
+        EXPECT_STREQ(info_of(answer).message, "");
         EXPECT_GE(told.leaf, 0);
         const bool is_all = mode == TOKEN_TRIE_QUERY_SCORES;
-        const std::vector<double> logprobs = array_of(token_trie_answer_get_logprobs, answer);
+        const std::vector<double> logprobs = logprobs_of(answer);
         ASSERT_EQ(logprobs.size(), is_all ? 3U : 1U);
         EXPECT_EQ(told.logprob, logprobs[is_all ? static_cast<std::size_t>(told.leaf) : 0]);
-        EXPECT_EQ(array_of(token_trie_answer_get_leaves, answer),
+        EXPECT_EQ(leaves_of(answer),
                   is_all ? std::vector<std::int64_t>() : std::vector<std::int64_t>{told.leaf});
-        EXPECT_EQ(!array_of(token_trie_answer_get_tokens, answer).empty(), mode <= TOKEN_TRIE_QUERY_SAMPLED);
+        EXPECT_EQ(!tokens_of(answer).empty(), mode <= TOKEN_TRIE_QUERY_SAMPLED);
     }
     bool is_out = true;
     EXPECT_EQ(next(0, -1, &is_out), nullptr);
@@ -95,23 +94,23 @@ TEST_F(AbiBatchTest, EveryModeAnswersWithAMember) {
 }
 
 TEST_F(AbiBatchTest, AStateComesAloneOrBesideAnAnswerInAnyMode) {
-    token_trie_query asked = prompt(TOKEN_TRIE_QUERY_STATE);
+    token_trie_query asked = prompt(TOKEN_TRIE_QUERY_HIDDEN_STATE);
     asked.set = nullptr;
     ASSERT_EQ(submit(asked), TOKEN_TRIE_OK) << token_trie_last_error();
     const AnswerHandle alone = next();
-    const std::vector<float> state = array_of(token_trie_answer_get_state, alone);
+    const std::vector<float> state = hidden_state_of(alone);
     ASSERT_EQ(state.size(), static_cast<std::size_t>(llama_model_n_embd(tiny_model())));
-    EXPECT_EQ(figures(alone).leaf, -1);
+    EXPECT_EQ(info_of(alone).leaf, -1);
     for (const int mode :
          {TOKEN_TRIE_QUERY_GREEDY, TOKEN_TRIE_QUERY_SAMPLED, TOKEN_TRIE_QUERY_BEST, TOKEN_TRIE_QUERY_SCORES}) {
         asked = prompt(mode);
         ASSERT_EQ(submit(asked), TOKEN_TRIE_OK);
-        EXPECT_TRUE(array_of(token_trie_answer_get_state, next()).empty());
-        asked.with_state = 1;
+        EXPECT_TRUE(hidden_state_of(next()).empty());
+        asked.with_hidden_state = 1;
         ASSERT_EQ(submit(asked), TOKEN_TRIE_OK);
         const AnswerHandle both = next();
-        EXPECT_GE(figures(both).leaf, 0);
-        const std::vector<float> own = array_of(token_trie_answer_get_state, both);
+        EXPECT_GE(info_of(both).leaf, 0);
+        const std::vector<float> own = hidden_state_of(both);
         ASSERT_EQ(own.size(), state.size());
         for (std::size_t i = 0; i < own.size(); ++i) {
             EXPECT_NEAR(own[i], state[i], 1e-3);
@@ -122,7 +121,7 @@ TEST_F(AbiBatchTest, AStateComesAloneOrBesideAnAnswerInAnyMode) {
 TEST_F(AbiBatchTest, WeightsRankAndAreCopied) {
     token_trie_query asked = prompt(TOKEN_TRIE_QUERY_SCORES);
     ASSERT_EQ(submit(asked), TOKEN_TRIE_OK);
-    const std::vector<double> scores = array_of(token_trie_answer_get_logprobs, next());
+    const std::vector<double> scores = logprobs_of(next());
     for (std::size_t wanted = 0; wanted < scores.size(); ++wanted) {
         std::vector<double> weights(scores.size(), -1e6);
         weights[wanted] = 1e6;
@@ -131,7 +130,7 @@ TEST_F(AbiBatchTest, WeightsRankAndAreCopied) {
         asked.n_leaf_weights = weights.size();
         ASSERT_EQ(submit(asked), TOKEN_TRIE_OK) << token_trie_last_error();
         std::fill(weights.begin(), weights.end(), 0);
-        const token_trie_answer_figures told = figures(next());
+        const token_trie_answer_info told = info_of(next());
         EXPECT_EQ(told.leaf, static_cast<std::int64_t>(wanted));
         EXPECT_NEAR(told.logprob, scores[wanted], 1e-4);
         EXPECT_EQ(told.gap, 0);
@@ -149,27 +148,21 @@ TEST_F(AbiBatchTest, AnAnswerIsTakenOnceAndOutlivesItsBatch) {
         answer.reset(answer_);
         EXPECT_EQ(token_trie_batch_next(batch.get(), ticket_, -1, &answer_, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
     }
-    const std::vector<double> logprobs = array_of(token_trie_answer_get_logprobs, answer);
+    const std::vector<double> logprobs = logprobs_of(answer);
     ASSERT_EQ(logprobs.size(), 3U);
     EXPECT_LT(logprobs[2], 0);
 }
 
 TEST_F(AbiBatchTest, AnAnswerThatIsNullIsRefused) {
-    std::size_t n = 0;
-    auto told = sized<token_trie_answer_figures>();
-    EXPECT_EQ(token_trie_answer_get_figures(nullptr, &told), TOKEN_TRIE_ERROR_ARGUMENT);
-    EXPECT_EQ(token_trie_answer_get_message(nullptr), nullptr);
-    EXPECT_EQ(token_trie_answer_get_leaves(nullptr, &n), nullptr);
-    EXPECT_EQ(token_trie_answer_get_logprobs(nullptr, &n), nullptr);
-    EXPECT_EQ(token_trie_answer_get_tokens(nullptr, &n), nullptr);
+    auto told = sized<token_trie_answer_info>();
+    EXPECT_EQ(token_trie_answer_get_info(nullptr, &told), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_STREQ(token_trie_last_error(), "answer: null");
     token_trie_answer_free(nullptr);
     const token_trie_query asked = prompt();
     ASSERT_EQ(submit(asked), TOKEN_TRIE_OK);
     const AnswerHandle answer = next();
-    EXPECT_EQ(token_trie_answer_get_figures(answer.get(), nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
-    EXPECT_EQ(token_trie_answer_get_tokens(answer.get(), nullptr), nullptr);
-    EXPECT_STREQ(token_trie_last_error(), "n: null");
+    EXPECT_EQ(token_trie_answer_get_info(answer.get(), nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_STREQ(token_trie_last_error(), "info: null");
 }
 
 TEST_F(AbiBatchTest, WhoLooksIsToldThatAnAnswerIsOut) {
@@ -181,11 +174,11 @@ TEST_F(AbiBatchTest, WhoLooksIsToldThatAnAnswerIsOut) {
     token_trie_batch_cancel(batch_.get(), ticket_);
     const AnswerHandle answer = next(ticket_, -1, &is_out);
     EXPECT_FALSE(is_out);
-    const token_trie_answer_figures told = figures(answer);
+    const token_trie_answer_info told = info_of(answer);
     EXPECT_EQ(told.status, TOKEN_TRIE_ERROR_CANCELLED);
     EXPECT_EQ(told.leaf, -1);
     EXPECT_EQ(told.logprob, 0);
-    EXPECT_STREQ(token_trie_answer_get_message(answer.get()), "cancelled");
+    EXPECT_STREQ(info_of(answer).message, "cancelled");
 }
 
 TEST_F(AbiBatchTest, WhatIsWrongIsRefusedWithItsPlace) {

@@ -302,8 +302,8 @@ TEST_F(MemoryPass, AnAnswerOfABatchIsTakenWholeOrKept) {
         token_trie_answer * answer = nullptr;
         EXPECT_GT(fail_until_done([&] { return token_trie_batch_next(batch, tickets[0], 0, &answer, nullptr); }), 0);
         ASSERT_NE(answer, nullptr);
-        auto figures = sized<token_trie_answer_figures>();
-        ASSERT_EQ(token_trie_answer_get_figures(answer, &figures), TOKEN_TRIE_OK);
+        auto figures = sized<token_trie_answer_info>();
+        ASSERT_EQ(token_trie_answer_get_info(answer, &figures), TOKEN_TRIE_OK);
         EXPECT_EQ(figures.ticket, tickets[0]);
         EXPECT_EQ(figures.status, TOKEN_TRIE_OK);
         EXPECT_GE(figures.leaf, 0);

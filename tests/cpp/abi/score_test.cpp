@@ -18,7 +18,7 @@ static_assert(sizeof(token_trie_sampling) == 48 && offsetof(token_trie_sampling,
               offsetof(token_trie_sampling, penalty_freq) == 40 &&
               offsetof(token_trie_sampling, penalty_present) == 44);
 static_assert(sizeof(token_trie_query) == 152 && offsetof(token_trie_query, size) == 0 &&
-              offsetof(token_trie_query, mode) == 8 && offsetof(token_trie_query, with_state) == 12 &&
+              offsetof(token_trie_query, mode) == 8 && offsetof(token_trie_query, with_hidden_state) == 12 &&
               offsetof(token_trie_query, set) == 16 && offsetof(token_trie_query, set_params) == 24 &&
               offsetof(token_trie_query, sampling) == 32 && offsetof(token_trie_query, leaf_end) == 40 &&
               offsetof(token_trie_query, branches) == 44 && offsetof(token_trie_query, beam_width) == 48 &&
@@ -29,17 +29,19 @@ static_assert(sizeof(token_trie_query) == 152 && offsetof(token_trie_query, size
               offsetof(token_trie_query, gbnf) == 112 && offsetof(token_trie_query, root) == 120 &&
               offsetof(token_trie_query, on_token) == 128 && offsetof(token_trie_query, user) == 136 &&
               offsetof(token_trie_query, goes_on) == 144);
-static_assert(sizeof(token_trie_answer_figures) == 160 && offsetof(token_trie_answer_figures, ticket) == 8 &&
-              offsetof(token_trie_answer_figures, status) == 16 && offsetof(token_trie_answer_figures, stop) == 20 &&
-              offsetof(token_trie_answer_figures, stop_string) == 24 &&
-              offsetof(token_trie_answer_figures, leaf) == 32 && offsetof(token_trie_answer_figures, logprob) == 40 &&
-              offsetof(token_trie_answer_figures, gap) == 48 && offsetof(token_trie_answer_figures, rival_min) == 56 &&
-              offsetof(token_trie_answer_figures, rival_max) == 64 &&
-              offsetof(token_trie_answer_figures, mass_max) == 72 &&
-              offsetof(token_trie_answer_figures, n_shared) == 80 &&
-              offsetof(token_trie_answer_figures, n_evaluated) == 112 &&
-              offsetof(token_trie_answer_figures, decode_ns) == 144 &&
-              offsetof(token_trie_answer_figures, ending) == 152);
+static_assert(sizeof(token_trie_answer_info) == 240 && offsetof(token_trie_answer_info, ticket) == 8 &&
+              offsetof(token_trie_answer_info, status) == 16 && offsetof(token_trie_answer_info, stop) == 20 &&
+              offsetof(token_trie_answer_info, stop_string) == 24 && offsetof(token_trie_answer_info, ending) == 28 &&
+              offsetof(token_trie_answer_info, leaf) == 32 && offsetof(token_trie_answer_info, logprob) == 40 &&
+              offsetof(token_trie_answer_info, gap) == 48 && offsetof(token_trie_answer_info, rival_min) == 56 &&
+              offsetof(token_trie_answer_info, rival_max) == 64 && offsetof(token_trie_answer_info, mass_max) == 72 &&
+              offsetof(token_trie_answer_info, n_shared) == 80 &&
+              offsetof(token_trie_answer_info, n_evaluated) == 112 &&
+              offsetof(token_trie_answer_info, decode_ns) == 144 &&
+              offsetof(token_trie_answer_info, message) == 152 && offsetof(token_trie_answer_info, leaves) == 160 &&
+              offsetof(token_trie_answer_info, logprobs) == 176 && offsetof(token_trie_answer_info, tokens) == 192 &&
+              offsetof(token_trie_answer_info, ranges) == 208 &&
+              offsetof(token_trie_answer_info, hidden_state) == 224);
 
 const Tokens kPrompt = bytes("Do: ");
 const std::string kSet = payload_of({{"READ", {kRead}}, {"READ_FILE", {kRead, kFile}}, {"SEND", bytes("SEND")}});
@@ -60,7 +62,7 @@ class AbiScore : public WithTinyModel {
         query_.mode = TOKEN_TRIE_QUERY_SCORES;
         const std::int32_t status = answer(stream_.get(), query_, answer_);
         if (status == TOKEN_TRIE_OK) {
-            leaves_ = array_of(token_trie_answer_get_logprobs, answer_);
+            leaves_ = logprobs_of(answer_);
         }
         return status;
     }
@@ -69,16 +71,16 @@ class AbiScore : public WithTinyModel {
         query_.n_best = n_best;
         const std::int32_t status = answer(stream_.get(), query_, answer_);
         if (status == TOKEN_TRIE_OK) {
-            found_ = array_of(token_trie_answer_get_leaves, answer_);
-            logprobs_ = array_of(token_trie_answer_get_logprobs, answer_);
+            found_ = leaves_of(answer_);
+            logprobs_ = logprobs_of(answer_);
         }
         return status;
     }
     std::vector<float> hidden_state() {
         auto query = sized<token_trie_query>();
-        query.mode = TOKEN_TRIE_QUERY_STATE;
+        query.mode = TOKEN_TRIE_QUERY_HIDDEN_STATE;
         EXPECT_EQ(answer(stream_.get(), query, answer_), TOKEN_TRIE_OK) << token_trie_last_error();
-        return array_of(token_trie_answer_get_state, answer_);
+        return hidden_state_of(answer_);
     }
     std::string refusal(const Tokens & tokens = {}) {
         const std::int32_t status = answer(stream_.get(), query_, answer_, tokens);
@@ -105,16 +107,16 @@ class AbiScore : public WithTinyModel {
 TEST_F(AbiScore, AllLeavesAreScoredInOnePass) {
     ASSERT_EQ(score(), TOKEN_TRIE_OK) << token_trie_last_error();
     ASSERT_EQ(leaves_.size(), kLeaves);
-    EXPECT_EQ(figures_of(answer_).n_evaluated, 4U) << "READ, S, E and N";
-    EXPECT_EQ(figures_of(answer_).n_passes, 1U);
+    EXPECT_EQ(info_of(answer_).n_evaluated, 4U) << "READ, S, E and N";
+    EXPECT_EQ(info_of(answer_).n_passes, 1U);
 }
 
 TEST_F(AbiScore, SearchRanksAsScoresDo) {
     ASSERT_EQ(score(), TOKEN_TRIE_OK);
     ASSERT_EQ(search(8), TOKEN_TRIE_OK) << token_trie_last_error();
     ASSERT_EQ(found_.size(), kLeaves);
-    EXPECT_EQ(figures_of(answer_).leaf, found_[0]);
-    EXPECT_EQ(figures_of(answer_).logprob, logprobs_[0]);
+    EXPECT_EQ(info_of(answer_).leaf, found_[0]);
+    EXPECT_EQ(info_of(answer_).logprob, logprobs_[0]);
     for (std::size_t i = 0; i < kLeaves; ++i) {
         EXPECT_NEAR(logprobs_[i], leaves_[static_cast<std::size_t>(found_[i])], 1e-4);
         EXPECT_TRUE(i == 0 || logprobs_[i] <= logprobs_[i - 1]);
@@ -130,9 +132,9 @@ TEST_F(AbiScore, WeightsRankButLogprobsStayTheModelsOwn) {
     ASSERT_EQ(found_, std::vector<std::int64_t>({0, 2}));
     EXPECT_NEAR(logprobs_[0], leaves_[0], 1e-4);
     EXPECT_NEAR(logprobs_[1], leaves_[2], 1e-4);
-    EXPECT_GE(figures_of(answer_).rival_max, 10 - 1e-4);
-    EXPECT_LT(figures_of(answer_).rival_max, 20);
-    EXPECT_EQ(figures_of(answer_).gap, 0);
+    EXPECT_GE(info_of(answer_).rival_max, 10 - 1e-4);
+    EXPECT_LT(info_of(answer_).rival_max, 20);
+    EXPECT_EQ(info_of(answer_).gap, 0);
 }
 
 TEST_F(AbiScore, TheHiddenStateIsTheSameHoweverItComesToBeThere) {
@@ -140,9 +142,9 @@ TEST_F(AbiScore, TheHiddenStateIsTheSameHoweverItComesToBeThere) {
     ASSERT_EQ(state.size(), static_cast<std::size_t>(llama_model_n_embd(tiny_model())));
     ASSERT_EQ(score(), TOKEN_TRIE_OK);  // whose rows are evaluated beside it
     const std::vector<float> again = hidden_state();
-    query_.with_state = 1;
+    query_.with_hidden_state = 1;
     ASSERT_EQ(score(), TOKEN_TRIE_OK);
-    const std::vector<float> beside = array_of(token_trie_answer_get_state, answer_);
+    const std::vector<float> beside = hidden_state_of(answer_);
     ASSERT_EQ(token_trie_stream_prefill(stream_.get(), kPrompt.data(), 1), TOKEN_TRIE_OK);
     const std::vector<float> other = hidden_state();
     ASSERT_EQ(token_trie_stream_prefill(stream_.get(), kPrompt.data(), kPrompt.size()), TOKEN_TRIE_OK);
@@ -161,7 +163,7 @@ TEST_F(AbiScore, AnAnswerAfterOtherTokensIsThatOfAStreamWithThese) {
     const Tokens other = bytes("Say: ");
     ASSERT_EQ(score(), TOKEN_TRIE_OK);
     ASSERT_EQ(answer(stream_.get(), query_, answer_, other), TOKEN_TRIE_OK) << token_trie_last_error();
-    const std::vector<double> beside = array_of(token_trie_answer_get_logprobs, answer_);
+    const std::vector<double> beside = logprobs_of(answer_);
     EXPECT_EQ(state().n_tokens, kPrompt.size());
     ASSERT_EQ(token_trie_stream_prefill(stream_.get(), other.data(), other.size()), TOKEN_TRIE_OK);
     const std::vector<double> before = leaves_;
@@ -197,7 +199,7 @@ TEST_F(AbiScore, ADecodingAppendsWhatASpanWouldGenerate) {
         token_trie_query query = query_of(set_, drawn ? TOKEN_TRIE_QUERY_SAMPLED : TOKEN_TRIE_QUERY_GREEDY);
         query.sampling = &sampling;
         ASSERT_EQ(answer(stream_.get(), query, answer_), TOKEN_TRIE_OK) << token_trie_last_error();
-        const token_trie_answer_figures its = figures_of(answer_);
+        const token_trie_answer_info its = info_of(answer_);
         EXPECT_EQ(its.leaf, generated.leaf);
         EXPECT_NEAR(its.logprob, generated.logprob, 1e-6);
         EXPECT_EQ(its.stop, TOKEN_TRIE_STOP_COMPLETE);
@@ -329,7 +331,7 @@ TEST_F(AbiScore, AnswersWithoutASequenceAreRefused) {
     EXPECT_EQ(answer(empty.get(), query_, answer_), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_STREQ(token_trie_last_error(), "nothing to go on from: prefill first");
     auto state_alone = sized<token_trie_query>();
-    state_alone.mode = TOKEN_TRIE_QUERY_STATE;
+    state_alone.mode = TOKEN_TRIE_QUERY_HIDDEN_STATE;
     EXPECT_EQ(answer(empty.get(), state_alone, answer_), TOKEN_TRIE_ERROR_ARGUMENT);
 }
 

@@ -38,7 +38,7 @@ TEST_F(BatchTest, ASharedBeginningIsEvaluatedOnce) {
     }
     std::size_t n_alone = 0;
     for (const auto & [ticket, answer] : take_all(*batch)) {
-        n_alone += answer.n_shared < beginning.size() ? 1 : 0;
+        n_alone += answer.info.n_shared < beginning.size() ? 1 : 0;
     }
     EXPECT_EQ(n_alone, 1U);
 }
@@ -51,7 +51,7 @@ TEST_F(BatchTest, BeginningsThatOnlySomeShareAreEvaluatedOnceEach) {
     }
     std::size_t n_alone = 0;
     for (const auto & [ticket, answer] : take_all(*batch)) {
-        n_alone += answer.n_shared < 50 ? 1 : 0;  // nearly all of it is as good as all
+        n_alone += answer.info.n_shared < 50 ? 1 : 0;  // nearly all of it is as good as all
     }
     EXPECT_EQ(n_alone, 6U);
 }
@@ -59,9 +59,9 @@ TEST_F(BatchTest, BeginningsThatOnlySomeShareAreEvaluatedOnceEach) {
 TEST_F(BatchTest, AnAnswerWithoutAChoiceTakesNoPass) {
     const std::shared_ptr<Batch> batch = open();
     submit(batch, request(bytes("Do: "), {{kSend, kMail}}));
-    const Taken taken = take(*batch);
-    EXPECT_EQ(taken.answer.tokens, (Tokens{kSend, kMail}));
-    EXPECT_EQ(taken.answer.n_evaluated, 0U);
+    const Answer taken = take(*batch);
+    EXPECT_EQ(taken.tokens, (Tokens{kSend, kMail}));
+    EXPECT_EQ(taken.info.n_evaluated, 0U);
 }
 
 TEST_F(BatchTest, LabelsOfOneTokenTakeNothingBeyondThePrompt) {
@@ -70,8 +70,8 @@ TEST_F(BatchTest, LabelsOfOneTokenTakeNothingBeyondThePrompt) {
         submit(batch, request(bytes("Do: "), {{kRead}, {kSend}, {kMail}}, mode));
     }
     for (const auto & [ticket, answer] : take_all(*batch)) {
-        EXPECT_EQ(answer.status, Status::ok);
-        EXPECT_EQ(answer.n_evaluated, 0U);
+        EXPECT_EQ(answer.info.status, TOKEN_TRIE_OK);
+        EXPECT_EQ(answer.info.n_evaluated, 0U);
     }
 }
 
@@ -109,7 +109,7 @@ TEST_F(BatchTest, WhatCannotBeAnsweredIsRefusedAloneAndAtOnce) {
     Request none = request(bytes("Do: "), kActions, Query::Mode::best);
     none.search.n_best = 0;
     EXPECT_EQ(refusal(none), Status::argument);
-    EXPECT_EQ(take(*batch, good).answer.status, Status::ok);
+    EXPECT_EQ(take(*batch, good).info.status, TOKEN_TRIE_OK);
     EXPECT_EQ(take(*batch).ticket, 0);
 }
 
@@ -120,7 +120,7 @@ TEST_F(BatchTest, APromptThatFillsTheContextIsAnswered) {
         submit(batch, request(bytes("Do: "), kActions));
     }
     for (const auto & [ticket, answer] : take_all(*batch)) {
-        EXPECT_EQ(answer.status, Status::ok) << answer.message;
+        EXPECT_EQ(answer.info.status, TOKEN_TRIE_OK) << answer.message;
     }
 }
 
@@ -143,9 +143,9 @@ TEST_F(BatchTest, ACancelledPromptSaysSoAndTheOthersAreAnswered) {
                 batch->cancel(other);
             }
         }
-        Taken taken;
-        if (batch->next(Batch::kAny, 0, taken.ticket, taken.answer, [](const Answer &) {}) == Batch::Found::answer) {
-            answers.emplace(taken.ticket, taken.answer);
+        Answer taken;
+        if (batch->next(Batch::kAny, 0, taken) == Batch::Found::answer) {
+            answers.emplace(taken.info.ticket, taken);
         }
     }
     for (const Ticket ticket : cancelled) {
@@ -156,7 +156,7 @@ TEST_F(BatchTest, ACancelledPromptSaysSoAndTheOthersAreAnswered) {
     }
     ASSERT_EQ(answers.size(), asked.size());
     for (const auto & [ticket, answer] : answers) {
-        if (answer.status == Status::cancelled) {
+        if (answer.info.status == TOKEN_TRIE_ERROR_CANCELLED) {
             EXPECT_EQ(cancelled.count(ticket), 1U);
         } else {
             expect_same(answer, alone.decide(asked.at(ticket)));
@@ -184,7 +184,7 @@ TEST_F(BatchTest, EachOfManyThreadsTakesItsOwnAnswers) {
     for (std::size_t t = 0; t < n_threads; ++t) {
         threads.emplace_back([&, t] {
             for (std::size_t i = t * n_each; i < (t + 1) * n_each; ++i) {
-                answers[i] = take(*batch, submit(batch, asked[i])).answer;
+                answers[i] = take(*batch, submit(batch, asked[i]));
             }
         });
     }
@@ -246,9 +246,9 @@ TEST_F(BatchTest, AWindowThatSlidesIsShared) {
     }
     for (const auto & [ticket, answer] : take_all(*batch)) {
         alone.prefill(asked.at(ticket).prompt);
-        const std::vector<double> expected = alone.answer(asked.at(ticket)).scores;
+        const std::vector<double> expected = alone.answer(asked.at(ticket)).logprobs;
         for (std::size_t i = 0; i < kActions.size(); ++i) {
-            EXPECT_NEAR(answer.scores[i], expected[i], 1e-3);
+            EXPECT_NEAR(answer.logprobs[i], expected[i], 1e-3);
         }
     }
 }

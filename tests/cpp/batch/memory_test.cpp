@@ -59,23 +59,23 @@ TEST_F(MemoryBatch, EachPromptHasOneAnswerWhereverMemoryRunsOut) {
         for (const Request & each : all) {
             asked.insert(submit(batch, each));
         }
-        Taken taken;
-        taken.answer.message.reserve(100);
+        Answer taken;
+        taken.message.reserve(100);
         long left = n;
         for (bool is_over = false; !is_over;) {
             const bool done = succeeds(left, [&] {
-                is_over = batch->next(Batch::kAny, -1, taken.ticket, taken.answer, [](const Answer &) {}) ==
+                is_over = batch->next(Batch::kAny, -1, taken) ==
                           Batch::Found::none;
                 left = allowance;
             });
             ran_out = ran_out || !done || left == 0;
             left = done && left != 0 ? left : -1;
             if (done && !is_over) {
-                ASSERT_EQ(asked.erase(taken.ticket), 1U);
-                const Status status = taken.answer.status;
+                ASSERT_EQ(asked.erase(taken.info.ticket), 1U);
+                const auto status = static_cast<Status>(taken.info.status);
                 ASSERT_TRUE(status == Status::ok || status == Status::memory || status == Status::context)
-                    << taken.answer.message;
-                ASSERT_EQ(status == Status::ok, taken.answer.message.empty());
+                    << taken.message;
+                ASSERT_EQ(status == Status::ok, taken.message.empty());
             }
         }
         ASSERT_TRUE(asked.empty());
@@ -83,7 +83,7 @@ TEST_F(MemoryBatch, EachPromptHasOneAnswerWhereverMemoryRunsOut) {
     Alone alone;
     for (const Request & each : all) {
         const Ticket ticket = submit(batch, each);
-        expect_same(take(*batch, ticket).answer, alone.decide(each));
+        expect_same(take(*batch, ticket), alone.decide(each));
     }
 }
 
@@ -111,8 +111,8 @@ TEST_F(MemoryBatch, WhoseMemoryRunsOutLeavesNobodyWaiting) {
             const Ticket ticket = submit(batch, all[2 * i]);
             others.emplace_back([&batch, ticket] { EXPECT_EQ(take(*batch, ticket).ticket, ticket); });
         }
-        Taken taken;
-        const bool done = succeeds(n, [&] { batch->next(its, -1, taken.ticket, taken.answer, [](const Answer &) {}); });
+        Answer taken;
+        const bool done = succeeds(n, [&] { batch->next(its, -1, taken); });
         for (std::thread & other : others) {
             other.join();
         }

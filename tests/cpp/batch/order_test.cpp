@@ -68,7 +68,7 @@ TEST_F(BatchOrder, WhoAsksBehindTextsDoesNotKeepOthersWaiting) {
 TEST_F(BatchOrder, WhoAsksBehindATextComesFirst) {
     const std::shared_ptr<Batch> batch = open(1024, {2, 0});
     submit(batch, text_behind(prompt_, 30));
-    const Tokens written = behind(prompt_, take(*batch).answer.tokens);
+    const Tokens written = behind(prompt_, take(*batch).tokens);
     for (int i = 0; i < 10; ++i) {
         submit(batch, request(bytes(std::to_string(i) + std::string(100, 'x')), kActions));
     }
@@ -157,9 +157,9 @@ TEST_F(BatchOrder, ManyMayBeCancelledOftenAndInAnyOrder) {
         }
     }
     for (Ticket ticket = n; ticket > 1; --ticket) {
-        ASSERT_EQ(take(*batch, ticket).answer.status, Status::cancelled);
+        ASSERT_EQ(take(*batch, ticket).info.status, TOKEN_TRIE_ERROR_CANCELLED);
     }
-    EXPECT_EQ(take(*batch).answer.status, Status::ok);
+    EXPECT_EQ(take(*batch).info.status, TOKEN_TRIE_OK);
     EXPECT_EQ(take(*batch).ticket, 0);
 }
 

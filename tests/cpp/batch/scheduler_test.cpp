@@ -65,10 +65,10 @@ TEST_F(SchedulerTest, EachRequestHasTheAnswerThatPlainSequencesGive) {
     pass_until(asked.size());
     for (const auto & [ticket, each] : asked) {
         const Answer & answer = answers_.at(ticket);
-        ASSERT_EQ(answer.status, Status::ok) << answer.message;
+        ASSERT_EQ(answer.info.status, TOKEN_TRIE_OK) << answer.message;
         const Trie & trie = each.cursor->trie();
         for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
-            EXPECT_NEAR(answer.scores[leaf], plain.logprob(each.prompt, trie.sequence(leaf)), kNear);
+            EXPECT_NEAR(answer.logprobs[leaf], plain.logprob(each.prompt, trie.sequence(leaf)), kNear);
         }
     }
 }
@@ -98,7 +98,7 @@ TEST_F(SchedulerTest, WhoIsCancelledIsToldSoAndNobodyElse) {
     scheduler_.cancel(7, on_answer_);  // which nobody knows
     pass_until(6);
     for (const auto & [ticket, answer] : answers_) {
-        EXPECT_EQ(answer.status, ticket == 1 || ticket == 6 ? Status::cancelled : Status::ok) << ticket;
+        EXPECT_EQ(answer.info.status, ticket == 1 || ticket == 6 ? TOKEN_TRIE_ERROR_CANCELLED : TOKEN_TRIE_OK) << ticket;
     }
 }
 
@@ -142,7 +142,7 @@ TEST_F(ChunksTest, LongPromptsThatWaitForCellsLetShortOnesPass) {
     EXPECT_EQ(answers_.size(), 1);
     pass_until(6);
     for (const auto & [ticket, answer] : answers_) {
-        EXPECT_EQ(answer.status, Status::ok) << ticket << ": " << answer.message;
+        EXPECT_EQ(answer.info.status, TOKEN_TRIE_OK) << ticket << ": " << answer.message;
     }
 }
 

@@ -43,7 +43,7 @@ class TaskTest : public WithTinyModel {
             task->advance();
         }
         Answer out;
-        task->answer(out);
+        task->write(out);
         task->clear();
         return out;
     }
@@ -72,10 +72,10 @@ TEST_F(TaskTest, AChoiceIsDecidedAsALoopOverPlainSetsDecidesIt) {
         const PlainAnswer plain(members, [](const Tokens & tokens) { return scripted_logits(tokens); });
         const Answer answer = decide(request(bytes("Do: "), members));
         EXPECT_EQ(answer.tokens, plain.tokens);
-        EXPECT_EQ(answer.stop, Stop::complete);
-        EXPECT_NEAR(answer.found.front().logprob, plain.logprob, 1e-4);
-        EXPECT_EQ(answer.n_forced, plain.n_forced);
-        EXPECT_EQ(answer.n_branches, plain.n_branches);
+        EXPECT_EQ(answer.info.stop, TOKEN_TRIE_STOP_COMPLETE);
+        EXPECT_NEAR(answer.logprobs.front(), plain.logprob, 1e-4);
+        EXPECT_EQ(answer.info.n_forced, plain.n_forced);
+        EXPECT_EQ(answer.info.n_branches, plain.n_branches);
     }
 }
 
@@ -89,15 +89,15 @@ TEST_F(TaskTest, ATreesAnswersAreThoseOfEveryMemberScoredAlone) {
             asked.mode = Query::Mode::scores;
             const Answer all = decide(asked, max_nodes);
             const Trie & trie = asked.cursor->trie();
-            ASSERT_EQ(all.scores.size(), members.size());
+            ASSERT_EQ(all.logprobs.size(), members.size());
             for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
-                EXPECT_NEAR(all.scores[leaf], logprob(trie.sequence(leaf)), kNear);
+                EXPECT_NEAR(all.logprobs[leaf], logprob(trie.sequence(leaf)), kNear);
             }
             asked.mode = Query::Mode::best;
             const Answer best = decide(asked, max_nodes);
-            EXPECT_NEAR(best.found.front().logprob, *std::max_element(all.scores.begin(), all.scores.end()), kNear);
-            EXPECT_EQ(best.gap, 0);
-            EXPECT_LE(best.n_evaluated, trie.n_nodes() * (max_nodes < 100 ? 5 : 3));
+            EXPECT_NEAR(best.logprobs.front(), *std::max_element(all.logprobs.begin(), all.logprobs.end()), kNear);
+            EXPECT_EQ(best.info.gap, 0);
+            EXPECT_LE(best.info.n_evaluated, trie.n_nodes() * (max_nodes < 100 ? 5 : 3));
         }
     }
 }
@@ -110,8 +110,8 @@ TEST_F(TaskTest, FreeTextIsTheBestTokenEachTime) {
     }
     const Answer answer = decide(text_behind(bytes("Do: "), 9));
     EXPECT_EQ(answer.tokens, plain);
-    EXPECT_EQ(answer.stop, Stop::max_tokens);
-    EXPECT_EQ(answer.n_free, 9U);
+    EXPECT_EQ(answer.info.stop, TOKEN_TRIE_STOP_MAX_TOKENS);
+    EXPECT_EQ(answer.info.n_free, 9U);
 }
 
 class JobTest : public TaskTest {
@@ -150,7 +150,7 @@ TEST_F(JobTest, APromptComesInPartsAndWantsLogitsBehindItsLastTokenAlone) {
 TEST_F(JobTest, AStateAloneWantsTheLastRowOfThePromptAndNothingBehindIt) {
     Request asked;
     asked.prompt = bytes("0123456789");
-    asked.mode = Query::Mode::state;
+    asked.mode = Query::Mode::hidden_state;
     Job job = job_of(std::move(asked), 3);
     BatchRows rows;
     rows.clear(100, 1);

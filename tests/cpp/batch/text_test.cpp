@@ -14,7 +14,7 @@ TEST_F(BatchTest, WhoAsksBehindATextFindsItEvaluated) {
     }
     std::map<Ticket, std::size_t> behind;
     for (const auto & [ticket, answer] : take_all(*batch)) {
-        EXPECT_EQ(answer.stop, Stop::complete);
+        EXPECT_EQ(answer.info.stop, TOKEN_TRIE_STOP_COMPLETE);
         ASSERT_GE(answer.tokens.size(), 2U);
         EXPECT_EQ(Tokens(answer.tokens.end() - 2, answer.tokens.end()), bytes("->"));
         Tokens prompt = prompts.at(ticket);
@@ -22,7 +22,7 @@ TEST_F(BatchTest, WhoAsksBehindATextFindsItEvaluated) {
         behind[submit(batch, request(prompt, kActions, Query::Mode::best))] = prompt.size();
     }
     for (const auto & [ticket, answer] : take_all(*batch)) {
-        EXPECT_GE(answer.n_shared + 3, behind.at(ticket)) << "all but the marker, which was forced";
+        EXPECT_GE(answer.info.n_shared + 3, behind.at(ticket)) << "all but the marker, which was forced";
     }
 }
 
@@ -31,14 +31,14 @@ TEST_F(BatchTest, ATextStaysForWhoAsksBehindItWhileOthersEnd) {
     const Tokens prompt = bytes(std::string(100, 'x'));
     submit(batch, text_behind(prompt, 10));
     Tokens whole = prompt;
-    const Answer text = take(*batch).answer;
+    const Answer text = take(*batch);
     whole.insert(whole.end(), text.tokens.begin(), text.tokens.end());
     for (char begin = 'a'; begin < 'i'; ++begin) {
         submit(batch, request(bytes(std::string(60, begin)), kActions));
     }
     take_all(*batch);
     submit(batch, request(whole, kActions, Query::Mode::best));
-    EXPECT_GE(take(*batch).answer.n_shared + 3, whole.size());
+    EXPECT_GE(take(*batch).info.n_shared + 3, whole.size());
 }
 
 TEST_F(BatchTest, OfATextUnderWayAllTokensUntilNowAreToBeHad) {
@@ -48,8 +48,8 @@ TEST_F(BatchTest, OfATextUnderWayAllTokensUntilNowAreToBeHad) {
     const Ticket ticket = submit(batch, text);
     const Ticket chosen = submit(batch, request(bytes("Do: "), kActions));
     Tokens seen;
-    Taken taken;
-    while (batch->next(ticket, 1, taken.ticket, taken.answer, [](const Answer & /*seen*/) {}) != Batch::Found::answer) {
+    Answer taken;
+    while (batch->next(ticket, 1, taken) != Batch::Found::answer) {
         std::array<Token, 3> more{};
         for (std::size_t n = more.size(); n == more.size();) {
             n = batch->copy_text(ticket, seen.size(), more.data(), more.size());
@@ -57,7 +57,7 @@ TEST_F(BatchTest, OfATextUnderWayAllTokensUntilNowAreToBeHad) {
         }
         EXPECT_EQ(batch->copy_text(chosen, 0, more.data(), more.size()), 0U);
     }
-    const Tokens & written = taken.answer.tokens;
+    const Tokens & written = taken.tokens;
     ASSERT_GE(written.size(), seen.size());
     EXPECT_GE(seen.size(), 10U);
     EXPECT_EQ(seen, Tokens(written.begin(), written.begin() + static_cast<std::ptrdiff_t>(seen.size())));
@@ -76,8 +76,8 @@ TEST_F(BatchTest, ATextEndsAfterTheTokenWithWhichItsCallbackEndsIt) {
             return ++n_seen < n;
         };
         submit(batch, text);
-        const Answer answer = take(*batch).answer;
-        EXPECT_EQ(answer.stop, Stop::callback);
+        const Answer answer = take(*batch);
+        EXPECT_EQ(answer.info.stop, TOKEN_TRIE_STOP_CALLBACK);
         EXPECT_EQ(answer.tokens.size(), n);
         n_seen = 0;
         expect_same(answer, alone.decide(text));
@@ -97,18 +97,18 @@ TEST_F(BatchTest, WhatGoesOnKeepsItsPlaceWhileOthersWait) {
     }
     std::size_t n_evaluated = 0;
     while (!under_way.empty()) {
-        const Taken taken = take(*batch);
-        Tokens prompt = under_way.at(taken.ticket);
-        under_way.erase(taken.ticket);
-        n_evaluated += prompt.size() - taken.answer.n_shared;
-        prompt.insert(prompt.end(), taken.answer.tokens.begin(), taken.answer.tokens.end());
+        const Answer taken = take(*batch);
+        Tokens prompt = under_way.at(taken.info.ticket);
+        under_way.erase(taken.info.ticket);
+        n_evaluated += prompt.size() - taken.info.n_shared;
+        prompt.insert(prompt.end(), taken.tokens.begin(), taken.tokens.end());
         if (prompt.size() < 110) {
             ask(prompt);
         }
     }
     EXPECT_LT(n_evaluated, 30U * 130) << "each token once, or little more";
     submit(batch, request(Tokens(1000, kRead), kActions));
-    EXPECT_EQ(take(*batch).answer.status, Status::ok) << "no cell is lost";
+    EXPECT_EQ(take(*batch).info.status, TOKEN_TRIE_OK) << "no cell is lost";
 }
 
 TEST_F(BatchTest, WhatIsNotGoneOnWithHoldsUpNobody) {
@@ -135,11 +135,11 @@ TEST_F(BatchTest, WhatGoesOnAfterAnotherThanExpectedHoldsUpNobody) {
     }
     std::size_t n_answers = 0;
     while (!under_way.empty()) {
-        const Taken taken = take(*batch);
-        auto [prompt, n] = under_way.at(taken.ticket);
-        under_way.erase(taken.ticket);
+        const Answer taken = take(*batch);
+        auto [prompt, n] = under_way.at(taken.info.ticket);
+        under_way.erase(taken.info.ticket);
         ++n_answers;
-        prompt.insert(prompt.end(), taken.answer.tokens.begin(), taken.answer.tokens.end());
+        prompt.insert(prompt.end(), taken.tokens.begin(), taken.tokens.end());
         if (n > 0) {
             ask(prompt, n - 1);
         }
@@ -153,10 +153,10 @@ TEST_F(BatchTest, TextWithoutTokensTakesNoPass) {
     Request at_once = text_behind(bytes("Do: "), 10);
     at_once.cursor = thinking(kActions, 0);
     submit(batch, at_once);
-    EXPECT_EQ(take(*batch).answer.stop, Stop::max_tokens);
-    const Answer forced = take(*batch).answer;
+    EXPECT_EQ(take(*batch).info.stop, TOKEN_TRIE_STOP_MAX_TOKENS);
+    const Answer forced = take(*batch);
     EXPECT_EQ(forced.tokens, bytes("->"));
-    EXPECT_EQ(forced.n_passes, 0U);
+    EXPECT_EQ(forced.info.n_passes, 0U);
 }
 
 TEST_F(BatchTest, NoTextIsLongerThanAskedForAndEachIsAStreams) {
@@ -188,9 +188,9 @@ TEST_F(BatchTest, ATextEndsWhereTheContextIsFull) {
             Request text = text_behind(Tokens(n_prompt, kRead), 1000);
             text.text.grammar = "root ::= [a-z]{1000}";
             submit(batch, text);
-            const Answer answer = take(*batch).answer;
-            EXPECT_EQ(answer.status, Status::ok) << answer.message;
-            EXPECT_EQ(answer.stop, Stop::max_tokens);
+            const Answer answer = take(*batch);
+            EXPECT_EQ(answer.info.status, TOKEN_TRIE_OK) << answer.message;
+            EXPECT_EQ(answer.info.stop, TOKEN_TRIE_STOP_MAX_TOKENS);
             EXPECT_EQ(answer.tokens.size(), n_ctx - n_prompt);
         }
     }

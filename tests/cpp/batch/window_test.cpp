@@ -205,9 +205,9 @@ class Windows : public ::testing::TestWithParam<TinyKind> {
             options.prefix = below(4) == 0 ? texts.draw() : Tokens();
             const Tokens & behind = options.prefix.empty() ? here : options.prefix;
             if (below(2) == 0) {
-                expect_scores(behind, cursor.trie(), score_all(sequence, cursor, options, kNotCancelled).leaves);
+                expect_scores(behind, cursor.trie(), score_all(sequence, cursor, options, kNotCancelled).logprobs);
             } else {
-                expect_best(behind, cursor.trie(), search(sequence, cursor, options, kNotCancelled).found.at(0));
+                expect_best(behind, cursor.trie(), found_by(search(sequence, cursor, options, kNotCancelled)).at(0));
             }
         }
     }
@@ -256,12 +256,12 @@ TEST_P(Windows, RequestsOfABatchAreAnsweredAsByOnePass) {
             for (const auto & [ticket, answer] : take_all(*batch)) {
                 const auto & [each, members] = asked.at(ticket);
                 SCOPED_TRACE(std::to_string(n_done++) + ": " + std::to_string(n_ids) + " ids, " +
-                             std::to_string(each.prompt.size()) + " tokens, " + std::to_string(answer.n_shared) +
+                             std::to_string(each.prompt.size()) + " tokens, " + std::to_string(answer.info.n_shared) +
                              " shared, way " + std::to_string(static_cast<int>(each.mode)));
-                ASSERT_EQ(answer.status, Status::ok) << answer.message;
+                ASSERT_EQ(answer.info.status, TOKEN_TRIE_OK) << answer.message;
                 switch (each.mode) {
-                    case Query::Mode::scores: expect_scores(each.prompt, each.cursor->trie(), answer.scores); break;
-                    case Query::Mode::best: expect_best(each.prompt, each.cursor->trie(), answer.found.at(0)); break;
+                    case Query::Mode::scores: expect_scores(each.prompt, each.cursor->trie(), answer.logprobs); break;
+                    case Query::Mode::best: expect_best(each.prompt, each.cursor->trie(), found_by(answer).at(0)); break;
                     case Query::Mode::text: expect_greedy(each.prompt, answer.tokens, {}); break;
                     default: expect_greedy(each.prompt, answer.tokens, members);
                 }
@@ -378,7 +378,7 @@ TEST_P(Windows, AreCutBackWhereACopyHasNoRoomBesideABranchThatRests) {
     const Cursor cursor = cursor_of(unnamed_trie_of(members));
     SearchOptions options;
     options.leaf_end = LeafEnd::any;
-    expect_scores(prompt, cursor.trie(), score_all(sequence, cursor, options, kNotCancelled).leaves);
+    expect_scores(prompt, cursor.trie(), score_all(sequence, cursor, options, kNotCancelled).logprobs);
     expect_logits(sequence, prompt, false);
 }
 

@@ -27,10 +27,10 @@ class BesideOthersOf : public ::testing::TestWithParam<std::tuple<TinyKind, bool
         const std::shared_ptr<const Trie> trie = unnamed_trie_of(members);
         ScoreOptions options;
         options.leaf_end = LeafEnd::any;  // others that go on from a leaf change the rest
-        const Scores scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
+        const Answer scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
         std::map<Tokens, double> out;
         for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
-            out[trie->sequence(leaf)] = scores.leaves[leaf];
+            out[trie->sequence(leaf)] = scores.logprobs[leaf];
         }
         return out;
     }
@@ -87,7 +87,7 @@ TEST_P(BesideOthersOf, AMemberKeepsItsScoreWhenOthersJoin) {
         SearchOptions options;
         options.leaf_end = LeafEnd::any;
         options.n_best = 5;
-        for (const Found & found : search(sequence_, cursor_of(trie), options, kNotCancelled).found) {
+        for (const Found & found : found_by(search(sequence_, cursor_of(trie), options, kNotCancelled))) {
             EXPECT_NEAR(found.logprob, expected.at(trie->sequence(found.leaf)), near());
         }
     }

@@ -147,8 +147,8 @@ TEST_P(Branches, AreScoredBehindLikeSequencesOfTheirOwn) {
                 options.prefix = with_prefix ? bytes("a prefix") : Tokens();
                 Sequence other = growing();
                 other.replace(sequence.tokens(), kNotCancelled);
-                const std::vector<double> seen = score_all(sequence, cursor, options, kNotCancelled).leaves;
-                const std::vector<double> wanted = score_all(other, cursor, options, kNotCancelled).leaves;
+                const std::vector<double> seen = score_all(sequence, cursor, options, kNotCancelled).logprobs;
+                const std::vector<double> wanted = score_all(other, cursor, options, kNotCancelled).logprobs;
                 for (std::size_t leaf = 0; leaf < seen.size(); ++leaf) {
                     ASSERT_NEAR(seen[leaf], wanted[leaf], 0.05);
                 }

@@ -106,7 +106,7 @@ TEST_F(DeviceHeadTest, SpansAndFreeTextMayAlternate) {
             out[i][1] = run(stream, 3, 1);
             if (turn % 4 == 3) {
                 auto follow = std::make_shared<const FollowSet>(*kActions, kUntilTheEnd);
-                scores[i] = answer_of(stream, Cursor(kActions, std::move(follow)), Query::Mode::scores).scores;
+                scores[i] = answer_of(stream, Cursor(kActions, std::move(follow)), Query::Mode::scores).logprobs;
             }
             stream.splice(stream.tokens().size() - 1, bytes(turn == 5 ? std::string(300, 'x') : "\nDo: "));
         }
@@ -214,16 +214,16 @@ TEST_F(DeviceHeadTest, WhereTheLayersAreOnADeviceASmallSetIsDecidedInOneBatch) {
         const Cursor cursor(trie, std::make_shared<const FollowSet>(*trie, kUntilTheEnd));
         stream->prefill(kPrompt);
         const Answer result = answer_of(*stream, cursor, Query::Mode::best);
-        const std::vector<double> leaves = answer_of(*stream, cursor, Query::Mode::scores).scores;
-        ASSERT_EQ(result.found.size(), 1U);
-        EXPECT_EQ(result.gap, 0);
-        EXPECT_NEAR(result.found[0].logprob, *std::max_element(leaves.begin(), leaves.end()), has_device ? 0.05 : 1e-4);
+        const std::vector<double> leaves = answer_of(*stream, cursor, Query::Mode::scores).logprobs;
+        ASSERT_EQ(result.leaves.size(), 1U);
+        EXPECT_EQ(result.info.gap, 0);
+        EXPECT_NEAR(result.logprobs[0], *std::max_element(leaves.begin(), leaves.end()), has_device ? 0.05 : 1e-4);
         if (has_device && trie->n_nodes() <= TreeEvaluator::kMaxRows) {
-            EXPECT_LE(result.n_passes, 1U);
+            EXPECT_LE(result.info.n_passes, 1U);
         }
         const Answer again = answer_of(*stream, cursor, Query::Mode::best);
-        EXPECT_EQ(again.n_evaluated, result.n_evaluated);
-        EXPECT_EQ(again.found[0].logprob, result.found[0].logprob);
+        EXPECT_EQ(again.info.n_evaluated, result.info.n_evaluated);
+        EXPECT_EQ(again.logprobs[0], result.logprobs[0]);
     }
 }
 

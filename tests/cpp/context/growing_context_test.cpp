@@ -79,7 +79,7 @@ TEST_P(GrowingContext, GivesTheScoresOfALargeOne) {
             std::vector<std::vector<double>> scores;
             for (Sequence * each : {&sequence, &other}) {
                 each->replace(text_of(n), kNotCancelled);
-                scores.push_back(score_all(*each, cursor, options, kNotCancelled).leaves);
+                scores.push_back(score_all(*each, cursor, options, kNotCancelled).logprobs);
             }
             expect_same(GetParam(), scores[0], scores[1]);
             EXPECT_EQ(sequence.n_passes(), other.n_passes()) << "nothing is evaluated again";

@@ -160,8 +160,8 @@ TEST_P(TakeOver, OfWhatBeginsWithTheSequenceLeavesItsScores) {
         static_cast<void>(logits_of(*each));
     }
     sequence.import_prefix(chat.get(), 0, kMore + kChat);
-    const std::vector<double> scores = score_all(sequence, cursor, {}, kNotCancelled).leaves;
-    const std::vector<double> wanted = score_all(other, cursor, {}, kNotCancelled).leaves;
+    const std::vector<double> scores = score_all(sequence, cursor, {}, kNotCancelled).logprobs;
+    const std::vector<double> wanted = score_all(other, cursor, {}, kNotCancelled).logprobs;
     for (std::size_t leaf = 0; leaf < wanted.size(); ++leaf) {
         ASSERT_NEAR(scores[leaf], wanted[leaf], 0.05);  // the chat was evaluated in other batches
     }
@@ -257,7 +257,7 @@ TEST_F(TakeOverTest, ScoresAreThoseOfEvaluating) {
     std::vector<std::vector<double>> scores;
     for (Sequence * each : {&sequence, &other}) {
         each->replace(kChat + kMore, kNotCancelled);
-        scores.push_back(score_all(*each, cursor, {}, kNotCancelled).leaves);
+        scores.push_back(score_all(*each, cursor, {}, kNotCancelled).logprobs);
     }
     EXPECT_EQ(scores[0], scores[1]);
 }

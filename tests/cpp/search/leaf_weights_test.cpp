@@ -75,7 +75,7 @@ struct WeightedCase {
         options.max_nodes = std::array<std::uint64_t, 4>{0, 1, 3, 9}[below(4)];
         const auto scoring = begin_scoring(cursor, options, kTinyVocab);
         answer(*scoring, *trie);
-        scores = scoring->result();
+        scores = result_of(*scoring).logprobs;
         of_leaves = random_weights(rng, trie->n_leaves(), std::array<double, 4>{0.5, 5, 50, 1e6}[below(4)]);
         if (below(4) == 0) {  // what a contextual calibration adds: most where the model says least
             std::transform(scores.begin(), scores.end(), of_leaves.begin(), of_leaves.begin(),
@@ -93,15 +93,15 @@ struct WeightedCase {
         }
     }
 
-    Ranking search() {
+    Answer search() {
         const auto query = begin_search(cursor, options, kTinyVocab, n_paths, rows_are_cheap);
         n_queried = answer(*query, *trie);
-        return query->result();
+        return result_of(*query);
     }
     double ranked_of(const Found & found) const { return ranked[found.leaf]; }
-    double best_beside(const Ranking & result) const {
+    double best_beside(const Answer & result) const {
         std::vector<double> others = ranked;
-        for (const Found & found : result.found) {
+        for (const Found & found : found_by(result)) {
             others[found.leaf] = kImpossible;
         }
         return *std::max_element(others.begin(), others.end());
@@ -127,27 +127,27 @@ TEST(LeafWeights, ASearchFindsTheBestByScoreAndWeightAndClaimsNoMoreThanIsTrue) 
     for (int round = 0; round < 1500; ++round) {
         SCOPED_TRACE(round);
         WeightedCase one(rng);
-        const Ranking result = one.search();
-        ASSERT_FALSE(result.found.empty());
-        for (const Found & found : result.found) {
+        const Answer result = one.search();
+        ASSERT_FALSE(result.leaves.empty());
+        for (const Found & found : found_by(result)) {
             ASSERT_NEAR(found.logprob, one.scores[found.leaf], kRounding) << "without its weight";
         }
-        for (std::size_t i = 1; i < result.found.size(); ++i) {
-            ASSERT_GE(one.ranked_of(result.found[i - 1]), one.ranked_of(result.found[i]) - kRounding) << "best first";
+        for (std::size_t i = 1; i < result.leaves.size(); ++i) {
+            ASSERT_GE(one.ranked_of(found_by(result)[i - 1]), one.ranked_of(found_by(result)[i]) - kRounding) << "best first";
         }
         const double beside = one.best_beside(result);
-        const double last = one.ranked_of(result.found.back());
-        ASSERT_LE(beside, last + result.gap + kRounding);
-        ASSERT_LE(beside, result.rival_max + kRounding);
-        ASSERT_GE(beside, result.rival_min - kRounding);
+        const double last = one.ranked_of(found_by(result).back());
+        ASSERT_LE(beside, last + result.info.gap + kRounding);
+        ASSERT_LE(beside, result.info.rival_max + kRounding);
+        ASSERT_GE(beside, result.info.rival_min - kRounding);
         const double mass = std::accumulate(one.scores.begin(), one.scores.end(), 0.0,
                                             [](double sum, double logprob) { return sum + std::exp(logprob); });
-        ASSERT_TRUE(one.options.leaf_end == LeafEnd::any || mass <= result.mass_max + kShares)
-            << mass - result.mass_max;
-        ASSERT_LE(result.mass_max, 1 + kShares);
+        ASSERT_TRUE(one.options.leaf_end == LeafEnd::any || mass <= result.info.mass_max + kShares)
+            << mass - result.info.mass_max;
+        ASSERT_LE(result.info.mass_max, 1 + kShares);
         if (one.options.max_nodes == 0 && one.options.beam_width == 0) {
-            ASSERT_EQ(result.gap, 0);
-            ASSERT_EQ(result.found.size(), std::min<std::size_t>(one.options.n_best, one.trie->n_leaves()));
+            ASSERT_EQ(result.info.gap, 0);
+            ASSERT_EQ(result.leaves.size(), std::min<std::size_t>(one.options.n_best, one.trie->n_leaves()));
         }
         if (one.options.max_nodes > 0) {
             ASSERT_LE(one.n_queried, 1 + 2 * one.options.max_nodes + one.trie->max_length());
@@ -161,18 +161,18 @@ TEST(LeafWeights, WeightsThatAreAlikeChangeNothingOfASearch) {
         SCOPED_TRACE(round);
         WeightedCase one(rng);
         one.options.weights.reset();
-        const Ranking plain = one.search();
+        const Answer plain = one.search();
         const std::size_t n_plain = one.n_queried;
         one.options.weights = std::make_shared<const LeafWeights>(
             one.trie, std::vector<double>(one.trie->n_leaves(), round % 2 == 0 ? 0 : 1024));
-        const Ranking weighted = one.search();
+        const Answer weighted = one.search();
         EXPECT_EQ(one.n_queried, n_plain);
-        ASSERT_EQ(weighted.found.size(), plain.found.size());
-        for (std::size_t i = 0; i < plain.found.size(); ++i) {
-            EXPECT_EQ(weighted.found[i].leaf, plain.found[i].leaf);
-            EXPECT_EQ(weighted.found[i].logprob, plain.found[i].logprob);
+        ASSERT_EQ(weighted.leaves.size(), plain.leaves.size());
+        for (std::size_t i = 0; i < plain.leaves.size(); ++i) {
+            EXPECT_EQ(weighted.leaves[i], plain.leaves[i]);
+            EXPECT_EQ(weighted.logprobs[i], plain.logprobs[i]);
         }
-        EXPECT_EQ(weighted.mass_max, plain.mass_max);
+        EXPECT_EQ(weighted.info.mass_max, plain.info.mass_max);
     }
 }
 
@@ -183,18 +183,18 @@ TEST(LeafWeights, OfEqualSumsTheFirstByTokensComesFirst) {
     options.n_best = 3;
     const auto scoring = begin_scoring(cursor, options, kTinyVocab);
     answer(*scoring, *trie);
-    std::vector<double> of_leaves = scoring->result();
+    std::vector<double> of_leaves = result_of(*scoring).logprobs;
     std::transform(of_leaves.begin(), of_leaves.end(), of_leaves.begin(), [](double score) { return -score; });
     options.weights = std::make_shared<const LeafWeights>(trie, of_leaves);
     const auto search = begin_search(cursor, options, kTinyVocab, 64, false);
     answer(*search, *trie);
-    const Ranking result = search->result();
-    ASSERT_EQ(result.found.size(), 3U);
+    const Answer result = result_of(*search);
+    ASSERT_EQ(result.leaves.size(), 3U);
     for (std::size_t i = 0; i < 3; ++i) {
-        EXPECT_EQ(trie->sequence(result.found[i].leaf), bytes(std::string(1, static_cast<char>('a' + i))));
+        EXPECT_EQ(trie->sequence(found_by(result)[i].leaf), bytes(std::string(1, static_cast<char>('a' + i))));
     }
-    EXPECT_EQ(result.gap, 0);
-    EXPECT_EQ(result.rival_min, 0);
+    EXPECT_EQ(result.info.gap, 0);
+    EXPECT_EQ(result.info.rival_min, 0);
 }
 
 TEST(LeafWeights, OneLeafIsFoundBySmallMeansHoweverWildTheyAre) {
@@ -207,8 +207,8 @@ TEST(LeafWeights, OneLeafIsFoundBySmallMeansHoweverWildTheyAre) {
         const Cursor cursor = cursor_of(trie);
         const auto search = begin_search(cursor, options, kTinyVocab, 64, false);
         EXPECT_LE(answer(*search, *trie), 1 + options.max_nodes + 60 + 2U * 7) << spread;
-        EXPECT_EQ(search->result().found.size(), 1U);
-        EXPECT_GE(search->result().gap, 0);
+        EXPECT_EQ(result_of(*search).leaves.size(), 1U);
+        EXPECT_GE(result_of(*search).info.gap, 0);
     }
 }
 

@@ -35,23 +35,23 @@ TEST_P(ScorerOn, EveryLeafHasTheProbabilityThatItHasAlone) {
         const std::shared_ptr<const Trie> trie = unnamed_trie_of(members);
         ScoreOptions options;
         options.leaf_end = LeafEnd::any;
-        const Scores any = score_all(sequence, cursor_of(trie), options, kNotCancelled);
+        const Answer any = score_all(sequence, cursor_of(trie), options, kNotCancelled);
         options.leaf_end = LeafEnd::longest;
-        const Scores longest = score_all(sequence, cursor_of(trie), options, kNotCancelled);
+        const Answer longest = score_all(sequence, cursor_of(trie), options, kNotCancelled);
         options.leaf_end = LeafEnd::follow;
-        const Scores follow = score_all(sequence, cursor_of(trie), options, kNotCancelled);
-        ASSERT_EQ(any.leaves.size(), trie->n_leaves());
+        const Answer follow = score_all(sequence, cursor_of(trie), options, kNotCancelled);
+        ASSERT_EQ(any.logprobs.size(), trie->n_leaves());
         for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
             const Tokens tokens = trie->sequence(leaf);
             const double alone = model.logprob(kPrompt, tokens);
-            EXPECT_NEAR(any.leaves[leaf], alone, near());
+            EXPECT_NEAR(any.logprobs[leaf], alone, near());
             const std::vector<double> next = model.next(joined(kPrompt, tokens));
             double goes_on = 0;
             for (const Token token : continuations(members, tokens)) {
                 goes_on += next[static_cast<std::size_t>(token)];
             }
-            EXPECT_NEAR(longest.leaves[leaf], alone + std::log1p(-goes_on), near());
-            EXPECT_NEAR(follow.leaves[leaf], alone + std::log(next[kTinyEnd]), near());
+            EXPECT_NEAR(longest.logprobs[leaf], alone + std::log1p(-goes_on), near());
+            EXPECT_NEAR(follow.logprobs[leaf], alone + std::log(next[kTinyEnd]), near());
         }
     }
 }
@@ -66,7 +66,7 @@ TEST_P(ScorerOn, BranchesAloneAreWhatAWalkInSampledModeDraws) {
     const std::shared_ptr<const Trie> trie = unnamed_trie_of(members);
     ScoreOptions options;
     options.branches = true;
-    const Scores scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
+    const Answer scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
     double total = 0;
     for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
         Cursor cursor = cursor_of(trie);
@@ -85,8 +85,8 @@ TEST_P(ScorerOn, BranchesAloneAreWhatAWalkInSampledModeDraws) {
             cursor.accept(token);
             text.push_back(token);
         }
-        EXPECT_NEAR(scores.leaves[leaf], expected, near());
-        total += std::exp(scores.leaves[leaf]);
+        EXPECT_NEAR(scores.logprobs[leaf], expected, near());
+        total += std::exp(scores.logprobs[leaf]);
     }
     EXPECT_NEAR(total, 1, near());
 }
@@ -147,13 +147,13 @@ TEST_P(ScorerOn, BehindAPrefixScoresAreThoseOfASequenceOfIt) {
     std::mt19937 rng(4);
     const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 30, 4, 8));
     sequence.replace(bytes("x"), kNotCancelled);
-    const Scores expected = score_all(sequence, cursor_of(trie), {}, kNotCancelled);
+    const Answer expected = score_all(sequence, cursor_of(trie), {}, kNotCancelled);
     sequence.replace(kPrompt, kNotCancelled);
     ScoreOptions options;
     options.prefix = bytes("x");
-    const Scores scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
+    const Answer scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
     for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
-        EXPECT_NEAR(scores.leaves[leaf], expected.leaves[leaf], near());
+        EXPECT_NEAR(scores.logprobs[leaf], expected.logprobs[leaf], near());
     }
 }
 
@@ -163,10 +163,10 @@ TEST_P(ScorerOn, BehindAPrefixNoSequenceIsNeeded) {
     const std::shared_ptr<const Trie> trie = unnamed_trie_of({bytes("abcd"), bytes("abxy")});
     ScoreOptions options;
     options.prefix = kPrompt;
-    const Scores scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
+    const Answer scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
     PlainModel model(GetParam().kind);
     for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
-        EXPECT_NEAR(scores.leaves[leaf], model.logprob(kPrompt, trie->sequence(leaf)), near());
+        EXPECT_NEAR(scores.logprobs[leaf], model.logprob(kPrompt, trie->sequence(leaf)), near());
     }
     EXPECT_EQ(sequence.n_cached(), 0U);
 }
@@ -196,10 +196,10 @@ TEST_P(ScorerOn, AContextWithoutRoomForTheLongestLeafIsRefusedAndOneWithJustEnou
               "254 tokens and 3 of the longest leaf do not fit the context of 256");
     const Tokens prompt(sequence.n_ctx_max() - 3, kRead);
     sequence.replace(prompt, kNotCancelled);
-    const Scores scores = score_all(sequence, cursor_of(trie), {}, kNotCancelled);
+    const Answer scores = score_all(sequence, cursor_of(trie), {}, kNotCancelled);
     PlainModel model(GetParam().kind);
     for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
-        EXPECT_NEAR(scores.leaves[leaf], model.logprob(prompt, trie->sequence(leaf)), near());
+        EXPECT_NEAR(scores.logprobs[leaf], model.logprob(prompt, trie->sequence(leaf)), near());
     }
 }
 
@@ -229,10 +229,10 @@ TEST_P(ScorerOn, WhatAReplacementGaveUpLeavesRoomForAPrefix) {
     const std::shared_ptr<const Trie> trie = unnamed_trie_of({bytes("abcd"), bytes("abxy")});
     ScoreOptions options;
     options.prefix = Tokens(sequence.n_ctx_max() - kPrompt.size() - 3, kMail);
-    const Scores scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
+    const Answer scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
     PlainModel model(GetParam().kind);
     for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
-        EXPECT_NEAR(scores.leaves[leaf], model.logprob(options.prefix, trie->sequence(leaf)), near());
+        EXPECT_NEAR(scores.logprobs[leaf], model.logprob(options.prefix, trie->sequence(leaf)), near());
     }
 }
 
@@ -245,9 +245,9 @@ TEST_F(ScorerTest, AllStringsAndWhatLiesOutsideSumToOne) {
         }
     }
     const std::shared_ptr<const Trie> trie = unnamed_trie_of(members);
-    const Scores scores = score_all(sequence_, cursor_of(trie), {}, kNotCancelled);
+    const Answer scores = score_all(sequence_, cursor_of(trie), {}, kNotCancelled);
     double inside = 0;
-    for (const double logprob : scores.leaves) {
+    for (const double logprob : scores.logprobs) {
         inside += std::exp(logprob);
     }
     const std::vector<double> next = PlainModel().next(kPrompt);
@@ -260,9 +260,9 @@ TEST_F(ScorerTest, AllStringsAndWhatLiesOutsideSumToOne) {
 
 TEST_F(ScorerTest, LeavesThatBeginOthersExcludeThemUnderLongest) {
     const std::shared_ptr<const Trie> trie = unnamed_trie_of({{kRead}, {kRead, kFile}, {kRead, kMail}, {kSend}});
-    const Scores scores = score_all(sequence_, cursor_of(trie), {}, kNotCancelled);
+    const Answer scores = score_all(sequence_, cursor_of(trie), {}, kNotCancelled);
     double sum = 0;
-    for (const double logprob : scores.leaves) {
+    for (const double logprob : scores.logprobs) {
         sum += std::exp(logprob);
     }
     const std::vector<double> next = PlainModel().next(kPrompt);
@@ -270,9 +270,9 @@ TEST_F(ScorerTest, LeavesThatBeginOthersExcludeThemUnderLongest) {
 }
 
 TEST_F(ScorerTest, ASetOfOneLeafOfOneTokenCostsNoPass) {
-    const Scores scores = score_all(sequence_, cursor_of(unnamed_trie_of({{kRead}})), {}, kNotCancelled);
-    EXPECT_EQ(scores.n_passes, 0U);
-    EXPECT_NEAR(scores.leaves[0], PlainModel().logprob(kPrompt, {kRead}), kNear);
+    const Answer scores = score_all(sequence_, cursor_of(unnamed_trie_of({{kRead}})), {}, kNotCancelled);
+    EXPECT_EQ(scores.info.n_passes, 0U);
+    EXPECT_NEAR(scores.logprobs[0], PlainModel().logprob(kPrompt, {kRead}), kNear);
 }
 
 TEST_F(ScorerTest, BranchesAloneNeedNothingThatLeavesNoChoiceBehindIt) {
@@ -288,9 +288,9 @@ TEST_F(ScorerTest, UnderReleaseTheFollowSetIsEveryTokenThatGoesOnWithNoLongerLea
     const Cursor released = cursor_of(trie, {OnComplete::release, {}, {}, 0});
     ScoreOptions options;
     options.leaf_end = LeafEnd::follow;
-    const Scores follow = score_all(sequence_, released, options, kNotCancelled);
+    const Answer follow = score_all(sequence_, released, options, kNotCancelled);
     options.leaf_end = LeafEnd::longest;
-    EXPECT_EQ(follow.leaves, score_all(sequence_, released, options, kNotCancelled).leaves);
+    EXPECT_EQ(follow.logprobs, score_all(sequence_, released, options, kNotCancelled).logprobs);
 }
 
 TEST_F(ScorerTest, AWaveGoesOnFromTheOneBefore) {
@@ -302,8 +302,8 @@ TEST_F(ScorerTest, AWaveGoesOnFromTheOneBefore) {
     for (const char * end : {"aa", "ab", "ba", "bb", "ca", "cb", "da", "db", "ea"}) {
         members.insert(bytes(std::string("beginning") + end + "z"));
     }
-    const Scores scores = score_all(sequence, cursor_of(unnamed_trie_of(members)), {}, kNotCancelled);
-    EXPECT_EQ(scores.n_evaluated, 9U + 5U + 9U) << "the beginning, its branches, their ends";
+    const Answer scores = score_all(sequence, cursor_of(unnamed_trie_of(members)), {}, kNotCancelled);
+    EXPECT_EQ(scores.info.n_evaluated, 9U + 5U + 9U) << "the beginning, its branches, their ends";
 }
 
 }  // namespace

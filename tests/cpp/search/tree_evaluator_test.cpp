@@ -55,7 +55,7 @@ TEST_P(TreeEvaluatorOn, NodesHaveTheLogitsOfTheirPathsAndTheSequenceIsAsBefore) 
                     ASSERT_NEAR(logits[i], expected[i], 2e-3);
                 }
             });
-            EXPECT_EQ(evaluator.cost().n_evaluated, trie->n_nodes() - 1);
+            EXPECT_EQ(evaluator.n_evaluated(), trie->n_nodes() - 1);
         }
         EXPECT_EQ(n_seen, nodes.size());
         EXPECT_EQ(sequence_.tokens(), kPrompt);

@@ -172,7 +172,7 @@ def test_what_was_opened_before_is_refused_and_closes(llm: Any, adapters: list[P
     with pytest.raises(ArgumentError, match="were changed after this was opened; open another"):
         handle.choose(CHOICES)
     with pytest.raises(ArgumentError, match="open another"):
-        batch.submit([1, 2], Query("state"))
+        batch.submit([1, 2], Query("hidden_state"))
     handle.close()
     batch.close()
     check(llm)
