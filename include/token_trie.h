@@ -135,8 +135,10 @@ struct token_trie_params {
     int32_t max_items; /* RESTART: the largest number of members in the list; 0: no limit. After the last member, only
                           an end token is allowed. Without end tokens (null vocab), any token is allowed then, as with
                           RELEASE */
-    int32_t reserved;  /* not read */
     int32_t min_items; /* RESTART: the smallest number of members in the list; no end token is allowed before */
+    int32_t max_span;  /* RESTART: when the span has this many tokens, the current member is the last one, or as many
+                          follow as min_items needs. Prevents a list that never ends; llama.cpp's log gets a warning.
+                          0: 500; negative: no limit. Has no effect on a list without end tokens */
     int32_t unique;    /* RESTART: if not 0, no member occurs twice. A token that leads only to members that are already
                           in the list is not allowed. When no member is left, the list ends as with max_items. A text
                           counts as one member in all its spellings. A step costs no more than without unique; each
@@ -151,9 +153,6 @@ struct token_trie_params {
     int32_t max_before; /* with start_after: the largest number of free tokens, including those that begin start_after.
                            After that, the missing rest of start_after is forced. 0: all of it is forced at once;
                            negative: no limit */
-    int32_t max_span;   /* RESTART: when the span has this many tokens, the current member is the last one, or as many
-                           follow as min_items needs. Prevents a list that never ends; llama.cpp's log gets a warning.
-                           0: 500; negative: no limit. Has no effect on a list without end tokens */
 };
 
 /* The state of a sampler. */
@@ -202,12 +201,12 @@ struct token_trie_cache_stats {
 
 /*
  * A set: the possible answers, read once and shared by any number of samplers, matchers, streams and batches. A set
- * never changes, and any threads may use it. Its handles are counted. Each owner of a handle frees it once, in any
- * order. What was made with a set keeps what it needs, so the handle may be freed before it.
+ * never changes, and any threads may use it. What was made with a set keeps what it needs, so the set may be freed
+ * before it.
  *
  *     struct token_trie_set * set = token_trie_set_read(vocab, 0, json, strlen(json));
  *     struct token_trie_params params = {sizeof params, .on_complete = TOKEN_TRIE_END, .path = "action"};
- *     token_trie_stream_set_token_trie_ext(stream, set, &params);
+ *     token_trie_stream_set_token_trie(stream, set, &params);
  *     token_trie_set_free(set);
  *
  * Each use compares the tokens and the fingerprint of the set with the vocabulary that it is used with.
@@ -220,8 +219,8 @@ struct token_trie_set;
  * vocab    the model's; needed for texts in any tokenization, otherwise it may be NULL
  * n_vocab  token ids from n_vocab on are refused; 0: the size of vocab, or no such check if vocab is NULL
  *
- * Returns a handle that the caller owns, NULL on failure. The tries, one for each path, are taken from the cache or put
- * into it.
+ * Returns a set that the caller owns (token_trie_set_free), as do the functions below; NULL on failure. The tries, one
+ * for each path, are taken from the cache or put into it.
  */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_read(const struct llama_vocab * vocab,
                                                            int32_t n_vocab,
@@ -253,7 +252,10 @@ TOKEN_TRIE_API struct token_trie_set * token_trie_set_from_texts(const struct ll
                                                                  size_t n_texts,
                                                                  bool any);
 
-/* The set of one path of a payload, as a new handle that the caller owns. NULL on failure. */
+/*
+ * The set of one path of a payload, or with NULL the same set once more, for another owner. The caller owns it; it
+ * takes no further memory for the members. NULL on failure.
+ */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_select(const struct token_trie_set * set, const char * path);
 
 /*
@@ -262,7 +264,7 @@ TOKEN_TRIE_API struct token_trie_set * token_trie_set_select(const struct token_
  * may be replaced or deleted, but not written to. Files of other formats are refused with a message that has the name
  * of the file. Damage that only the checksums reveal can make answers wrong, but no call reads outside the file.
  */
-TOKEN_TRIE_API struct token_trie_set * token_trie_set_open(const char * path);
+TOKEN_TRIE_API struct token_trie_set * token_trie_set_open(const char * file);
 
 /*
  * Makes a set of some of a set's members, without building a new trie. Member i is kept if keep[i] is not 0. n_members
@@ -274,11 +276,8 @@ TOKEN_TRIE_API struct token_trie_set * token_trie_set_filter(const struct token_
                                                              const unsigned char * keep,
                                                              size_t n_members);
 
-/* Counts one more handle, and returns the same pointer. NULL returns NULL. */
-TOKEN_TRIE_API struct token_trie_set * token_trie_set_retain(struct token_trie_set * set);
-
-/* Frees a handle. The set is freed with its last handle and its last user. NULL is ignored. */
-TOKEN_TRIE_API void token_trie_set_free(const struct token_trie_set * set);
+/* Frees a set; NULL is ignored. The memory of its members is freed with their last user. */
+TOKEN_TRIE_API void token_trie_set_free(struct token_trie_set * set);
 
 /* What a set has, all paths together. Set size to sizeof(struct token_trie_set_info) before the call. */
 struct token_trie_set_info {
@@ -326,7 +325,7 @@ TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie(const struct
  * The same with a set and all options. For TOKEN_TRIE_END and TOKEN_TRIE_RESTART without end_tokens, the vocabulary is
  * scanned for its end-of-generation tokens (one or two milliseconds for 262,144 tokens).
  */
-TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie_ext(const struct llama_vocab * vocab,
+TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie_set(const struct llama_vocab * vocab,
                                                                         const struct token_trie_set * set,
                                                                         const struct token_trie_params * params);
 
@@ -372,7 +371,7 @@ TOKEN_TRIE_API int32_t token_trie_sampler_get_state(const struct llama_sampler *
 
 /*
  * A matcher is for a host that has its own logits, from any engine. It says which tokens of a set are allowed next, as
- * a bit mask or as a list. The host passes each token that it takes to token_trie_matcher_accept, and can undo this
+ * a bit mask or as a list. The host passes the tokens that it takes to token_trie_matcher_accept, and can undo this
  * with token_trie_matcher_rollback.
  *
  *     struct token_trie_params params = {sizeof params, .on_complete = TOKEN_TRIE_END, .end_tokens = &eos,
@@ -381,7 +380,7 @@ TOKEN_TRIE_API int32_t token_trie_sampler_get_state(const struct llama_sampler *
  *     const struct token_trie_matcher * one = matcher;
  *     token_trie_matcher_fill_masks(&one, 1, NULL, mask, 1, (n_vocab + 31) / 32, NULL);
  *     ...                                                      // tokens whose bit is 0 get no probability
- *     token_trie_matcher_accept(matcher, token, &accepted);
+ *     token_trie_matcher_accept(matcher, &token, 1, &n_accepted);
  *     token_trie_matcher_free(matcher);
  *
  * A token that is not allowed is not accepted, and does not change the matcher. When an end token has been accepted,
@@ -415,21 +414,13 @@ TOKEN_TRIE_API void token_trie_matcher_free(struct token_trie_matcher * matcher)
 TOKEN_TRIE_API int32_t token_trie_matcher_reset(struct token_trie_matcher * matcher);
 
 /*
- * Accepts a token if it is allowed, and sets *accepted to whether it is. Fails with TOKEN_TRIE_ERROR_VOCAB for a token
- * outside the vocabulary, and with TOKEN_TRIE_ERROR_ARGUMENT for a token other than an end token after termination.
- */
-TOKEN_TRIE_API int32_t token_trie_matcher_accept(struct token_trie_matcher * matcher,
-                                                 llama_token token,
-                                                 bool * accepted);
-
-/*
- * Accepts n tokens, up to the first that is not allowed. *n_accepted is set to the number of accepted tokens. Fails
+ * Accepts n tokens, up to the first that is not allowed, and sets *n_accepted to the number of accepted tokens. Fails
  * with TOKEN_TRIE_ERROR_VOCAB if any of the tokens is outside the vocabulary; then none is accepted.
  */
-TOKEN_TRIE_API int32_t token_trie_matcher_accept_tokens(struct token_trie_matcher * matcher,
-                                                        const llama_token * tokens,
-                                                        size_t n,
-                                                        size_t * n_accepted);
+TOKEN_TRIE_API int32_t token_trie_matcher_accept(struct token_trie_matcher * matcher,
+                                                 const llama_token * tokens,
+                                                 size_t n,
+                                                 size_t * n_accepted);
 
 /*
  * Undoes the last n accepted tokens. n may be their total number. Fails with TOKEN_TRIE_ERROR_ARGUMENT if fewer have
@@ -518,11 +509,11 @@ struct token_trie_token {
 typedef bool (*token_trie_on_token)(const struct token_trie_token * token, void * user);
 
 enum token_trie_query_mode {
-    TOKEN_TRIE_QUERY_GREEDY = 0,  /* the best token at each branch point */
-    TOKEN_TRIE_QUERY_SAMPLED = 1, /* a random token at each branch point */
-    TOKEN_TRIE_QUERY_BEST = 2,    /* the most probable members, found and proved by a search */
-    TOKEN_TRIE_QUERY_SCORES = 3,  /* the score of each member */
-    TOKEN_TRIE_QUERY_TEXT = 4,    /* free text */
+    TOKEN_TRIE_QUERY_GREEDY = 0,      /* the best token at each branch point */
+    TOKEN_TRIE_QUERY_SAMPLED = 1,     /* a random token at each branch point */
+    TOKEN_TRIE_QUERY_BEST = 2,        /* the most probable members, found and proved by a search */
+    TOKEN_TRIE_QUERY_SCORES = 3,      /* the score of each member */
+    TOKEN_TRIE_QUERY_TEXT = 4,        /* free text */
     TOKEN_TRIE_QUERY_HIDDEN_STATE = 5 /* only the hidden state, without a set */
 };
 
@@ -549,7 +540,7 @@ enum token_trie_leaf_end {
  */
 struct token_trie_query {
     size_t size;
-    int32_t mode;       /* enum token_trie_query_mode */
+    int32_t mode;              /* enum token_trie_query_mode */
     int32_t with_hidden_state; /* if not 0, the answer includes the hidden state after the prompt, in any mode: the
                                   normalized vector that the model multiplies with its output matrix */
     const struct token_trie_set * set;
@@ -569,20 +560,20 @@ struct token_trie_query {
     uint64_t max_nodes;                          /* BEST: nodes to evaluate; 0: no limit. At the limit, the best
                                                     members found so far are the answer; there is at least one */
     int32_t timeout_ms;                          /* BEST: the same limit in time, checked between batches; 0: none */
-    int32_t max_tokens;                          /* TEXT, and lists: fewer if the context has less room. In a batch, a prompt
-                                                    leaves room for one token at least */
-    const double * leaf_weights;                 /* BEST: NULL, or a finite weight in nats for each member, by index.
-                                                    The search ranks by score plus weight, for example of a
-                                                    calibration, and its result is proved as well: the bound of a node
-                                                    includes the largest weight below it. Reading the weights takes one
-                                                    pass over the nodes of the trie */
+    int32_t max_tokens;          /* TEXT, and lists: fewer if the context has less room. In a batch, a prompt
+                                    leaves room for one token at least */
+    const double * leaf_weights; /* BEST: NULL, or a finite weight in nats for each member, by index.
+                                    The search ranks by score plus weight, for example of a
+                                    calibration, and its result is proved as well: the bound of a node
+                                    includes the largest weight below it. Reading the weights takes one
+                                    pass over the nodes of the trie */
     size_t n_leaf_weights;
     /* TEXT: there is no set, or a set with start_after. With a set, the text ends after start_after, and no member
        follows. In a batch, goes_on is not needed for a prompt of this prompt, all tokens of its text, and more. */
     const char * const * stop_strings; /* as in token_trie_stream_generate_until */
     size_t n_stop_strings;
-    const char * gbnf; /* without a set: as in token_trie_stream_set_grammar; NULL: none */
-    const char * root; /* NULL: "root" */
+    const char * gbnf;            /* without a set: as in token_trie_stream_set_grammar; NULL: none */
+    const char * root;            /* NULL: "root" */
     token_trie_on_token on_token; /* TEXT: receives each token, and can end the text after it; NULL: none. In a batch, a
                                      text is written again, without it, if another prompt made its logits useless */
     void * user;                  /* for on_token */
@@ -599,27 +590,27 @@ struct token_trie_answer;
 /* What an answer holds. Set size to sizeof(struct token_trie_answer_info) before the call. */
 struct token_trie_answer_info {
     size_t size;
-    int64_t ticket;       /* of a batch */
-    int32_t status;       /* enum token_trie_status: of a batch, whether this prompt failed */
-    int32_t stop;         /* GREEDY, SAMPLED, TEXT: enum token_trie_stop */
-    int32_t stop_string;  /* TEXT: index of the stop string that was found; -1 if none was */
-    int32_t ending;       /* of a list: enum token_trie_ending; NONE: max_tokens was reached, and an unfinished member is
-                             not part of the answer */
-    int64_t leaf;         /* index in the set of the best member, or the only one; -1 if none */
-    double logprob;       /* its score, without leaf_weights. GREEDY, SAMPLED: the sum over its branch points; of a list,
-                             over all branch points of the list */
-    double gap;           /* BEST: no other member scores more than this many nats above the last one found. 0: the
-                             members found are the best. inf: fewer than n_best were found, and there may be more. This
-                             and the rivals include leaf_weights */
-    double rival_min;     /* BEST: lower bound of the score of the best member that is not in the answer; -inf if none is
-                             known, or there is none */
-    double rival_max;     /* its upper bound; equal to rival_min if that member was evaluated */
-    double mass_max;      /* BEST: upper bound of the probability that the model, without the constraint, writes a member
-                             of the set here; does not include leaf_weights */
-    uint64_t n_shared;    /* of a batch: tokens of the prompt that were evaluated for another prompt */
-    uint64_t n_branches;  /* GREEDY, SAMPLED: tokens that were chosen at a branch point, including ends */
-    uint64_t n_forced;    /* GREEDY, SAMPLED, TEXT: tokens that were forced */
-    uint64_t n_free;      /* GREEDY, SAMPLED, TEXT: tokens of free text */
+    int64_t ticket;      /* of a batch */
+    int32_t status;      /* enum token_trie_status: of a batch, whether this prompt failed */
+    int32_t stop;        /* GREEDY, SAMPLED, TEXT: enum token_trie_stop */
+    int32_t stop_string; /* TEXT: index of the stop string that was found; -1 if none was */
+    int32_t ending;      /* of a list: enum token_trie_ending; NONE: max_tokens was reached, and an unfinished member is
+                            not part of the answer */
+    int64_t leaf;        /* index in the set of the best member, or the only one; -1 if none */
+    double logprob;      /* its score, without leaf_weights. GREEDY, SAMPLED: the sum over its branch points; of a list,
+                            over all branch points of the list */
+    double gap;          /* BEST: no other member scores more than this many nats above the last one found. 0: the
+                            members found are the best. inf: fewer than n_best were found, and there may be more. This
+                            and the rivals include leaf_weights */
+    double rival_min;    /* BEST: lower bound of the score of the best member that is not in the answer; -inf if none is
+                            known, or there is none */
+    double rival_max;    /* its upper bound; equal to rival_min if that member was evaluated */
+    double mass_max;     /* BEST: upper bound of the probability that the model, without the constraint, writes a member
+                            of the set here; does not include leaf_weights */
+    uint64_t n_shared;   /* of a batch: tokens of the prompt that were evaluated for another prompt */
+    uint64_t n_branches; /* GREEDY, SAMPLED: tokens that were chosen at a branch point, including ends */
+    uint64_t n_forced;   /* GREEDY, SAMPLED, TEXT: tokens that were forced */
+    uint64_t n_free;     /* GREEDY, SAMPLED, TEXT: tokens of free text */
     uint64_t n_evaluated; /* tokens or nodes that were evaluated after the prompt, without the root; a node that is
                              evaluated again, because others below it need it, counts again */
     uint64_t n_passes;    /* passes with some of these tokens; those of a batch can include tokens of other prompts */
@@ -627,10 +618,11 @@ struct token_trie_answer_info {
     uint64_t decide_ns;   /* nanoseconds from then on; of a stream: of the call */
     uint64_t decode_ns;   /* of a stream: nanoseconds of the call inside llama.cpp's forward passes */
     /* Arrays and text are valid until the answer is freed. An array without elements is NULL. */
-    const char * message;       /* why the prompt of a batch failed; "" if it did not */
-    const int64_t * leaves;     /* index in the set of each member found, best first; of a list, in its order. SCORES: none */
+    const char * message; /* why the prompt of a batch failed; "" if it did not */
+    const int64_t *
+        leaves; /* index in the set of each member found, best first; of a list, in its order. SCORES: none */
     size_t n_leaves;
-    const double * logprobs;    /* the score of each of these; for SCORES, of all members, by index */
+    const double * logprobs; /* the score of each of these; for SCORES, of all members, by index */
     size_t n_logprobs;
     const llama_token * tokens; /* GREEDY, SAMPLED, TEXT: the generated tokens, without an end-of-generation token */
     size_t n_tokens;
@@ -654,8 +646,8 @@ TOKEN_TRIE_API void token_trie_answer_free(struct token_trie_answer * answer);
  *     struct token_trie_stream_params params = {sizeof params};
  *     struct token_trie_stream * stream = token_trie_stream_open_file("model.gguf", &params);
  *     token_trie_stream_prefill(stream, tokens, n_tokens);
- *     token_trie_stream_set_token_trie(stream, json, strlen(json), TOKEN_TRIE_GREEDY);
- *     token_trie_stream_generate(stream, 32, on_token, NULL);   // an action
+ *     token_trie_stream_set_token_trie(stream, set, NULL);
+ *     token_trie_stream_generate(stream, 32, on_token, NULL);   // a member of the set
  *     token_trie_stream_clear_token_trie(stream);
  *     struct token_trie_sampling sampling = {sizeof sampling, .temperature = 0.7f, .top_p = 0.95f};
  *     token_trie_stream_set_sampling(stream, &sampling);
@@ -731,7 +723,7 @@ struct token_trie_stream_state {
     int32_t n_items; /* finished members of this span */
     int64_t leaf;    /* index in the set of the last finished member; -1 if none */
     const char *
-        leaf_name;       /* its name, NULL if none; valid until the trie is replaced or cleared, or the stream closed */
+        leaf_name;       /* its name, NULL if none; valid until the trie is replaced or removed, or the stream closed */
     double logprob;      /* of this span: the sum over its branch points, including ends */
     uint64_t n_tokens;   /* tokens of the sequence, including the prompt */
     uint64_t n_cached;   /* tokens of the sequence that are evaluated */
@@ -868,7 +860,7 @@ TOKEN_TRIE_API int32_t token_trie_stream_import_prefix(struct token_trie_stream 
 
 /*
  * Constrains the following tokens by a grammar in llama.cpp's GBNF. gbnf NULL removes the grammar. root is the rule to
- * begin with; NULL: "root". While a trie is set, it replaces the grammar. When the trie is cleared, the grammar
+ * begin with; NULL: "root". While a trie is set, it replaces the grammar. When the trie is removed, the grammar
  * continues after the tokens of the trie. If these do not fit the grammar, generate fails with
  * TOKEN_TRIE_ERROR_GRAMMAR. If a grammar does not parse, llama.cpp prints the reason to stderr.
  */
@@ -877,25 +869,26 @@ TOKEN_TRIE_API int32_t token_trie_stream_set_grammar(struct token_trie_stream * 
                                                      const char * root);
 
 /*
- * Constrains the following tokens by a trie, from its root. After a member, the span ends and generate returns
- * (TOKEN_TRIE_END). The next generate begins a new span. End-of-generation tokens that end a span are not passed on,
- * and are not put into the sequence. On failure the previous trie stays.
+ * Constrains the following tokens by the trie of a set, from its root. On failure the previous trie stays.
+ *
+ * params  NULL: all members of the set, with TOKEN_TRIE_GREEDY and TOKEN_TRIE_END
+ *
+ * With TOKEN_TRIE_END, the span ends after a member, and generate returns. The next generate begins a new span.
+ * End-of-generation tokens that end a span are not passed on, and are not put into the sequence. With
+ * TOKEN_TRIE_RELEASE, generate continues with free text after the member.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_set_token_trie(struct token_trie_stream * stream,
-                                                        const char * payload_json,
-                                                        size_t payload_len,
-                                                        int mode);
+                                                        const struct token_trie_set * set,
+                                                        const struct token_trie_params * params);
 
-/* The same with a set and all options. With TOKEN_TRIE_RELEASE, generate continues with free text after the member. */
-TOKEN_TRIE_API int32_t token_trie_stream_set_token_trie_ext(struct token_trie_stream * stream,
-                                                            const struct token_trie_set * set,
-                                                            const struct token_trie_params * params);
+/* Removes the trie, if one is set. */
+TOKEN_TRIE_API int32_t token_trie_stream_clear_token_trie(struct token_trie_stream * stream);
 
 /* A member in a span. Set size to sizeof(struct token_trie_item) before the call. */
 struct token_trie_item {
     size_t size;
     int64_t leaf;           /* its index in the set */
-    const char * leaf_name; /* NULL if none; valid until the trie is replaced or cleared, or the stream closed */
+    const char * leaf_name; /* NULL if none; valid until the trie is replaced or removed, or the stream closed */
     uint64_t begin;         /* position of its first token in the sequence */
     uint64_t end;           /* position after its last token */
     double logprob;         /* the sum over its branch points */
@@ -908,9 +901,6 @@ struct token_trie_item {
 TOKEN_TRIE_API int32_t token_trie_stream_get_item(struct token_trie_stream * stream,
                                                   size_t i,
                                                   struct token_trie_item * item);
-
-/* Removes the trie, if one is set. */
-TOKEN_TRIE_API int32_t token_trie_stream_clear_token_trie(struct token_trie_stream * stream);
 
 /*
  * Sets how the following tokens are drawn: in free text, and under a trie in sampled mode. The random draws restart
@@ -983,9 +973,9 @@ TOKEN_TRIE_API int32_t token_trie_stream_next(struct token_trie_stream * stream,
  *
  * BEST and SCORES evaluate nodes as tree-shaped batches in the context's unified cache, so tokens that members share
  * are evaluated once. With a context of one sequence id, or a model that does not consist of attention alone, nodes are
- * evaluated one at a time. HIDDEN_STATE costs nothing if the last token was just evaluated, and otherwise its evaluation. It
- * fails with TOKEN_TRIE_ERROR_CONTEXT for a model whose graph does not end with one matrix product, and for a context
- * whose cb_eval is not the one of token_trie_stream_context_params.
+ * evaluated one at a time. HIDDEN_STATE costs nothing if the last token was just evaluated, and otherwise its
+ * evaluation. It fails with TOKEN_TRIE_ERROR_CONTEXT for a model whose graph does not end with one matrix product, and
+ * for a context whose cb_eval is not the one of token_trie_stream_context_params.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_answer(struct token_trie_stream * stream,
                                                 const llama_token * tokens,
@@ -1001,8 +991,8 @@ TOKEN_TRIE_API int32_t token_trie_stream_get_state(struct token_trie_stream * st
                                                    struct token_trie_stream_state * state);
 
 /*
- * Frees the stream; NULL and closed streams are ignored. If another thread is in a call, including the reading of its
- * payload, that call is cancelled, and close waits for it. Several threads may close. After the return, this library
+ * Frees the stream; NULL and closed streams are ignored. If another thread is in a call, that call is cancelled,
+ * and close waits for it. Several threads may close. After the return, this library
  * does not use the context, which may be freed, and no call of the stream can begin. A close from inside a call (from
  * its callback, or from llama.cpp's log callback on its thread) returns at once: the call is cancelled, and the stream
  * is freed when the call returns. Do not use the context before that. Do not close a stream on a thread that a call of
@@ -1021,9 +1011,9 @@ TOKEN_TRIE_API void token_trie_stream_close(struct token_trie_stream * stream);
  *     }
  *     struct token_trie_answer * answer = NULL;
  *     while (token_trie_batch_next(batch, 0, -1, &answer, NULL) == 0 && answer != NULL) {
- *         struct token_trie_answer_figures figures = {sizeof figures};
- *         token_trie_answer_get_figures(answer, &figures);
- *         use(figures.ticket, figures.leaf);
+ *         struct token_trie_answer_info info = {sizeof info};
+ *         token_trie_answer_get_info(answer, &info);
+ *         use(info.ticket, info.leaf);
  *         token_trie_answer_free(answer);
  *     }
  *     token_trie_batch_close(batch);
@@ -1081,29 +1071,29 @@ TOKEN_TRIE_API int32_t token_trie_batch_submit(struct token_trie_batch * batch,
  * timeout_ms  the longest wait, without the time of a pass that this thread makes; 0: only looks; negative: no limit
  * answer      set to the answer, which the caller owns (token_trie_answer_free); NULL: no prompt is waiting or
  *             in progress, the time is over, or failure
- * is_out      NULL, or set: true if there is no answer yet, but will be
+ * is_pending  NULL, or set: true if there is no answer yet, but will be
  *
- * Returns TOKEN_TRIE_OK also if the prompt failed: its figures have the status. Fails with TOKEN_TRIE_ERROR_MEMORY if
- * there is no memory for the answer, which can then still be taken; with TOKEN_TRIE_ERROR_ARGUMENT for a ticket that
- * was never given, or whose answer was taken; with TOKEN_TRIE_ERROR_CANCELLED if the batch is closed meanwhile; and
- * with TOKEN_TRIE_ERROR_BUSY from llama.cpp's log callback on the thread that makes a pass.
+ * Returns TOKEN_TRIE_OK also if the prompt failed: the info of its answer has the status. Fails with
+ * TOKEN_TRIE_ERROR_MEMORY if there is no memory for the answer, which can then still be taken; with
+ * TOKEN_TRIE_ERROR_ARGUMENT for a ticket that was never given, or whose answer was taken; with
+ * TOKEN_TRIE_ERROR_CANCELLED if the batch is closed meanwhile; and with TOKEN_TRIE_ERROR_BUSY from llama.cpp's log
+ * callback on the thread that makes a pass.
  */
 TOKEN_TRIE_API int32_t token_trie_batch_next(struct token_trie_batch * batch,
                                              int64_t ticket,
                                              int32_t timeout_ms,
                                              struct token_trie_answer ** answer,
-                                             bool * is_out);
+                                             bool * is_pending);
 
 /*
- * Copies the tokens that a TEXT has generated so far, beginning with index `from`.
- *
- * n  room for *n tokens; set to the number of copied tokens, which is 0 for other modes, and if there are no more yet
+ * Copies up to `capacity` of the tokens that a TEXT has generated so far, beginning with index `from`. *n is set to the
+ * number of copied tokens, which is 0 for other modes, and if there are no more yet.
  *
  * The answer may have fewer tokens: when a stop string is found, its beginning and what follows are removed. Fails with
  * TOKEN_TRIE_ERROR_ARGUMENT for a ticket that was never given, or whose answer was taken.
  */
-TOKEN_TRIE_API int32_t token_trie_batch_get_text(
-    struct token_trie_batch * batch, int64_t ticket, size_t from, llama_token * tokens, size_t * n);
+TOKEN_TRIE_API int32_t token_trie_batch_get_tokens(
+    struct token_trie_batch * batch, int64_t ticket, size_t from, llama_token * tokens, size_t capacity, size_t * n);
 
 /* Ends a prompt; the status of its answer is TOKEN_TRIE_ERROR_CANCELLED. An answer that is ready is kept. */
 TOKEN_TRIE_API void token_trie_batch_cancel(struct token_trie_batch * batch, int64_t ticket);

@@ -28,7 +28,7 @@ llama_sampler * llama_sampler_init_token_trie(const llama_vocab * vocab, const c
     });
 }
 
-llama_sampler * llama_sampler_init_token_trie_ext(const llama_vocab * vocab,
+llama_sampler * llama_sampler_init_token_trie_set(const llama_vocab * vocab,
                                                   const token_trie_set * set,
                                                   const token_trie_params * params) {
     return guard_pointer<llama_sampler *>(

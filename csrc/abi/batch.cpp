@@ -39,26 +39,26 @@ int32_t token_trie_batch_submit(token_trie_batch * batch,
 }
 
 int32_t token_trie_batch_next(
-    token_trie_batch * batch, int64_t ticket, int32_t timeout_ms, token_trie_answer ** answer, bool * is_out) {
+    token_trie_batch * batch, int64_t ticket, int32_t timeout_ms, token_trie_answer ** answer, bool * is_pending) {
     return guard([&] {
         require_not_null(static_cast<const void *>(answer), "answer");
         *answer = nullptr;
         const std::shared_ptr<Batch> open = open_batches().find(batch);
         auto out = std::make_unique<Answer>();
         const Batch::Found found = open->next(ticket, timeout_ms, *out);
-        if (is_out != nullptr) {
-            *is_out = found == Batch::Found::not_yet;
+        if (is_pending != nullptr) {
+            *is_pending = found == Batch::Found::not_yet;
         }
         *answer = found == Batch::Found::answer ? out.release() : nullptr;
     });
 }
 
-int32_t token_trie_batch_get_text(
-    token_trie_batch * batch, int64_t ticket, size_t from, llama_token * tokens, size_t * n) {
+int32_t token_trie_batch_get_tokens(
+    token_trie_batch * batch, int64_t ticket, size_t from, llama_token * tokens, size_t capacity, size_t * n) {
     return guard([&] {
+        require_array(tokens, capacity, "tokens");
         require_not_null(n, "n");
-        require_not_null(static_cast<const void *>(tokens), "tokens");
-        *n = open_batches().find(batch)->copy_text(ticket, from, tokens, *n);
+        *n = open_batches().find(batch)->copy_text(ticket, from, tokens, capacity);
     });
 }
 

@@ -82,19 +82,15 @@ Constraint make_constraint(const Vocab & vocab, const Set & set, const token_tri
     return constrain(vocab, params, [&] { return set.at(params.path); });
 }
 
-Cursor make_cursor(const Vocab & vocab, const Set & set, const token_trie_params * params, const char * what) {
-    token_trie_params given{};
-    given.on_complete = TOKEN_TRIE_END;
-    return make_constraint(vocab, set, params == nullptr ? given : read_struct(params, what)).cursor;
+token_trie_params read_params(const token_trie_params * params, const char * what) {
+    token_trie_params defaults{};
+    defaults.on_complete = TOKEN_TRIE_END;
+    return params == nullptr ? defaults : read_struct(params, what);
 }
 
-const Set & to_set(const token_trie_set * handle) {
-    require_not_null(handle, "set");
-    return *reinterpret_cast<const Set *>(handle);
-}
-
-token_trie_set * to_handle(std::unique_ptr<Set> set) noexcept {
-    return reinterpret_cast<token_trie_set *>(set.release());
+const Set & to_set(const token_trie_set * set) {
+    require_not_null(set, "set");
+    return *set;
 }
 
 }  // namespace token_trie

@@ -17,14 +17,13 @@ struct Constraint {
 // A cursor at the root of a set, by options from across the ABI. Throws Error.
 Constraint make_constraint(const Vocab & vocab, const Set & set, const token_trie_params & params);
 
-// The cursor alone, of an answer that is a member and nothing else, where params are null.
-Cursor make_cursor(const Vocab & vocab, const Set & set, const token_trie_params * params, const char * what);
+// Of the struct that is called what; where it is null, an answer is a member and nothing else.
+token_trie_params read_params(const token_trie_params * params, const char * what);
 
 // The same of a payload, whose trie comes from the cache; what the options alone refuse is not cached.
 Constraint read_constraint(const Vocab & vocab, std::string_view json, const token_trie_params & params);
 
-// The set behind a handle, and a handle of it. Throws Error (argument) for null.
-const Set & to_set(const token_trie_set * handle);
-token_trie_set * to_handle(std::unique_ptr<Set> set) noexcept;
+// Throws Error (argument) for null.
+const Set & to_set(const token_trie_set * set);
 
 }  // namespace token_trie

@@ -63,17 +63,10 @@ int32_t token_trie_matcher_reset(token_trie_matcher * matcher) {
     return guard([&] { of(matcher).reset(); });
 }
 
-int32_t token_trie_matcher_accept(token_trie_matcher * matcher, llama_token token, bool * accepted) {
-    return guard([&] {
-        require_not_null(accepted, "accepted");
-        *accepted = of(matcher).accept(token);
-    });
-}
-
-int32_t token_trie_matcher_accept_tokens(token_trie_matcher * matcher,
-                                         const llama_token * tokens,
-                                         size_t n,
-                                         size_t * n_accepted) {
+int32_t token_trie_matcher_accept(token_trie_matcher * matcher,
+                                  const llama_token * tokens,
+                                  size_t n,
+                                  size_t * n_accepted) {
     return guard([&] {
         require_array(tokens, n, "tokens");
         require_not_null(n_accepted, "n_accepted");

@@ -105,8 +105,8 @@ Query read_query(const Vocab & vocab, const token_trie_query * query, const Shar
     Query out;
     out.mode = static_cast<Query::Mode>(given.mode);
     if (given.set != nullptr) {
-        out.cursor =
-            std::make_shared<const Cursor>(make_cursor(vocab, to_set(given.set), given.set_params, "query.set_params"));
+        const token_trie_params params = read_params(given.set_params, "query.set_params");
+        out.cursor = std::make_shared<const Cursor>(make_constraint(vocab, to_set(given.set), params).cursor);
     }
     out.sampling = read_sampling(given.sampling, "query.sampling", /* may_keep = */ true);
     out.search = read_search(given);

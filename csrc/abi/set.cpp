@@ -74,7 +74,7 @@ token_trie_set * token_trie_set_read(const llama_vocab * vocab,
         for (const auto & entry : set->by_path()) {
             check_vocab(*entry.second, facts);
         }
-        return to_handle(std::move(set));
+        return set.release();
     });
 }
 
@@ -89,7 +89,7 @@ token_trie_set * token_trie_set_from_tokens(const llama_token * tokens,
             leaves.names = read_names(names, n_members, "names");
         }
         leaves.vocab = fingerprint == nullptr ? "" : fingerprint;
-        return to_handle(std::make_unique<Set>(Trie::build(std::move(leaves))));
+        return std::make_unique<Set>(Trie::build(std::move(leaves))).release();
     });
 }
 
@@ -99,21 +99,21 @@ token_trie_set * token_trie_set_from_texts(const llama_vocab * vocab,
                                            bool any) {
     return guard_pointer<token_trie_set *>([&] {
         require_not_null(vocab, "vocab");
-        return to_handle(std::make_unique<Set>(build_texts(Vocab(vocab), read_names(texts, n_texts, "texts"), any)));
+        return std::make_unique<Set>(build_texts(Vocab(vocab), read_names(texts, n_texts, "texts"), any)).release();
     });
 }
 
 token_trie_set * token_trie_set_select(const token_trie_set * set, const char * path) {
     return guard_pointer<token_trie_set *>([&] {
-        require_not_null(path, "path");
-        return to_handle(std::make_unique<Set>(to_set(set).at(path)));
+        const Set & from = to_set(set);
+        return (path == nullptr ? std::make_unique<Set>(from) : std::make_unique<Set>(from.at(path))).release();
     });
 }
 
-token_trie_set * token_trie_set_open(const char * path) {
+token_trie_set * token_trie_set_open(const char * file) {
     return guard_pointer<token_trie_set *>([&] {
-        require_not_null(path, "path");
-        return to_handle(std::make_unique<Set>(open_trie_file(path)));
+        require_not_null(file, "file");
+        return std::make_unique<Set>(open_trie_file(file)).release();
     });
 }
 
@@ -125,22 +125,11 @@ token_trie_set * token_trie_set_filter(const token_trie_set * set, const unsigne
             throw Error(Status::argument, "n_members: " + std::to_string(n_members) + " for a set of " +
                                               std::to_string(trie->n_leaves()));
         }
-        return to_handle(std::make_unique<Set>(Trie::filtered(trie, keep)));
+        return std::make_unique<Set>(Trie::filtered(trie, keep)).release();
     });
 }
 
-token_trie_set * token_trie_set_retain(token_trie_set * set) {
-    if (set != nullptr) {
-        to_set(set).retain();
-    }
-    return set;
-}
-
-void token_trie_set_free(const token_trie_set * set) {
-    if (set != nullptr) {
-        to_set(set).release();
-    }
-}
+void token_trie_set_free(token_trie_set * set) { const std::unique_ptr<token_trie_set> freed(set); }
 
 int32_t token_trie_set_get_info(const token_trie_set * set, token_trie_set_info * info) {
     return guard([&] {

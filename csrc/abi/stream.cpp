@@ -31,10 +31,6 @@ token_trie_stream * open_on_own(const Make & maker, const token_trie_stream_para
     });
 }
 
-void set_trie(const SharedStream::Call & stream, Constraint constraint) {
-    stream->set_trie(std::move(constraint.cursor), constraint.mode);
-}
-
 }  // namespace
 
 extern "C" {
@@ -127,27 +123,17 @@ int32_t token_trie_stream_set_grammar(token_trie_stream * stream, const char * g
 }
 
 int32_t token_trie_stream_set_token_trie(token_trie_stream * stream,
-                                         const char * payload_json,
-                                         size_t payload_len,
-                                         int mode) {
+                                         const token_trie_set * set,
+                                         const token_trie_params * params) {
     return guard([&] {
-        require_not_null(payload_json, "payload_json");
-        token_trie_params params{};
-        params.mode = mode;
-        params.on_complete = TOKEN_TRIE_END;
         const SharedStream::Call open = enter(stream);
-        set_trie(open, read_constraint(open->facts(), {payload_json, payload_len}, params));
+        Constraint constraint = make_constraint(open->facts(), to_set(set), read_params(params, "params"));
+        open->set_trie(std::move(constraint.cursor), constraint.mode);
     });
 }
 
-int32_t token_trie_stream_set_token_trie_ext(token_trie_stream * stream,
-                                             const token_trie_set * set,
-                                             const token_trie_params * params) {
-    return guard([&] {
-        const token_trie_params given = read_struct(params, "params");
-        const SharedStream::Call open = enter(stream);
-        set_trie(open, make_constraint(open->facts(), to_set(set), given));
-    });
+int32_t token_trie_stream_clear_token_trie(token_trie_stream * stream) {
+    return guard([&] { enter(stream)->clear_trie(); });
 }
 
 int32_t token_trie_stream_get_item(token_trie_stream * stream, size_t i, token_trie_item * item) {
@@ -166,10 +152,6 @@ int32_t token_trie_stream_get_item(token_trie_stream * stream, size_t i, token_t
         out.logprob = seen.logprob;
         write_struct(out, item, "item");
     });
-}
-
-int32_t token_trie_stream_clear_token_trie(token_trie_stream * stream) {
-    return guard([&] { enter(stream)->clear_trie(); });
 }
 
 int32_t token_trie_stream_set_sampling(token_trie_stream * stream, const token_trie_sampling * sampling) {

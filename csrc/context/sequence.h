@@ -189,11 +189,7 @@ class Sequence {
 
     // Whether the few logits that a step needs are gathered on the device: by itself, where they come to be on one. Of
     // contexts of its own alone.
-    enum class Device {
-        automatic = TOKEN_TRIE_DEVICE_AUTO,
-        on = TOKEN_TRIE_DEVICE_ON,
-        off = TOKEN_TRIE_DEVICE_OFF
-    };
+    enum class Device { automatic = TOKEN_TRIE_DEVICE_AUTO, on = TOKEN_TRIE_DEVICE_ON, off = TOKEN_TRIE_DEVICE_OFF };
     void set_device(Device device) noexcept { device_use_ = device; }
     // Passes that ended so.
     std::uint64_t n_on_device() const noexcept { return device_.n_passes(); }

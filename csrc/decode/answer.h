@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-// What a query is answered with: a search or a decoder writes what it has found, a stream or a batch what that took, and
-// the C ABI hands it out as it is.
+// What a query is answered with: a search or a decoder writes what it has found, a stream or a batch what that took,
+// and the C ABI hands it out as it is.
 struct [[gnu::visibility("default")]] token_trie_answer {
     token_trie_answer() {
         info.leaf = -1;

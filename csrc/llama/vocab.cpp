@@ -43,42 +43,35 @@ void append_piece(const llama_vocab * vocab, Token token, bool special, std::str
     text.resize(start + static_cast<std::size_t>(std::max(n, 0)));
 }
 
-// What is made of n texts of a vocabulary, in tenths of a second. The last few are kept for the process, so that a
-// sampler made anew each time finds them again, by the texts, as another vocabulary may be at the same address.
-// text_of(i) is compared rather than hashed, which is faster. The lock is held for neither.
-template <typename Value, typename TextOf, typename Make>
-Value remembered(std::size_t n, const TextOf & text_of, const Make & make) {
-    struct Known {
-        std::vector<std::string> texts;
-        Value value;
-    };
+// What is made of a vocabulary, in tenths of a second. The last few are kept for the process, so that a sampler made
+// anew each time finds them again, by what they were made of, as another vocabulary may be at the same address. The
+// lock is held neither while they are compared nor while one is made.
+template <typename Made, typename IsSame, typename Make>
+std::shared_ptr<const Made> remembered(const IsSame & is_same, const Make & make) {
     static std::mutex mutex;
-    static std::vector<std::shared_ptr<const Known>> latest;
+    static std::vector<std::shared_ptr<const Made>> latest;
     std::unique_lock<std::mutex> lock(mutex);
-    const std::vector<std::shared_ptr<const Known>> known = latest;
+    const std::vector<std::shared_ptr<const Made>> known = latest;
     lock.unlock();
-    for (const auto & each : known) {
-        std::size_t i = 0;
-        while (i < n && i < each->texts.size() && each->texts[i] == text_of(i)) {
-            ++i;
-        }
-        if (i == n && i == each->texts.size()) {
-            return each->value;
-        }
+    const auto at = std::find_if(known.begin(), known.end(), [&](const auto & each) { return is_same(*each); });
+    if (at != known.end()) {
+        return *at;
     }
-    std::vector<std::string> texts;
-    for (std::size_t i = 0; i < n; ++i) {
-        texts.emplace_back(text_of(i));
-    }
-    Value made = make(texts);
+    auto made = std::make_shared<const Made>(make());
     constexpr std::size_t capacity = 8;
     lock.lock();
     if (latest.size() == capacity) {
         latest.erase(latest.begin());
     }
-    latest.push_back(std::make_shared<const Known>(Known{std::move(texts), made}));
+    latest.push_back(made);
     return made;
 }
+
+// All texts of a vocabulary, each with its NUL, which are compared faster than hashed.
+struct Fingerprinted {
+    std::string texts;
+    std::string fingerprint;
+};
 
 std::string detokenize_all(const llama_vocab * vocab, const Token * begin, const Token * end, bool special) {
     if (!has_texts(vocab)) {
@@ -105,17 +98,35 @@ const std::string & Vocab::fingerprint() const {
         if (!has_texts(vocab_)) {
             return "";
         }
-        const auto text_of = [this](std::size_t i) {
-            return std::string_view(llama_vocab_get_text(vocab_, static_cast<Token>(i)));
+        const auto for_each_text = [this](const auto & visit) {
+            for (Token token = 0; token < size(); ++token) {
+                if (!visit(std::string_view(llama_vocab_get_text(vocab_, token)))) {
+                    return false;
+                }
+            }
+            return true;
         };
-        return remembered<std::string>(static_cast<std::size_t>(size()), text_of,
-                                       [](const std::vector<std::string> & texts) {
-                                           TextsHash hash(texts.size());
-                                           for (const std::string & text : texts) {
-                                               hash.add(text);
-                                           }
-                                           return hash.finish();
-                                       });
+        const auto is_same = [&](const Fingerprinted & known) {
+            std::size_t at = 0;
+            const bool is_beginning = for_each_text([&](std::string_view text) {
+                const std::size_t begin = std::exchange(at, at + text.size() + 1);
+                return std::string_view(known.texts).substr(std::min(begin, known.texts.size()), text.size() + 1) ==
+                       std::string_view(text.data(), text.size() + 1);
+            });
+            return is_beginning && at == known.texts.size();
+        };
+        const auto make = [&] {
+            Fingerprinted made;
+            TextsHash hash(static_cast<std::size_t>(size()));
+            for_each_text([&](std::string_view text) {
+                made.texts.append(text).push_back('\0');
+                hash.add(text);
+                return true;
+            });
+            made.fingerprint = hash.finish();
+            return made;
+        };
+        return remembered<Fingerprinted>(is_same, make)->fingerprint;
     });
 }
 
@@ -152,25 +163,26 @@ const std::shared_ptr<const Lexicon> & Vocab::lexicon() const {
         if (!has_texts(vocab_)) {
             return nullptr;
         }
-        const auto n = static_cast<std::size_t>(size());
-        std::string piece;
-        const auto text_of = [&](std::size_t i) -> const std::string & {
-            if (i == n) {
-                return fingerprint();
-            }
-            piece.clear();
-            const auto token = static_cast<Token>(i);
+        const auto piece_of = [this](Token token) {
+            std::string piece;
             if (!llama_vocab_is_eog(vocab_, token)) {
                 append_piece(vocab_, token, /* special = */ false, piece);
             }
             return piece;
         };
-        const auto make = [](std::vector<std::string> pieces) {
-            const std::string fingerprint = pieces.back();
-            pieces.pop_back();
-            return std::make_shared<const Lexicon>(pieces, fingerprint);
+        TextsHash hash = Lexicon::hash_of(static_cast<std::size_t>(size()), fingerprint());
+        for (Token token = 0; token < size(); ++token) {
+            hash.add(piece_of(token));
+        }
+        const std::string identity = hash.finish();
+        const auto make = [&] {
+            std::vector<std::string> pieces;
+            for (Token token = 0; token < size(); ++token) {
+                pieces.push_back(piece_of(token));
+            }
+            return Lexicon(pieces, fingerprint());
         };
-        return remembered<std::shared_ptr<const Lexicon>>(n + 1, text_of, make);
+        return remembered<Lexicon>([&](const Lexicon & known) { return known.identity() == identity; }, make);
     });
 }
 

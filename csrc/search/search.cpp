@@ -463,21 +463,22 @@ class BestLeaves final : public TreeQuery {
 }  // namespace
 
 std::unique_ptr<TreeQuery> begin_search(const Cursor & cursor,
-                                     const SearchOptions & options,
-                                     std::size_t n_vocab,
-                                     std::size_t n_paths,
-                                     bool rows_are_cheap) {
+                                        const SearchOptions & options,
+                                        std::size_t n_vocab,
+                                        std::size_t n_paths,
+                                        bool rows_are_cheap) {
     return std::make_unique<BestLeaves>(cursor, options, n_vocab, n_paths, rows_are_cheap);
 }
 
 Answer search(Sequence & sequence,
-                    const Cursor & cursor,
-                    const SearchOptions & options,
-                    const std::atomic<bool> & cancelled) {
+              const Cursor & cursor,
+              const SearchOptions & options,
+              const std::atomic<bool> & cancelled) {
     const Trie & trie = cursor.trie();
     TreeEvaluator evaluator(sequence, trie, ScoreRules(cursor, options).depth(), options.prefix, cancelled);
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(sequence.vocab()));
-    return evaluator.answer(*begin_search(cursor, options, n_vocab, evaluator.n_paths(), sequence.has_layers_on_device()));
+    return evaluator.answer(
+        *begin_search(cursor, options, n_vocab, evaluator.n_paths(), sequence.has_layers_on_device()));
 }
 
 }  // namespace token_trie

@@ -187,7 +187,7 @@ Answer Stream::answer(const Query & query) {
     if (query.wants_state()) {
         state = sequence_->hidden_state(cancelled_);
     }
-    Answer out = query.is_decoded()                 ? decode(query)
+    Answer out = query.is_decoded()                  ? decode(query)
                  : query.mode == Query::Mode::best   ? search(*sequence_, *query.cursor, query.search, cancelled_)
                  : query.mode == Query::Mode::scores ? score_all(*sequence_, *query.cursor, query.search, cancelled_)
                                                      : Answer();
@@ -224,7 +224,8 @@ Answer Stream::decode(const Query & query) {
         const Token * const written = tokens().data() + n_start;
         const std::size_t n_written = tokens().size() - n_start;
         decoding.write(written, n_written, answer);
-        const auto [kept, end] = std::mismatch(answer.tokens.begin(), answer.tokens.end(), written, written + n_written);
+        const auto [kept, end] =
+            std::mismatch(answer.tokens.begin(), answer.tokens.end(), written, written + n_written);
         put(n_start + static_cast<std::size_t>(end - written), {kept, answer.tokens.end()});
     } catch (...) {
         exchange_draws();

@@ -154,7 +154,11 @@ void Cache::clear() {
     paths_.clear();
 }
 
-Set::Set(std::string_view json, std::int32_t n_vocab, const Cache::FindLexicon & lexicon)
+}  // namespace token_trie
+
+using namespace token_trie;
+
+token_trie_set::token_trie_set(std::string_view json, std::int32_t n_vocab, const Cache::FindLexicon & lexicon)
     : by_path_(Cache::shared().get_paths(json, n_vocab, lexicon)) {
     const auto is_tree = [](const auto & entry) { return entry.second->is_tree(); };
     const auto n_trees = static_cast<std::size_t>(std::count_if(by_path_.begin(), by_path_.end(), is_tree));
@@ -165,14 +169,14 @@ Set::Set(std::string_view json, std::int32_t n_vocab, const Cache::FindLexicon &
     }
 }
 
-const std::shared_ptr<const Trie> & Set::whole() const {
+const std::shared_ptr<const Trie> & token_trie_set::whole() const {
     if (whole_ == nullptr) {
         throw Error(Status::argument, "path: null, where descriptors of tokens and of texts do not make one set");
     }
     return whole_;
 }
 
-const std::shared_ptr<const Trie> & Set::at(const char * path) const {
+const std::shared_ptr<const Trie> & token_trie_set::at(const char * path) const {
     if (path == nullptr) {
         return whole();
     }
@@ -191,11 +195,3 @@ const std::shared_ptr<const Trie> & Set::at(const char * path) const {
     }
     return at->second;
 }
-
-void Set::release() const noexcept {
-    if (n_references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        delete this;
-    }
-}
-
-}  // namespace token_trie

@@ -1,7 +1,5 @@
 #include "trie/lexicon.h"
 
-#include "trie/sha256.h"
-
 #include <algorithm>
 #include <numeric>
 
@@ -24,10 +22,12 @@ std::shared_ptr<const Trie> trie_of_bytes(const std::vector<std::string> & piece
 }  // namespace
 
 Lexicon::Lexicon(const std::vector<std::string> & pieces, std::string vocab)
-    : bytes_(trie_of_bytes(pieces)),
-      offsets_(bytes_->n_leaves() + 1),
-      vocab_(std::move(vocab)),
-      identity_(identity_of(pieces, vocab_)) {
+    : bytes_(trie_of_bytes(pieces)), offsets_(bytes_->n_leaves() + 1), vocab_(std::move(vocab)) {
+    TextsHash hash = hash_of(pieces.size(), vocab_);
+    for (const std::string & piece : pieces) {
+        hash.add(piece);
+    }
+    identity_ = hash.finish();
     std::vector<LeafId> leaf_of(pieces.size(), kNoLeaf);
     for (std::size_t token = 0; token < pieces.size(); ++token) {
         NodeId node = kRoot;
@@ -49,13 +49,10 @@ Lexicon::Lexicon(const std::vector<std::string> & pieces, std::string vocab)
     }
 }
 
-std::string Lexicon::identity_of(const std::vector<std::string> & pieces, const std::string & vocab) {
-    TextsHash hash(pieces.size() + 1);
+TextsHash Lexicon::hash_of(std::size_t n_pieces, const std::string & vocab) {
+    TextsHash hash(n_pieces + 1);
     hash.add(vocab);
-    for (const std::string & piece : pieces) {
-        hash.add(piece);
-    }
-    return hash.finish();
+    return hash;
 }
 
 }  // namespace token_trie

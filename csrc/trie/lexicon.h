@@ -1,5 +1,6 @@
 #pragma once
 
+#include "trie/sha256.h"
 #include "trie/trie.h"
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -12,8 +13,9 @@ class Lexicon {
     // Error (vocab) if no token spells anything.
     Lexicon(const std::vector<std::string> & pieces, std::string vocab);
 
-    // Of the lexicon that these would make: a hash over both, as graphs made with equal ones are equal.
-    static std::string identity_of(const std::vector<std::string> & pieces, const std::string & vocab);
+    // Begins the identity of one of so many pieces, which are added in their order: a hash over all of it, as graphs
+    // made with equal ones are equal.
+    static TextsHash hash_of(std::size_t n_pieces, const std::string & vocab);
 
     // The node that a byte leads to, from kRoot on; kNoNode if no token goes on with it.
     NodeId next(NodeId node, Token byte) const noexcept { return bytes_->child(node, byte); }

@@ -1,7 +1,7 @@
 // A model chooses an action and goes on in free text.
 
 import { parseArgs, styleText } from "node:util";
-import { GREEDY, openLibrary, silence, Stream, type Token } from "./token_trie";
+import { openLibrary, silence, Stream, type Token } from "./token_trie";
 
 const { values: options, positionals } = parseArgs({
   allowPositionals: true,
@@ -43,7 +43,7 @@ stream.prefill(prompt);
 
 // The answers follow "Action:", so they begin with a space.
 const leaves = ACTIONS.map((name) => ({ name, tokens: [...stream.tokenize(` ${name}`, false)] }));
-stream.setTrie({ descriptors: [{ leaves }] }, GREEDY);
+stream.setTrie({ descriptors: [{ leaves }] });
 process.stdout.write("Action:");
 for (const token of stream.generate(32)) {
   print(token);

@@ -77,7 +77,9 @@ const SYMBOLS = {
   token_trie_stream_open_file: { args: ["ptr", "ptr"], returns: "ptr" },
   token_trie_stream_get_vocab: { args: ["ptr"], returns: "ptr" },
   token_trie_stream_prefill: { args: ["ptr", "ptr", "usize"], returns: "i32" },
-  token_trie_stream_set_token_trie: { args: ["ptr", "ptr", "usize", "i32"], returns: "i32" },
+  token_trie_set_read: { args: ["ptr", "i32", "ptr", "usize"], returns: "ptr" },
+  token_trie_set_free: { args: ["ptr"], returns: "void" },
+  token_trie_stream_set_token_trie: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
   token_trie_stream_clear_token_trie: { args: ["ptr"], returns: "i32" },
   token_trie_stream_set_sampling: { args: ["ptr", "ptr"], returns: "i32" },
   token_trie_stream_next: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
@@ -97,7 +99,6 @@ export function silence(library: Library): void {
   library.llama_log_set(new JSCallback(() => {}, { args: ["i32", "ptr", "ptr"], threadsafe: true }).ptr, null);
 }
 
-export const GREEDY = 0;
 export const SAMPLED = 1;
 const STOP_MAX_TOKENS = 1; // more may follow
 
@@ -132,9 +133,15 @@ export class Stream {
     this.#check(this.#c.token_trie_stream_prefill(this.#stream, tokens, tokens.length));
   }
 
-  setTrie(payload: object, mode: number): void {
+  // The next span is the best member of a set.
+  setTrie(payload: object): void {
     const json = Buffer.from(JSON.stringify(payload));
-    this.#check(this.#c.token_trie_stream_set_token_trie(this.#stream, json, json.length, mode));
+    const set = this.#check(this.#c.token_trie_set_read(this.#vocab, 0, json, json.length));
+    try {
+      this.#check(this.#c.token_trie_stream_set_token_trie(this.#stream, set, null));
+    } finally {
+      this.#c.token_trie_set_free(set);
+    }
   }
 
   clearTrie(): void {

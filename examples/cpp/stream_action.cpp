@@ -19,6 +19,11 @@ struct CloseStream {
 };
 using Stream = std::unique_ptr<token_trie_stream, CloseStream>;
 
+struct FreeSet {
+    void operator()(token_trie_set * set) const { token_trie_set_free(set); }
+};
+using Set = std::unique_ptr<token_trie_set, FreeSet>;
+
 std::string make_prompt(const std::string & request) {
     return "Request: Will it rain tomorrow?\nAction: weather_report\nReply: I will look up the forecast.\n"
            "Request: Text Sam that I am late.\nAction: message_send\nReply: I will text Sam.\n"
@@ -57,18 +62,21 @@ int main(int argc, char ** argv) {
     Tokens sequence = tokenize(vocab, make_prompt(argv[2]), true);
     const std::string payload =
         make_payload(vocab, {"weather_report", "message_send", "message_read", "alarm_set", "alarm_cancel"});
+    const Set actions(token_trie_set_read(vocab, 0, payload.data(), payload.size()));
+    if (!actions) {
+        return fail(token_trie_last_error());
+    }
     token_trie_stream_state state = {};
     state.size = sizeof state;
 
     std::printf("Action:");
     if (token_trie_stream_prefill(stream.get(), sequence.data(), sequence.size()) != TOKEN_TRIE_OK ||
-        token_trie_stream_set_token_trie(stream.get(), payload.data(), payload.size(), TOKEN_TRIE_GREEDY) !=
-            TOKEN_TRIE_OK ||
+        token_trie_stream_set_token_trie(stream.get(), actions.get(), nullptr) != TOKEN_TRIE_OK ||
         token_trie_stream_generate(stream.get(), 32, print, nullptr) != TOKEN_TRIE_OK ||
         token_trie_stream_get_state(stream.get(), &state) != TOKEN_TRIE_OK) {
         return fail(token_trie_last_error());
     }
-    // The name is valid until the trie is cleared.
+    // The name is valid until the trie is removed.
     const std::string action = state.leaf_name;
     token_trie_stream_clear_token_trie(stream.get());
 

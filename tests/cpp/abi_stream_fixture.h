@@ -52,7 +52,7 @@ class AbiStream : public WithTinyModel {
         return token_trie_stream_prefill(stream.get(), tokens.data(), tokens.size());
     }
     static std::int32_t set(const Handle & stream, const std::string & payload, int mode = TOKEN_TRIE_GREEDY) {
-        return token_trie_stream_set_token_trie(stream.get(), payload.data(), payload.size(), mode);
+        return set_trie(stream.get(), payload, mode);
     }
     static std::int32_t generate(const Handle & stream, Listener & listener, std::int32_t max_tokens = 32) {
         return token_trie_stream_generate(stream.get(), max_tokens, Listener::call, &listener);
@@ -94,8 +94,7 @@ class AbiStream : public WithTinyModel {
         expect(token_trie_stream_import_prefix(stream, tiny_context().get(), 0, kPrompt.data(), kPrompt.size()));
         expect(token_trie_stream_set_grammar(stream, "root ::= \"a\"", nullptr));
         expect(token_trie_stream_set_grammar(stream, nullptr, nullptr));
-        expect(token_trie_stream_set_token_trie(stream, kRead4.data(), kRead4.size(), TOKEN_TRIE_GREEDY));
-        expect(token_trie_stream_set_token_trie_ext(stream, set_of(kRead4).get(), &params));
+        expect(token_trie_stream_set_token_trie(stream, set_of(kRead4).get(), &params));
         auto item = sized<token_trie_item>();
         expect(token_trie_stream_get_item(stream, 0, &item));
         expect(set_sampling(stream, 1));

@@ -64,6 +64,15 @@ inline std::vector<double> scores_of(token_trie_stream * stream,
     return answer(stream, query, out, tokens) == TOKEN_TRIE_OK ? logprobs_of(out) : std::vector<double>();
 }
 
+// A payload's set, with TOKEN_TRIE_END.
+inline std::int32_t set_trie(token_trie_stream * stream, std::string_view payload, int mode = TOKEN_TRIE_GREEDY) {
+    const SetHandle set = set_of(payload, 0, token_trie_stream_get_vocab(stream));
+    auto params = sized<token_trie_params>();
+    params.mode = mode;
+    params.on_complete = TOKEN_TRIE_END;
+    return set == nullptr ? token_trie_last_status() : token_trie_stream_set_token_trie(stream, set.get(), &params);
+}
+
 inline std::int32_t set_sampling(token_trie_stream * stream,
                                  float temperature,
                                  float top_p = 1,

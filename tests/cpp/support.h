@@ -59,7 +59,7 @@ struct FreeSampler {
 using Sampler = std::unique_ptr<llama_sampler, FreeSampler>;
 
 struct FreeSet {
-    void operator()(const token_trie_set * set) const { token_trie_set_free(set); }
+    void operator()(token_trie_set * set) const { token_trie_set_free(set); }
 };
 using SetHandle = std::unique_ptr<token_trie_set, FreeSet>;
 // Null on failure.

@@ -76,7 +76,7 @@ TEST_F(ThreadsVocab, AVocabularyMayBeLookedIntoFromManyThreads) {
     run_in_threads(4, [&](unsigned /*i*/) {
         auto params = sized<token_trie_params>();
         params.on_complete = TOKEN_TRIE_END;
-        const Sampler sampler(llama_sampler_init_token_trie_ext(vocab, set.get(), &params));
+        const Sampler sampler(llama_sampler_init_token_trie_set(vocab, set.get(), &params));
         EXPECT_NE(sampler, nullptr) << token_trie_last_error();
     });
 }
@@ -142,21 +142,6 @@ class ThreadsStream : public WithTinyModel {
     token_trie_stream * stream_ = nullptr;
 };
 
-TEST_F(ThreadsStream, AStreamThatReadsAPayloadIsInACallWhichCloseWaitsFor) {
-    const std::string payload = long_payload();
-    std::int32_t status = TOKEN_TRIE_ERROR_INTERNAL;
-    EXPECT_TRUE(runs_beside(
-        [&] {
-            return status =
-                       token_trie_stream_set_token_trie(stream_, payload.data(), payload.size(), TOKEN_TRIE_GREEDY);
-        },
-        [&] {
-            token_trie_stream_close(stream_);
-            context_.reset();
-        }));
-    EXPECT_EQ(status, TOKEN_TRIE_OK) << "begun before the close";
-}
-
 TEST_F(ThreadsStream, ACancelOfAScoreStands) {
     for (const bool whole : {true, false}) {
         const SetHandle set = set_of(long_payload());
@@ -175,8 +160,7 @@ TEST_F(ThreadsStream, ACancelOfAScoreStands) {
 
 TEST_F(ThreadsStream, NextInSeveralThreadsServesOneAndRefusesTheOthers) {
     const std::string payload = payload_of({{"A", {kRead}}, {"B", {kSend}}});
-    ASSERT_EQ(token_trie_stream_set_token_trie(stream_, payload.data(), payload.size(), TOKEN_TRIE_GREEDY),
-              TOKEN_TRIE_OK);
+    ASSERT_EQ(set_trie(stream_, payload), TOKEN_TRIE_OK);
     std::atomic<int> n_wrong{0};
     run_in_threads(3, [&](unsigned /*i*/) {
         for (int i = 0; i < 50; ++i) {

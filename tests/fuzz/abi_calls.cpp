@@ -172,10 +172,16 @@ void Caller::append(Input & in) {
 void Caller::set_trie(Input & in) {
     PayloadCase payload = read_payload_case(in, ends_);
     const int mode = static_cast<int>(in.below(8) == 7 ? 2 : in.below(2));
+    const test::SetHandle set = set_of(payload, vocab());
+    if (set == nullptr) {
+        return;
+    }
+    auto params = sized<token_trie_params>();
+    params.mode = mode;
+    params.on_complete = TOKEN_TRIE_END;
     Expected wrong = expected();
     wrong.wrong_if(mode == 2, TOKEN_TRIE_ERROR_ARGUMENT);
-    wrong.wrong_if(payload.status != 0, payload.status);
-    if (wrong.check(token_trie_stream_set_token_trie(stream_, payload.json.data(), payload.json.size(), mode))) {
+    if (wrong.check(token_trie_stream_set_token_trie(stream_, set.get(), mode == 0 ? nullptr : &params))) {
         payload.set.options.on_complete = OnComplete::end;
         payload.set.options.end_tokens.assign(ends_.begin(), ends_.end());
         model_.put(std::move(payload.set));
@@ -191,7 +197,7 @@ void Caller::set_trie_ext(Input & in) {
     }
     Expected wrong = expected();
     wrong.wrong(how.wrong);
-    if (wrong.check(token_trie_stream_set_token_trie_ext(stream_, set.get(), &how.params))) {
+    if (wrong.check(token_trie_stream_set_token_trie(stream_, set.get(), &how.params))) {
         payload.set.options = how.options;
         model_.put(std::move(payload.set));
     }
@@ -239,7 +245,7 @@ void Caller::set_by_path(Input & in) {
     Expected wrong = expected();
     wrong.wrong(how.wrong);
     wrong.wrong_if(at == sets_.end(), TOKEN_TRIE_ERROR_ARGUMENT);
-    if (wrong.check(token_trie_stream_set_token_trie_ext(stream_, set_.get(), &how.params))) {
+    if (wrong.check(token_trie_stream_set_token_trie(stream_, set_.get(), &how.params))) {
         set.options = how.options;
         model_.put(std::move(set));
     }

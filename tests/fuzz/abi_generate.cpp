@@ -54,7 +54,7 @@ void Caller::call_from_callback(std::uint32_t which) {
             "a vocabulary can be had in a call");
     switch (which % 8) {
         case 0: status = token_trie_stream_prefill(stream_, &token, 1); break;
-        case 1: status = token_trie_stream_set_token_trie(stream_, payload.data(), payload.size(), 0); break;
+        case 1: status = token_trie_stream_set_token_trie(stream_, test::set_of(payload).get(), nullptr); break;
         case 2: status = token_trie_stream_get_state(stream_, &state); break;
         case 3: status = token_trie_stream_generate(stream_, 1, nullptr, nullptr); break;
         case 4: status = token_trie_stream_next(stream_, &out, &stop); break;

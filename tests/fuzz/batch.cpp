@@ -40,8 +40,7 @@ class Alone {
     void check(const Tokens & tokens, const std::string & json, double logprob) const {
         auto state = sized<token_trie_stream_state>();
         require(token_trie_stream_prefill(stream_, tokens.data(), tokens.size()) == TOKEN_TRIE_OK &&
-                    token_trie_stream_set_token_trie(stream_, json.data(), json.size(), TOKEN_TRIE_GREEDY) ==
-                        TOKEN_TRIE_OK &&
+                    test::set_trie(stream_, json) == TOKEN_TRIE_OK &&
                     token_trie_stream_generate(stream_, kMost, nullptr, nullptr) == TOKEN_TRIE_OK &&
                     token_trie_stream_get_state(stream_, &state) == TOKEN_TRIE_OK,
                 "a stream answers alone");

@@ -64,7 +64,7 @@ Candidates::Pairs expected_of(const Candidates::Pairs & candidates,
 }
 
 Sampler random_chain(std::mt19937 & rng, const std::set<Tokens> & members, const token_trie_params & params) {
-    llama_sampler * trie = llama_sampler_init_token_trie_ext(nullptr, set_of(payload_of(members)).get(), &params);
+    llama_sampler * trie = llama_sampler_init_token_trie_set(nullptr, set_of(payload_of(members)).get(), &params);
     if (trie == nullptr) {
         return nullptr;
     }

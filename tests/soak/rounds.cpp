@@ -64,8 +64,8 @@ Tokens Rounds::answer(const Case & given, token_trie_stream * stream) {
     const bool done =
         stream != nullptr &&
         token_trie_stream_prefill(stream, given.prompt.data(), given.prompt.size()) == TOKEN_TRIE_OK &&
-        token_trie_stream_set_token_trie_ext(
-            stream, set_of(given.payload, 0, token_trie_stream_get_vocab(stream)).get(), &params) == TOKEN_TRIE_OK &&
+        token_trie_stream_set_token_trie(stream, set_of(given.payload, 0, token_trie_stream_get_vocab(stream)).get(),
+                                         &params) == TOKEN_TRIE_OK &&
         set_sampling(stream, 1, 1, given.seed) == TOKEN_TRIE_OK &&
         token_trie_stream_generate(stream, kMaxTokens, keep, &out) == TOKEN_TRIE_OK;
     return done ? out : Tokens{};

@@ -235,8 +235,8 @@ void Streams::decide(std::mt19937 & rng, const Wrong & wrong) {
     const Tokens & before = prompts()[prompt];
     if (token_trie_stream_prefill(stream, before.data(), before.size()) != TOKEN_TRIE_OK ||
         set_sampling(stream, temperature, 1, static_cast<std::uint32_t>(rng())) != TOKEN_TRIE_OK ||
-        token_trie_stream_set_token_trie_ext(stream, set_of(set.payload, 0, token_trie_stream_get_vocab(stream)).get(),
-                                             &params) != TOKEN_TRIE_OK) {
+        token_trie_stream_set_token_trie(stream, set_of(set.payload, 0, token_trie_stream_get_vocab(stream)).get(),
+                                         &params) != TOKEN_TRIE_OK) {
         wrong(token_trie_last_error());
         return;
     }

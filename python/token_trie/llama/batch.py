@@ -90,7 +90,7 @@ class Batch(Closeable):
         tokens: list[int] = []
         n = ffi.new("size_t *", _N_READ)
         while n[0] == _N_READ:
-            self._call(lib.token_trie_batch_get_text, ticket, start + len(tokens), buffer, n)
+            self._call(lib.token_trie_batch_get_tokens, ticket, start + len(tokens), buffer, _N_READ, n)
             tokens += ffi.unpack(buffer, n[0])
         return tokens
 

@@ -603,7 +603,7 @@ class Stream:
 
     def set_span(self, span: SetTrie) -> None:
         """Constrain the following tokens by a trie with checked rules, from its root."""
-        set_trie = lib.token_trie_stream_set_token_trie_ext
+        set_trie = lib.token_trie_stream_set_token_trie
         self.steps.change(set_trie, span.trie.c_set, span.native, after=lambda: self._keep(span))
 
     def clear_span(self) -> None:

@@ -16,11 +16,10 @@ static_assert(sizeof(token_trie_params) == 112 && offsetof(token_trie_params, si
               offsetof(token_trie_params, path) == 16 && offsetof(token_trie_params, end_tokens) == 24 &&
               offsetof(token_trie_params, n_end_tokens) == 32 && offsetof(token_trie_params, separator) == 40 &&
               offsetof(token_trie_params, n_separator) == 48 && offsetof(token_trie_params, max_items) == 56 &&
-              offsetof(token_trie_params, reserved) == 60 && offsetof(token_trie_params, min_items) == 64 &&
+              offsetof(token_trie_params, min_items) == 60 && offsetof(token_trie_params, max_span) == 64 &&
               offsetof(token_trie_params, unique) == 68 && offsetof(token_trie_params, exclude) == 72 &&
               offsetof(token_trie_params, n_exclude) == 80 && offsetof(token_trie_params, start_after) == 88 &&
-              offsetof(token_trie_params, n_start_after) == 96 && offsetof(token_trie_params, max_before) == 104 &&
-              offsetof(token_trie_params, max_span) == 108);
+              offsetof(token_trie_params, n_start_after) == 96 && offsetof(token_trie_params, max_before) == 104);
 static_assert(sizeof(token_trie_sampler_state) == 80 && offsetof(token_trie_sampler_state, size) == 0 &&
               offsetof(token_trie_sampler_state, state) == 8 && offsetof(token_trie_sampler_state, n_items) == 12 &&
               offsetof(token_trie_sampler_state, leaf_name) == 16 && offsetof(token_trie_sampler_state, leaf) == 24 &&
@@ -59,7 +58,7 @@ const token_trie_set * payload_set() {
 }
 
 Sampler init_ext(const token_trie_params & params, const llama_vocab * vocab = nullptr) {
-    return Sampler(llama_sampler_init_token_trie_ext(vocab, payload_set(), &params));
+    return Sampler(llama_sampler_init_token_trie_set(vocab, payload_set(), &params));
 }
 
 // The message of a refused call; what was cached before stands as it stood.
@@ -225,7 +224,7 @@ TEST(Abi, OptionsOfAListReachTheCursor) {
 
 TEST(Abi, BadArgumentsAreRefusedNamingThem) {
     EXPECT_EQ(refusal([] { return init(nullptr); }), "trie_descriptor_json: null");
-    EXPECT_EQ(refusal([] { return Sampler(llama_sampler_init_token_trie_ext(nullptr, payload_set(), nullptr)); }),
+    EXPECT_EQ(refusal([] { return Sampler(llama_sampler_init_token_trie_set(nullptr, payload_set(), nullptr)); }),
               "params: null");
     const auto with = [](const std::function<void(token_trie_params &)> & change) {
         return refusal([&] {
@@ -236,7 +235,7 @@ TEST(Abi, BadArgumentsAreRefusedNamingThem) {
     };
     EXPECT_EQ(refusal([] {
                   const auto params = sized<token_trie_params>();
-                  return Sampler(llama_sampler_init_token_trie_ext(nullptr, nullptr, &params));
+                  return Sampler(llama_sampler_init_token_trie_set(nullptr, nullptr, &params));
               }),
               "set: null");
     EXPECT_EQ(with([](auto & p) { p.size = 0; }), "params.size: 0 is not sizeof(*params)");
@@ -294,10 +293,9 @@ TEST(Abi, StructsMayBeOfAnotherSize) {
     shorter.size = offsetof(token_trie_params, on_complete);
     shorter.on_complete = 77;  // beyond its size, so not ours to read
     EXPECT_NE(init_ext(shorter), nullptr);
-    // What stood behind max_items before there were further members was padding.
     auto earlier = sized<token_trie_params>();
-    std::memset(&earlier.reserved, 0xff, sizeof earlier - offsetof(token_trie_params, reserved));
-    earlier.size = 64;
+    std::memset(&earlier.min_items, 0xff, sizeof earlier - offsetof(token_trie_params, min_items));
+    earlier.size = offsetof(token_trie_params, min_items);
     EXPECT_NE(init_ext(earlier), nullptr);
 
     struct LongerState {

@@ -84,8 +84,7 @@ TEST_F(AbiBatchTest, EveryModeAnswersWithAMember) {
         const std::vector<double> logprobs = logprobs_of(answer);
         ASSERT_EQ(logprobs.size(), is_all ? 3U : 1U);
         EXPECT_EQ(told.logprob, logprobs[is_all ? static_cast<std::size_t>(told.leaf) : 0]);
-        EXPECT_EQ(leaves_of(answer),
-                  is_all ? std::vector<std::int64_t>() : std::vector<std::int64_t>{told.leaf});
+        EXPECT_EQ(leaves_of(answer), is_all ? std::vector<std::int64_t>() : std::vector<std::int64_t>{told.leaf});
         EXPECT_EQ(!tokens_of(answer).empty(), mode <= TOKEN_TRIE_QUERY_SAMPLED);
     }
     bool is_out = true;

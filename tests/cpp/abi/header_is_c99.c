@@ -14,10 +14,10 @@ int main(void) {
     failed |= strcmp(token_trie_last_error(), "trie_descriptor_json: null") != 0;
     failed |= llama_sampler_init_token_trie(NULL, "{}", 2) != NULL;
     failed |= token_trie_set_read(NULL, 0, "{}", 2) != NULL;
-    failed |= llama_sampler_init_token_trie_ext(NULL, NULL, &params) != NULL;
+    failed |= llama_sampler_init_token_trie_set(NULL, NULL, &params) != NULL;
     params.size = sizeof params;
     params.end_tokens = &token;
-    failed |= llama_sampler_init_token_trie_ext(NULL, NULL, &params) != NULL;
+    failed |= llama_sampler_init_token_trie_set(NULL, NULL, &params) != NULL;
     failed |= token_trie_sampler_get_state(NULL, &state) != TOKEN_TRIE_ERROR_ARGUMENT;
     failed |= token_trie_cache_get_stats(&stats) != TOKEN_TRIE_ERROR_ARGUMENT;
     token_trie_cache_clear();

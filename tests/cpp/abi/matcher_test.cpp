@@ -47,17 +47,17 @@ TEST(AbiMatcher, WalksWithoutAModel) {
     EXPECT_EQ(token_trie_matcher_get_forced(matcher.get(), forced.data(), forced.size(), &n), TOKEN_TRIE_OK);
     EXPECT_EQ(n, 1U);
     EXPECT_EQ(forced[0], 7);
-    bool accepted = true;
-    EXPECT_EQ(token_trie_matcher_accept(matcher.get(), 8, &accepted), TOKEN_TRIE_OK);
-    EXPECT_FALSE(accepted);
+    const llama_token wrong = 8;
+    EXPECT_EQ(token_trie_matcher_accept(matcher.get(), &wrong, 1, &n), TOKEN_TRIE_OK);
+    EXPECT_EQ(n, 0U);
     const Tokens tokens{7, 8, 8};
-    EXPECT_EQ(token_trie_matcher_accept_tokens(matcher.get(), tokens.data(), tokens.size(), &n), TOKEN_TRIE_OK);
+    EXPECT_EQ(token_trie_matcher_accept(matcher.get(), tokens.data(), tokens.size(), &n), TOKEN_TRIE_OK);
     EXPECT_EQ(n, 2U);
     const Owned clone(token_trie_matcher_clone(matcher.get()));
     EXPECT_EQ(token_trie_matcher_rollback(matcher.get(), 1), TOKEN_TRIE_OK);
     EXPECT_EQ(allowed(matcher.get()), Tokens({kEnd, 8}));
     EXPECT_EQ(allowed(clone.get()), Tokens({kEnd}));
-    EXPECT_EQ(token_trie_matcher_accept(clone.get(), kEnd, &accepted), TOKEN_TRIE_OK);
+    EXPECT_EQ(token_trie_matcher_accept(clone.get(), &kEnd, 1, &n), TOKEN_TRIE_OK);
     bool is_terminated = false;
     EXPECT_EQ(token_trie_matcher_is_terminated(clone.get(), &is_terminated), TOKEN_TRIE_OK);
     EXPECT_TRUE(is_terminated);
@@ -68,8 +68,9 @@ TEST(AbiMatcher, WalksWithoutAModel) {
 TEST(AbiMatcher, FillsTheRowsItIsToldAndNoOther) {
     const Owned constrained = init();
     const Owned released = init(sized<token_trie_params>());
-    bool accepted = false;
-    EXPECT_EQ(token_trie_matcher_accept(released.get(), 7, &accepted), TOKEN_TRIE_OK);
+    const llama_token seven = 7;
+    std::size_t n = 0;
+    EXPECT_EQ(token_trie_matcher_accept(released.get(), &seven, 1, &n), TOKEN_TRIE_OK);
     const token_trie_matcher * const matchers[] = {constrained.get(), released.get()};
     const std::size_t rows[] = {2, 0};
     bool is_needed[] = {false, true};
@@ -125,16 +126,15 @@ TEST(AbiMatcher, EveryWrongCallIsRefusedByName) {
     bool flag = false;
     std::size_t n = 0;
     const llama_token outside = INT_MAX;
-    EXPECT_EQ(token_trie_matcher_accept(matcher.get(), outside, &flag), TOKEN_TRIE_ERROR_VOCAB);
-    EXPECT_EQ(token_trie_matcher_accept_tokens(matcher.get(), &outside, 1, &n), TOKEN_TRIE_ERROR_VOCAB);
+    EXPECT_EQ(token_trie_matcher_accept(matcher.get(), &outside, 1, &n), TOKEN_TRIE_ERROR_VOCAB);
     EXPECT_EQ(token_trie_matcher_rollback(matcher.get(), SIZE_MAX), TOKEN_TRIE_ERROR_ARGUMENT);
-    EXPECT_EQ(token_trie_matcher_accept(matcher.get(), 7, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
-    EXPECT_EQ(token_trie_matcher_accept_tokens(matcher.get(), nullptr, 1, &n), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(token_trie_matcher_accept(matcher.get(), &outside, 1, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(token_trie_matcher_accept(matcher.get(), nullptr, 1, &n), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(token_trie_matcher_get_allowed(matcher.get(), nullptr, 1, &n), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(token_trie_matcher_get_forced(matcher.get(), nullptr, 1, &n), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(allowed(matcher.get()), Tokens({7})) << "nothing has moved";
 
-    EXPECT_EQ(token_trie_matcher_accept(nullptr, 7, &flag), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(token_trie_matcher_accept(nullptr, &outside, 1, &n), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(token_trie_matcher_reset(nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(token_trie_matcher_is_terminated(nullptr, &flag), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(token_trie_matcher_clone(nullptr), nullptr);
@@ -150,7 +150,7 @@ TEST_F(AbiMatcherWithVocab, TakesEndTokensAndWidthFromTheVocabulary) {
     ASSERT_NE(matcher, nullptr) << token_trie_last_error();
     const Tokens member{7, 8};
     std::size_t n = 0;
-    EXPECT_EQ(token_trie_matcher_accept_tokens(matcher.get(), member.data(), 2, &n), TOKEN_TRIE_OK);
+    EXPECT_EQ(token_trie_matcher_accept(matcher.get(), member.data(), 2, &n), TOKEN_TRIE_OK);
     for (const llama_token token : allowed(matcher.get())) {
         EXPECT_TRUE(llama_vocab_is_eog(vocab, token));
     }

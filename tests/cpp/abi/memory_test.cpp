@@ -63,7 +63,7 @@ TEST(Memory, RunningOutWithEveryOption) {
     params.n_exclude = 1;
     fail_at_every_allocation([&]() -> llama_sampler * {
         const SetHandle set = set_of(payload);
-        return set == nullptr ? nullptr : llama_sampler_init_token_trie_ext(nullptr, set.get(), &params);
+        return set == nullptr ? nullptr : llama_sampler_init_token_trie_set(nullptr, set.get(), &params);
     });
 }
 
@@ -74,7 +74,7 @@ TEST(Memory, RunningOutInTheMiddleOfAListEndsTheConstraintAndSaysSo) {
     auto params = sized<token_trie_params>();
     params.on_complete = TOKEN_TRIE_RESTART;
     params.unique = 1;
-    const Sampler sampler(llama_sampler_init_token_trie_ext(nullptr, set_of(payload).get(), &params));
+    const Sampler sampler(llama_sampler_init_token_trie_set(nullptr, set_of(payload).get(), &params));
     ASSERT_NE(sampler, nullptr) << token_trie_last_error();
     allowance = 0;
     llama_sampler_accept(sampler.get(), 7);
@@ -91,7 +91,7 @@ TEST_F(MemoryVocab, RunningOutWhileLookingIntoTheVocabulary) {
     params.on_complete = TOKEN_TRIE_END;
     fail_at_every_allocation([&]() -> llama_sampler * {
         const SetHandle set = set_of(payload, 0, vocab);
-        return set == nullptr ? nullptr : llama_sampler_init_token_trie_ext(vocab, set.get(), &params);
+        return set == nullptr ? nullptr : llama_sampler_init_token_trie_set(vocab, set.get(), &params);
     });
 }
 
@@ -261,8 +261,7 @@ TEST_F(MemoryStream, RunningOutLosesNoTokenOfALongText) {
     const Context context = tiny_stream_context(256, TinyKind::long_word);
     const auto make = [&] {
         Handle out = open(context);
-        EXPECT_EQ(token_trie_stream_set_token_trie(out.get(), payload.data(), payload.size(), TOKEN_TRIE_GREEDY),
-                  TOKEN_TRIE_OK);
+        EXPECT_EQ(set_trie(out.get(), payload), TOKEN_TRIE_OK);
         return out;
     };
     EXPECT_EQ(next(make()).text, "SEND_WITHOUT_DELAY");
@@ -324,10 +323,7 @@ TEST_F(MemoryPass, RunningOutInAStreamLosesNothing) {
               }),
               0);
     EXPECT_GT(fail_until_done([&] { return token_trie_stream_prefill(stream, prompt.data(), prompt.size()); }), 0);
-    EXPECT_GT(fail_until_done([&] {
-                  return token_trie_stream_set_token_trie(stream, payload.data(), payload.size(), TOKEN_TRIE_GREEDY);
-              }),
-              10);
+    EXPECT_GT(fail_until_done([&] { return set_trie(stream, payload); }), 10);
     std::string text;
     EXPECT_GT(fail_until_done([&] { return token_trie_stream_generate(stream, 32, append_text, &text); }), 0);
     auto state = sized<token_trie_stream_state>();
@@ -362,7 +358,7 @@ TEST_F(MemoryStream, RunningOutInAListLosesNothing) {
     params.separator = comma.data();
     params.n_separator = 1;
     ASSERT_EQ(token_trie_stream_prefill(stream.get(), prompt.data(), prompt.size()), TOKEN_TRIE_OK);
-    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream.get(), set_of(payload).get(), &params), TOKEN_TRIE_OK);
+    ASSERT_EQ(token_trie_stream_set_token_trie(stream.get(), set_of(payload).get(), &params), TOKEN_TRIE_OK);
     std::string text;
     EXPECT_GT(fail_until_done([&] { return token_trie_stream_generate(stream.get(), 32, append_text, &text); }), 0);
     std::set<std::string> items;

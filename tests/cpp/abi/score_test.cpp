@@ -37,10 +37,9 @@ static_assert(sizeof(token_trie_answer_info) == 240 && offsetof(token_trie_answe
               offsetof(token_trie_answer_info, rival_max) == 64 && offsetof(token_trie_answer_info, mass_max) == 72 &&
               offsetof(token_trie_answer_info, n_shared) == 80 &&
               offsetof(token_trie_answer_info, n_evaluated) == 112 &&
-              offsetof(token_trie_answer_info, decode_ns) == 144 &&
-              offsetof(token_trie_answer_info, message) == 152 && offsetof(token_trie_answer_info, leaves) == 160 &&
-              offsetof(token_trie_answer_info, logprobs) == 176 && offsetof(token_trie_answer_info, tokens) == 192 &&
-              offsetof(token_trie_answer_info, ranges) == 208 &&
+              offsetof(token_trie_answer_info, decode_ns) == 144 && offsetof(token_trie_answer_info, message) == 152 &&
+              offsetof(token_trie_answer_info, leaves) == 160 && offsetof(token_trie_answer_info, logprobs) == 176 &&
+              offsetof(token_trie_answer_info, tokens) == 192 && offsetof(token_trie_answer_info, ranges) == 208 &&
               offsetof(token_trie_answer_info, hidden_state) == 224);
 
 const Tokens kPrompt = bytes("Do: ");
@@ -175,8 +174,7 @@ TEST_F(AbiScore, AnAnswerAfterOtherTokensIsThatOfAStreamWithThese) {
 }
 
 TEST_F(AbiScore, ASpanUnderWayStays) {
-    ASSERT_EQ(token_trie_stream_set_token_trie(stream_.get(), kSet.data(), kSet.size(), TOKEN_TRIE_GREEDY),
-              TOKEN_TRIE_OK);
+    ASSERT_EQ(set_trie(stream_.get(), kSet), TOKEN_TRIE_OK);
     ASSERT_EQ(score(), TOKEN_TRIE_OK) << token_trie_last_error();
     ASSERT_EQ(search(1), TOKEN_TRIE_OK);
     EXPECT_EQ(state().span, TOKEN_TRIE_WALKING);
@@ -189,7 +187,7 @@ TEST_F(AbiScore, ADecodingAppendsWhatASpanWouldGenerate) {
         open();
         ASSERT_EQ(set_sampling(stream_.get(), 1, 1, 7), TOKEN_TRIE_OK);
         const int mode = drawn ? TOKEN_TRIE_SAMPLED : TOKEN_TRIE_GREEDY;
-        ASSERT_EQ(token_trie_stream_set_token_trie(stream_.get(), kSet.data(), kSet.size(), mode), TOKEN_TRIE_OK);
+        ASSERT_EQ(set_trie(stream_.get(), kSet, mode), TOKEN_TRIE_OK);
         ASSERT_EQ(token_trie_stream_generate(stream_.get(), 32, nullptr, nullptr), TOKEN_TRIE_OK);
         const token_trie_stream_state generated = state();
         ASSERT_EQ(token_trie_stream_prefill(stream_.get(), kPrompt.data(), kPrompt.size()), TOKEN_TRIE_OK);

@@ -131,11 +131,7 @@ TEST_F(AbiStream, BadArgumentsAreRefusedNamingThemAndChangeNothing) {
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_VOCAB, prefill(stream, {INT32_MIN})),
               "tokens[0]: -2147483648 is outside the vocabulary (263 tokens)");
 
-    EXPECT_EQ(argument(token_trie_stream_set_token_trie(s, nullptr, 1, 0)), "payload_json: null");
     EXPECT_EQ(argument(set(stream, kRead4, 2)), "mode: 2 is neither TOKEN_TRIE_GREEDY (0) nor TOKEN_TRIE_SAMPLED (1)");
-    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_PAYLOAD, token_trie_stream_set_token_trie(s, kRead4.data(), 0, 0))
-                  .rfind("payload: ", 0),
-              0U);
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_PAYLOAD, set(stream, "{")).rfind("payload: broken JSON", 0), 0U)
         << token_trie_last_error();
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_VOCAB, set(stream, payload_of({{"a", {kTinyVocab}}}))),
@@ -148,11 +144,10 @@ TEST_F(AbiStream, BadArgumentsAreRefusedNamingThemAndChangeNothing) {
     const auto ext = [&](const std::function<void(token_trie_params &)> & change) {
         token_trie_params params = end_params();
         change(params);
-        return argument(token_trie_stream_set_token_trie_ext(s, set_of(kRead4).get(), &params));
+        return argument(token_trie_stream_set_token_trie(s, set_of(kRead4).get(), &params));
     };
     const token_trie_params given = end_params();
-    EXPECT_EQ(argument(token_trie_stream_set_token_trie_ext(s, nullptr, &given)), "set: null");
-    EXPECT_EQ(argument(token_trie_stream_set_token_trie_ext(s, set_of(kRead4).get(), nullptr)), "params: null");
+    EXPECT_EQ(argument(token_trie_stream_set_token_trie(s, nullptr, &given)), "set: null");
     EXPECT_EQ(ext([](auto & p) { p.size = 0; }), "params.size: 0 is not sizeof(*params)");
     EXPECT_EQ(ext([](auto & p) { p.size = SIZE_MAX; }), "params.size: 18446744073709551615 is not sizeof(*params)");
     EXPECT_EQ(ext([](auto & p) { p.on_complete = 9; }).rfind("on_complete: 9 is none of", 0), 0U);
@@ -305,7 +300,7 @@ TEST_F(AbiStream, OptionsReachTheStream) {
     // With end tokens named and none, the list ends when it is full.
     restart.end_tokens = &separator;
     restart.n_end_tokens = 0;
-    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream.get(), set_of(kRead4).get(), &restart), TOKEN_TRIE_OK)
+    ASSERT_EQ(token_trie_stream_set_token_trie(stream.get(), set_of(kRead4).get(), &restart), TOKEN_TRIE_OK)
         << token_trie_last_error();
     EXPECT_EQ(text_of(stream), "READ,READ");
     EXPECT_EQ(state_of(stream).n_items, 2);

@@ -106,7 +106,7 @@ TEST_F(AbiStreamThreads, CancelFromAnotherThreadEndsGenerate) {
     const Handle stream = open(context);
     const llama_token newline = bytes("\n")[0];
     const token_trie_params params = endless(newline);
-    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream.get(), set_of(kReadOrSend).get(), &params), TOKEN_TRIE_OK);
+    ASSERT_EQ(token_trie_stream_set_token_trie(stream.get(), set_of(kReadOrSend).get(), &params), TOKEN_TRIE_OK);
     std::atomic<bool> begun{false};
     std::atomic<bool> cancelled{false};
     Listener listener;

@@ -110,7 +110,7 @@ TEST_F(BatchTest, WhatCannotBeAnsweredIsRefusedAloneAndAtOnce) {
     none.search.n_best = 0;
     EXPECT_EQ(refusal(none), Status::argument);
     EXPECT_EQ(take(*batch, good).info.status, TOKEN_TRIE_OK);
-    EXPECT_EQ(take(*batch).ticket, 0);
+    EXPECT_EQ(take(*batch).info.ticket, 0);
 }
 
 TEST_F(BatchTest, APromptThatFillsTheContextIsAnswered) {
@@ -163,7 +163,7 @@ TEST_F(BatchTest, ACancelledPromptSaysSoAndTheOthersAreAnswered) {
         }
     }
     batch->cancel(1);  // what has ended
-    EXPECT_EQ(take(*batch).ticket, 0);
+    EXPECT_EQ(take(*batch).info.ticket, 0);
 }
 
 TEST_F(BatchTest, EachOfManyThreadsTakesItsOwnAnswers) {

@@ -64,8 +64,7 @@ TEST_F(MemoryBatch, EachPromptHasOneAnswerWhereverMemoryRunsOut) {
         long left = n;
         for (bool is_over = false; !is_over;) {
             const bool done = succeeds(left, [&] {
-                is_over = batch->next(Batch::kAny, -1, taken) ==
-                          Batch::Found::none;
+                is_over = batch->next(Batch::kAny, -1, taken) == Batch::Found::none;
                 left = allowance;
             });
             ran_out = ran_out || !done || left == 0;

@@ -26,7 +26,7 @@ class BatchOrder : public BatchTest {
         }
         const Ticket ticket = submit(batch, asked);
         for (int n_before = 0; n_before < n_most; ++n_before) {
-            if (take(*batch).ticket == ticket) {
+            if (take(*batch).info.ticket == ticket) {
                 return n_before;
             }
             submit(batch, another(n++));
@@ -73,7 +73,7 @@ TEST_F(BatchOrder, WhoAsksBehindATextComesFirst) {
         submit(batch, request(bytes(std::to_string(i) + std::string(100, 'x')), kActions));
     }
     const Ticket last = submit(batch, request(written, kActions));
-    EXPECT_EQ(take(*batch).ticket, last);
+    EXPECT_EQ(take(*batch).info.ticket, last);
     take_all(*batch);
 }
 
@@ -160,7 +160,7 @@ TEST_F(BatchOrder, ManyMayBeCancelledOftenAndInAnyOrder) {
         ASSERT_EQ(take(*batch, ticket).info.status, TOKEN_TRIE_ERROR_CANCELLED);
     }
     EXPECT_EQ(take(*batch).info.status, TOKEN_TRIE_OK);
-    EXPECT_EQ(take(*batch).ticket, 0);
+    EXPECT_EQ(take(*batch).info.ticket, 0);
 }
 
 }  // namespace

@@ -80,12 +80,12 @@ TEST_F(SchedulerTest, WhatPromptsBeginWithAlikeIsEvaluatedOnce) {
     }
     pass_until(5);
     const auto n_like_it = std::count_if(answers_.begin(), answers_.end(), [&](const auto & each) {
-        return each.second.n_shared + 16 > beginning.size();  // nobody waits for fewer
+        return each.second.info.n_shared + 16 > beginning.size();  // nobody waits for fewer
     });
     EXPECT_EQ(n_like_it, 4);
     add(6, request(bytes(beginning + "6"), kActions));  // which was evaluated long ago
     pass_until(6);
-    EXPECT_EQ(answers_.at(6).n_shared, beginning.size());
+    EXPECT_EQ(answers_.at(6).info.n_shared, beginning.size());
 }
 
 TEST_F(SchedulerTest, WhoIsCancelledIsToldSoAndNobodyElse) {
@@ -98,7 +98,8 @@ TEST_F(SchedulerTest, WhoIsCancelledIsToldSoAndNobodyElse) {
     scheduler_.cancel(7, on_answer_);  // which nobody knows
     pass_until(6);
     for (const auto & [ticket, answer] : answers_) {
-        EXPECT_EQ(answer.info.status, ticket == 1 || ticket == 6 ? TOKEN_TRIE_ERROR_CANCELLED : TOKEN_TRIE_OK) << ticket;
+        EXPECT_EQ(answer.info.status, ticket == 1 || ticket == 6 ? TOKEN_TRIE_ERROR_CANCELLED : TOKEN_TRIE_OK)
+            << ticket;
     }
 }
 
@@ -110,7 +111,7 @@ TEST_F(SchedulerTest, WhoGoesOnBehindATextFindsItInTheCache) {
     prompt.push_back(kSend);
     add(2, request(prompt, kActions));
     pass_until(2);
-    EXPECT_EQ(answers_.at(2).n_shared, prompt.size() - 2);  // the text's last token was not evaluated
+    EXPECT_EQ(answers_.at(2).info.n_shared, prompt.size() - 2);  // the text's last token was not evaluated
 }
 
 TEST_F(SchedulerTest, WithNothingToDoAPassIsNone) {

@@ -167,7 +167,7 @@ TEST_F(JobTest, AStateAloneWantsTheLastRowOfThePromptAndNothingBehindIt) {
         [](std::size_t row) { return std::vector<float>(2, static_cast<float>(row)); });
     EXPECT_EQ(n_logits, 0U);
     ASSERT_TRUE(job.is_done());
-    EXPECT_EQ(job.answer().state, std::vector<float>({6, 6}));
+    EXPECT_EQ(job.answer().hidden_state, std::vector<float>({6, 6}));
 }
 
 TEST_F(JobTest, WhatIsForcedFollowsThePromptInTheSamePass) {
@@ -186,7 +186,7 @@ TEST_F(JobTest, WhatIsForcedFollowsThePromptInTheSamePass) {
         },
         no_state);
     EXPECT_TRUE(job.is_done());
-    EXPECT_EQ(job.answer().n_passes, 1U);
+    EXPECT_EQ(job.answer().info.n_passes, 1U);
     EXPECT_EQ(job.answer().tokens.size(), 3U);
 }
 

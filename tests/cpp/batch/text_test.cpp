@@ -214,7 +214,7 @@ TEST_F(BatchTest, TextThatCannotBeWrittenIsRefusedAtOnce) {
     EXPECT_EQ(refusal(no_grammar), Status::grammar);
     no_grammar.text = {3, {""}, std::nullopt, "root"};
     EXPECT_EQ(refusal(no_grammar), Status::argument) << "a stop string is not empty";
-    EXPECT_EQ(take(*batch).ticket, 0);
+    EXPECT_EQ(take(*batch).info.ticket, 0);
 }
 
 }  // namespace

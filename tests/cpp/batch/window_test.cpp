@@ -261,7 +261,9 @@ TEST_P(Windows, RequestsOfABatchAreAnsweredAsByOnePass) {
                 ASSERT_EQ(answer.info.status, TOKEN_TRIE_OK) << answer.message;
                 switch (each.mode) {
                     case Query::Mode::scores: expect_scores(each.prompt, each.cursor->trie(), answer.logprobs); break;
-                    case Query::Mode::best: expect_best(each.prompt, each.cursor->trie(), found_by(answer).at(0)); break;
+                    case Query::Mode::best:
+                        expect_best(each.prompt, each.cursor->trie(), found_by(answer).at(0));
+                        break;
                     case Query::Mode::text: expect_greedy(each.prompt, answer.tokens, {}); break;
                     default: expect_greedy(each.prompt, answer.tokens, members);
                 }

@@ -214,8 +214,7 @@ class ContextMatrix : public ::testing::TestWithParam<Setting> {
 
     void expect_member(const std::vector<Leaf> & leaves) {
         const std::string payload = payload_of(leaves);
-        ASSERT_EQ(token_trie_stream_set_token_trie(stream_.get(), payload.data(), payload.size(), TOKEN_TRIE_GREEDY),
-                  TOKEN_TRIE_OK);
+        ASSERT_EQ(set_trie(stream_.get(), payload), TOKEN_TRIE_OK);
         std::set<Tokens> members;
         for (const Leaf & leaf : leaves) {
             members.insert(leaf.tokens);

@@ -49,8 +49,7 @@ Tokens generated(const Handle & stream, std::int32_t max_tokens) {
 
 // A member, then free text.
 Tokens answer(const Handle & stream) {
-    EXPECT_EQ(token_trie_stream_set_token_trie(stream.get(), kSet.data(), kSet.size(), TOKEN_TRIE_GREEDY),
-              TOKEN_TRIE_OK);
+    EXPECT_EQ(set_trie(stream.get(), kSet), TOKEN_TRIE_OK);
     Tokens out = generated(stream, 16);
     token_trie_stream_clear_token_trie(stream.get());
     const Tokens free = generated(stream, 8);

@@ -224,7 +224,7 @@ TEST_F(VocabTwins, AModelLoadedInTheOthersPlaceBringsItsOwnEndTokens) {
         const TinyKind kind = i % 2 == 0 ? TinyKind::attention : TinyKind::other_end;
         const Model model(llama_model_load_from_file(tiny_model_path(kind).c_str(), load));
         const llama_vocab * vocab = llama_model_get_vocab(model.get());
-        const Sampler sampler(llama_sampler_init_token_trie_ext(vocab, set.get(), &params));
+        const Sampler sampler(llama_sampler_init_token_trie_set(vocab, set.get(), &params));
         ASSERT_NE(sampler, nullptr) << token_trie_last_error();
         llama_sampler_accept(sampler.get(), kRead);
         Candidates candidates = Candidates::at_own_index(std::vector<float>(kTinyVocab, 0.0F));

@@ -88,7 +88,7 @@ TEST_F(GraphPartTest, AnyTokenizationWillDo) {
         auto params = sized<token_trie_params>();
         params.on_complete = TOKEN_TRIE_END;
         const SetHandle set = set_of(payload, 0, tiny_vocab());
-        llama_sampler * trie = llama_sampler_init_token_trie_ext(tiny_vocab(), set.get(), &params);
+        llama_sampler * trie = llama_sampler_init_token_trie_set(tiny_vocab(), set.get(), &params);
         return chain_of({trie, llama_sampler_init_token_trie_tail(trie, tiny_vocab())});
     };
     Decoder device(chain(), true);

@@ -133,7 +133,8 @@ TEST(LeafWeights, ASearchFindsTheBestByScoreAndWeightAndClaimsNoMoreThanIsTrue) 
             ASSERT_NEAR(found.logprob, one.scores[found.leaf], kRounding) << "without its weight";
         }
         for (std::size_t i = 1; i < result.leaves.size(); ++i) {
-            ASSERT_GE(one.ranked_of(found_by(result)[i - 1]), one.ranked_of(found_by(result)[i]) - kRounding) << "best first";
+            ASSERT_GE(one.ranked_of(found_by(result)[i - 1]), one.ranked_of(found_by(result)[i]) - kRounding)
+                << "best first";
         }
         const double beside = one.best_beside(result);
         const double last = one.ranked_of(found_by(result).back());

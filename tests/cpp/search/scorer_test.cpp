@@ -182,7 +182,7 @@ TEST_P(ScorerOn, NoNodeIsEvaluatedTwice) {
         for (NodeId node = kRoot + 1; node < trie->n_nodes(); ++node) {
             n_inner += trie->children(node).empty() ? 0 : 1;
         }
-        EXPECT_EQ(score_all(sequence, cursor_of(trie), {}, kNotCancelled).n_evaluated, n_inner);
+        EXPECT_EQ(score_all(sequence, cursor_of(trie), {}, kNotCancelled).info.n_evaluated, n_inner);
     }
 }
 
@@ -279,8 +279,8 @@ TEST_F(ScorerTest, BranchesAloneNeedNothingThatLeavesNoChoiceBehindIt) {
     const std::shared_ptr<const Trie> trie = unnamed_trie_of({bytes("abcdef"), bytes("axyz"), bytes("b")});
     ScoreOptions options;
     options.branches = true;
-    EXPECT_EQ(score_all(sequence_, cursor_of(trie), options, kNotCancelled).n_evaluated, 1U) << "a";
-    EXPECT_EQ(score_all(sequence_, cursor_of(trie), {}, kNotCancelled).n_evaluated, 1U + 4U + 2U);
+    EXPECT_EQ(score_all(sequence_, cursor_of(trie), options, kNotCancelled).info.n_evaluated, 1U) << "a";
+    EXPECT_EQ(score_all(sequence_, cursor_of(trie), {}, kNotCancelled).info.n_evaluated, 1U + 4U + 2U);
 }
 
 TEST_F(ScorerTest, UnderReleaseTheFollowSetIsEveryTokenThatGoesOnWithNoLongerLeaf) {

@@ -146,7 +146,7 @@ TEST_F(SearchTest, OfALargeSetTheBestComesLongBeforeItsProof) {
         SearchOptions options;
         options.max_nodes = 128;
         for (const Answer & bounded : {search(sequence_, cursor_of(trie), options, kNotCancelled),
-                                             search_of_cheap_rows(sequence_, cursor_of(trie), options)}) {
+                                       search_of_cheap_rows(sequence_, cursor_of(trie), options)}) {
             EXPECT_LE(bounded.info.n_evaluated, options.max_nodes + 60);
             EXPECT_LT(bounded.info.n_evaluated, proof.info.n_evaluated);
             EXPECT_NEAR(bounded.logprobs[0], scores.logprobs[found_by(bounded)[0].leaf], kNear);
@@ -266,8 +266,7 @@ TEST_F(SearchTest, ANarrowBeamSaysWhatItMayHaveMissed) {
 TEST_F(SearchTest, MoreLeavesThanThereAreAreNotFound) {
     SearchOptions options;
     options.n_best = 10;
-    const Answer result =
-        search(sequence_, cursor_of(unnamed_trie_of({{kRead}, {kSend}})), options, kNotCancelled);
+    const Answer result = search(sequence_, cursor_of(unnamed_trie_of({{kRead}, {kSend}})), options, kNotCancelled);
     EXPECT_EQ(result.leaves.size(), 2U);
     EXPECT_EQ(result.info.gap, 0);
 }

@@ -72,7 +72,7 @@ TEST_F(StreamUntil, EndsWhereASpanBegins) {
     params.start_after = marker.data();
     params.n_start_after = marker.size();
     params.max_before = 7;
-    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream_.get(), set_of(kRead4).get(), &params), TOKEN_TRIE_OK);
+    ASSERT_EQ(token_trie_stream_set_token_trie(stream_.get(), set_of(kRead4).get(), &params), TOKEN_TRIE_OK);
     const Written out = until(stream_, {"never"});
     EXPECT_EQ(out.stop, TOKEN_TRIE_STOP_COMPLETE);
     EXPECT_EQ(out.stop_string, -1);
@@ -92,7 +92,7 @@ TEST_F(StreamUntil, TheMarkersOwnTokensStayAlsoWhereTheySpellAStopString) {
     params.start_after = marker.data();
     params.n_start_after = marker.size();
     params.max_before = 0;
-    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream_.get(), set_of(kRead4).get(), &params), TOKEN_TRIE_OK);
+    ASSERT_EQ(token_trie_stream_set_token_trie(stream_.get(), set_of(kRead4).get(), &params), TOKEN_TRIE_OK);
     const std::string text = detokenize(tiny_vocab(), marker);
     const Written out = until(stream_, {text.c_str()});
     EXPECT_EQ(out.stop, TOKEN_TRIE_STOP_COMPLETE);
