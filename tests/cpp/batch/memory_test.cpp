@@ -108,14 +108,14 @@ TEST_F(MemoryBatch, WhoseMemoryRunsOutLeavesNobodyWaiting) {
         std::vector<std::thread> others;
         for (std::size_t i = 0; i < 2; ++i) {
             const Ticket ticket = submit(batch, all[2 * i]);
-            others.emplace_back([&batch, ticket] { EXPECT_EQ(take(*batch, ticket).ticket, ticket); });
+            others.emplace_back([&batch, ticket] { EXPECT_EQ(take(*batch, ticket).info.ticket, ticket); });
         }
         Answer taken;
         const bool done = succeeds(n, [&] { batch->next(its, -1, taken); });
         for (std::thread & other : others) {
             other.join();
         }
-        EXPECT_EQ(done ? its : take(*batch, its).ticket, its);
+        EXPECT_EQ(done ? its : take(*batch, its).info.ticket, its);
         batch->close();
     }
 }
