@@ -242,7 +242,7 @@ class Answer(NamedTuple):
     logprobs: npt.NDArray[np.float64]
     """Log-probabilities of `leaves`; in mode "scores", of all leaves, and `leaves` is empty."""
     ranges: npt.NDArray[np.int64]
-    """Of each of `leaves` of a list, the index of its first token in `tokens` and the index after its last."""
+    """For each of `leaves` of a list: the index of its first token in `tokens`, and the index after its last."""
     state: npt.NDArray[np.float32]
     """with_state: the hidden state after the prompt, shape (n_embd,)."""
     figures: Any

@@ -69,7 +69,9 @@ def test_a_batch_gives_states_alone_and_with_scores_in_any_company(model: Any) -
     assert read.raw == pytest.approx(alone.raw, abs=1e-3 if tolerance < 0.01 else 1.0)
     batch = Batch(llm)
     try:
-        tickets = {batch.submit(llm.tokenize(prompt.encode()), Query("hidden_state")): i for i, prompt in enumerate(PROMPTS)}
+        tickets = {
+            batch.submit(llm.tokenize(prompt.encode()), Query("hidden_state")): i for i, prompt in enumerate(PROMPTS)
+        }
         found = {}
         while len(found) < len(tickets):
             answer = batch.next()
