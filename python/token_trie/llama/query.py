@@ -108,7 +108,6 @@ LeafEnd: TypeAlias = Literal["any", "longest", "follow"]
 
 LEAF_ENDS = {"any": 0, "longest": 1, "follow": 2}
 """Values of enum token_trie_leaf_end."""
-_MODES = {mode: getattr(lib, f"TOKEN_TRIE_QUERY_{mode.upper()}") for mode in QueryMode.__args__}  # type: ignore[attr-defined]
 _GREEDY = Sampling()
 
 
@@ -187,7 +186,7 @@ class Query:
             pointers |= {"on_token": _HEAR_ALONE if continues else _HEAR, "user": ffi.cast("void *", number)}
         return new_struct(
             "token_trie_query",
-            mode=_MODES[self.mode],
+            mode=getattr(lib, f"TOKEN_TRIE_QUERY_{self.mode.upper()}"),
             with_hidden_state=int(self.with_state),
             leaf_end=LEAF_ENDS[self.leaf_end],
             branches=int(self.branches),
