@@ -19,7 +19,7 @@ pytestmark = [
 
 def follow(title: str, folder: Path) -> str:
     """Run the commands of a tutorial in an empty folder, and return their output."""
-    section = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    section = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     assert section is not None
     script = ["set -eu"]
     for file, text, commands in re.findall(r'```\w+ title="(.*?)"\n(.*?)```|```sh\n(.*?)```', section[1], re.DOTALL):
@@ -63,3 +63,10 @@ def test_a_catalogue_is_chosen_from(tmp_path: Path) -> None:
     assert printed[-6:-3][0] == "A10530 Green wool scarf by Fjord no"
     assert all(line.endswith(" yes") for line in printed[-3:])
     assert "Red wool scarf by Fjord" in printed[-3]
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_a_cpp_program_is_built_and_chooses(tmp_path: Path) -> None:
+    best, *others = follow("A C++ program", tmp_path).splitlines()[-3:]
+    assert re.fullmatch(r"Paris 0\.\d+", best)
+    assert len(others) == 2
