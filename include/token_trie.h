@@ -60,6 +60,10 @@
  * follow the same rules. If the callback runs on the thread that is in the call, the stream refuses its calls too, and
  * a close from there frees the stream when the call returns.
  *
+ * Structs begin with their size, and later releases append members. A library takes shorter structs, whose missing
+ * members are zero, and longer ones. It fails with TOKEN_TRIE_ERROR_ARGUMENT if a member that it does not know is not
+ * zero, and sets such members to zero where it writes.
+ *
  * Strings are UTF-8, and NUL-terminated unless a length is passed with them. Lengths are in bytes.
  */
 #ifndef TOKEN_TRIE_H

@@ -10,8 +10,8 @@
 
 namespace token_trie {
 
-// Structs that cross the ABI begin with their size, as the caller was compiled; members that one side does not know
-// are zero for the other.
+// Structs that cross the ABI begin with their size, as the caller was compiled. Members that the caller does not know
+// are zero. Members that this library does not know have to be, as it would leave out what they ask for.
 
 inline void require_not_null(const void * pointer, const char * what) {
     if (pointer == nullptr) {
@@ -52,6 +52,13 @@ Struct read_struct(const Struct * from, const char * what) {
     check_struct_size(from->size, what);
     Struct out{};
     std::memcpy(&out, from, std::min(from->size, sizeof out));
+    const auto * bytes = reinterpret_cast<const unsigned char *>(from);
+    for (std::size_t i = sizeof out; i < from->size; ++i) {
+        if (bytes[i] != 0) {
+            throw Error(Status::argument, std::string(what) + ": sets a member that version " TOKEN_TRIE_VERSION
+                                                              " of the library does not know");
+        }
+    }
     return out;
 }
 

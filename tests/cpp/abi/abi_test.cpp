@@ -289,6 +289,9 @@ TEST(Abi, StructsMayBeOfAnotherSize) {
     } longer{sized<token_trie_params>(), {}};
     longer.params.size = sizeof longer;
     EXPECT_NE(init_ext(longer.params), nullptr);
+    longer.later[2] = 7;
+    EXPECT_EQ(init_ext(longer.params), nullptr);
+    EXPECT_EQ(std::string(token_trie_last_error()).find("params: sets a member that version "), 0U);
     auto shorter = sized<token_trie_params>();
     shorter.size = offsetof(token_trie_params, on_complete);
     shorter.on_complete = 77;  // beyond its size, so not ours to read
