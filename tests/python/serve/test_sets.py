@@ -423,12 +423,15 @@ def test_eight_clients_get_the_answers_of_python_about_a_large_catalogue(
         for maker, colour, thing in named[:: 40 if MEMBERS < 10_000 else 10]
     ]
     mask = {"mask": bits_of(*np.flatnonzero(keep), n=len(trie))}
-    with Serving(model_paths["smollm2"], "--sets", str(tmp_path)) as serving, ThreadPoolExecutor(8) as clients:
+    options = "--sets", str(tmp_path), "--time-limit", "3600"
+    with Serving(model_paths["smollm2"], *options) as serving, ThreadPoolExecutor(8) as clients:
 
         def answer(state: str, *, exactly: bool) -> Any:
             one = {"type": "choice", "instructions": question.instructions, "x_set": "items", "x_filter": mask}
             body = {"state": state, "questions": {"q": one}, "x_reproducible": exactly}
-            return httpx.post(f"{serving.url}/v1/systemone", json=body, timeout=600).json()["answers"]["q"]
+            found = httpx.post(f"{serving.url}/v1/systemone", json=body, timeout=3600)
+            assert found.status_code == 200, found.text
+            return found.json()["answers"]["q"]
 
         together = list(clients.map(partial(answer, exactly=False), states))
         alone = list(clients.map(partial(answer, exactly=True), states))
