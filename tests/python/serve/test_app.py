@@ -162,7 +162,7 @@ def test_too_many_at_once_are_told_to_come_again(model: Path) -> None:
 
 
 def test_what_takes_too_long_is_ended(model: Path) -> None:
-    with Serving(model, "--time-limit", "0.001") as serving:
+    with Serving(model, "--time-limit", "0.1") as serving:
         assert ask(serving.url, SLOW).status_code == 408
 
 
