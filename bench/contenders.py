@@ -57,7 +57,7 @@ def chain(*members: Pointer) -> Owned:
 def greedy_sampler(trie: Any) -> Owned:
     """Return a sampler of a `TokenTrie`, without a vocabulary."""
     params = new_struct("token_trie_params", mode=GREEDY)
-    made = lib.llama_sampler_init_token_trie_ext(ffi.NULL, set_of(trie.core), params)  # which keeps the set
+    made = lib.llama_sampler_init_token_trie_set(ffi.NULL, set_of(trie.core), params)  # which keeps the set
     return Owned(ctypes.cast(int(ffi.cast("uintptr_t", made)), llama_cpp.llama_sampler_p_ctypes))
 
 
