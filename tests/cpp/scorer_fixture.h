@@ -80,8 +80,8 @@ class ScorerOn : public ::testing::TestWithParam<ScorerSetting> {
         return GetParam().n_seq_max > 1 && can_drop_newest(tiny_model(GetParam().kind));
     }
 
-    // Gemma's GELU comes from a table in half precision, whose steps a difference in the last bit may cross, differently
-    // on each processor.
+    // Gemma's GELU comes from a table in half precision, whose steps a difference in the last bit may cross,
+    // differently on each processor.
     static double near() { return GetParam().kind == TinyKind::sliding_window ? 3e-3 : kNear; }
 
    private:
