@@ -177,6 +177,7 @@ const std::shared_ptr<const Lexicon> & Vocab::lexicon() const {
         const std::string identity = hash.finish();
         const auto make = [&] {
             std::vector<std::string> pieces;
+            pieces.reserve(static_cast<std::size_t>(size()));
             for (Token token = 0; token < size(); ++token) {
                 pieces.push_back(piece_of(token));
             }
