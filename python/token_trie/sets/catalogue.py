@@ -6,6 +6,7 @@ import io
 import json
 import os
 import secrets
+import threading
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -260,16 +261,18 @@ class _Now(NamedTuple):
 
 
 _locked_files: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
+_opening = threading.RLock()  # a file is in the set before anything forks
 
 
 def _close_locked_files() -> None:
     """Close the descriptors in a forked process, which would keep the locks of its parent's threads."""
+    _opening.release()
     for file in list(_locked_files):
         file.close()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_locked_files)
+    os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_close_locked_files)
 
 
 @contextmanager
@@ -281,8 +284,10 @@ def _locked(path: str) -> Iterator[int]:
         raise ArgumentError("a catalogue needs flock, which this system does not have") from error
     is_ours = False
     while not is_ours:
-        with io.FileIO(path, "a+b") as file:
+        with _opening:
+            file = io.FileIO(path, "a+b")
             _locked_files.add(file)
+        with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
                 with suppress(FileNotFoundError):

@@ -258,6 +258,41 @@ def test_changes_of_another_version_are_refused(tmp_path: Path) -> None:
         Catalogue(tmp_path / "items.trie")
 
 
+FORKS = """
+import os, sys, threading
+from token_trie import Catalogue
+
+catalogue = Catalogue(sys.argv[1])
+
+
+def change(i):
+    while True:
+        catalogue.add({str(i): [1000 + i]})
+        catalogue.remove([str(i)])
+
+
+for i in range(3):
+    threading.Thread(target=change, args=(i,), daemon=True).start()
+n_kept = 0
+for _ in range(400):
+    child = os.fork()
+    if not child:
+        files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+        os._exit(any(file.endswith(".changes") for file in files))
+    n_kept += os.waitpid(child, 0)[1] != 0
+print(n_kept)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads Linux's own figures")
+def test_a_forked_process_has_no_copy_of_a_file_that_another_thread_locks(tmp_path: Path) -> None:
+    with catalogue_of(tmp_path, "a", "b"):
+        command = [sys.executable, "-c", FORKS, str(tmp_path / "items.trie")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
+
+
 def test_changes_are_to_the_base_they_were_made_to(tmp_path: Path) -> None:
     path = tmp_path / "items.trie"
     with catalogue_of(tmp_path, "a") as catalogue:
