@@ -158,7 +158,7 @@ def _items(answer: Answer, choices: BoundChoices[T], n_before: int) -> tuple[Lis
     ranges = (answer.ranges.reshape(-1, 2) + n_before).tolist()
     for leaf, logprob, place in zip(answer.leaves.tolist(), answer.logprobs.tolist(), ranges, strict=True):
         index = choices.index(leaf)
-        own = choices.value(index), choices.text(index), index, logprob
+        own = *choices.member(index), index, logprob
         items.append(ListItem(*own, choices.trie[leaf].name, *place))
     return tuple(items)
 

@@ -27,7 +27,7 @@ from token_trie.questions.examples import Examples
 from token_trie.questions.form import FormAsked, FormView, Put, begins_with_state
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.profile import PROFILES, profile_of
-from token_trie.questions.question import Choice, Predicate, Question, Score, state_text
+from token_trie.questions.question import Choice, Predicate, Question, Score, is_searched, state_text
 from token_trie.questions.scores import (
     LEAF_END,
     Asked,
@@ -68,7 +68,7 @@ def asked_of(question: Question, options: DecideOptions, llm: Llama | None) -> A
     trained = None if llm is None or options.form is not None else trained_of(llm)
     if llm is None or trained is None:
         return _in_form(question, options, llm)
-    if isinstance(question, Choice) and question.members is not None:
+    if is_searched(question):
         raise ArgumentError("options: the model was trained to decide between listed ones; give a form for a set")
     if options.think is not None:
         raise ArgumentError("think: the model was trained to decide without; give a form, and it is asked in that")
@@ -86,8 +86,8 @@ def _in_form(question: Question, options: DecideOptions, llm: Llama | None) -> A
     if options.form is None:
         profile = PROFILES["plain"] if llm is None else profile_of(llm)
         forms, name = options.forms(profile.forms(question)), profile.name
-    if isinstance(question, Choice) and question.members is not None:
-        return SetAsked.of(question, question.members, forms, options, name)
+    if is_searched(question):
+        return SetAsked.of(question, forms, options, name)
     asked = FormAsked(question, forms, options.n_orders, calibrator, examples, name)
     if calibrator is not None and calibrator.binding is not None:
         own = Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END)

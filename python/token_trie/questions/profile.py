@@ -16,7 +16,7 @@ from token_trie.native.llama_facts import model_of
 from token_trie.native.loaded import users_cache
 from token_trie.questions.form import Form, lists_options
 from token_trie.questions.options import FORMS, LIST
-from token_trie.questions.question import Choice, Predicate, Question
+from token_trie.questions.question import Choice, Predicate, Question, is_searched
 from token_trie.sets.prompt import has_chat_template
 
 MEASURED = "measured"
@@ -48,7 +48,7 @@ class Profile:
             return self.predicate
         forms = self.choice if isinstance(question, Choice) else self.score
         n_characters = sum(len(option.name) + len(option.texts[0]) for option in question.wording)
-        if n_characters <= _MAX_LISTED and not (isinstance(question, Choice) and question.members is not None):
+        if n_characters <= _MAX_LISTED and not is_searched(question):
             return forms
         return tuple(form for form in forms if not lists_options(form)) or PROFILES["plain"].choice
 

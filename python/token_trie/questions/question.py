@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeGuard, TypeVar, overload
 
 from token_trie.errors import ArgumentError
 from token_trie.native.checks import check_counts, check_flags, encode
@@ -294,6 +294,11 @@ class Score:
 
 
 Question: TypeAlias = Choice[Any] | Predicate | Score
+
+
+def is_searched(question: Question) -> TypeGuard[Choice[Any]]:
+    """Whether the options are a set that is searched, and not scored one by one."""
+    return isinstance(question, Choice) and question.members is not None
 
 
 def _option(value: object, description: Wording | None) -> Option:

@@ -96,7 +96,7 @@ class SetReading(Reading):
             len(tokens),
             n_evaluated,
             prefix.thought_text,
-            members=tuple(Candidate(choices.value(i), choices.text(i), i, logprob) for i, logprob in named),
+            members=tuple(Candidate(*choices.member(i), i, logprob) for i, logprob in named),
             prior=np.mean(priors, axis=0) if priors else None,
             gap=0.0 if is_whole else math.inf if others else figures.gap,
             rest=0.0 if is_whole else max(0.0, min(1.0, figures.mass_max) - mass),
@@ -175,14 +175,7 @@ class SetAsked(Asked):
     """Name of the profile that the form comes from."""
 
     @classmethod
-    def of(
-        cls,
-        question: Choice[Any],
-        members: Members,
-        forms: Sequence[Form],
-        options: DecideOptions,
-        profile: str | None,
-    ) -> SetAsked:
+    def of(cls, question: Choice[Any], forms: Sequence[Form], options: DecideOptions, profile: str | None) -> SetAsked:
         """Prepare a question; ArgumentError for options that need a list of the members."""
         form, calibrator = forms[0], options.calibrator
         if profile is None and (len(forms) > 1 or lists_options(form)):
@@ -193,8 +186,10 @@ class SetAsked(Asked):
             raise ArgumentError("calibration: a set that is searched goes with 'contextual' or None")
         absent = () if calibrator is None or not form.prior else calibrator.prompts
         instructions = text_of(question.instructions, "instructions")
-        assert question.top is not None  # because it has members
-        view = SetView(form, instructions, members=members, top=question.top, absent=absent)  # type: ignore[arg-type]
+        members, top = question.members, question.top
+        assert members is not None  # because it is searched
+        assert top is not None
+        view = SetView(form, instructions, members=members, top=top, absent=absent)  # type: ignore[arg-type]
         return cls(view, calibrator, profile)
 
     @property

@@ -20,7 +20,7 @@ from token_trie.questions.question import TOP, Choice, Question, Wording
 from token_trie.questions.scores import Asked, QuestionView, Reading, Scored, written
 from token_trie.questions.searched import MAX_WHOLE
 from token_trie.serve.engine import Engine, Outcome
-from token_trie.serve.limits import Body, Limits, Place, invalid, refusing
+from token_trie.serve.limits import Body, Limits, Place, check_count, invalid, refusing
 from token_trie.serve.sets import AnySet, Sets
 from token_trie.sets.choices import Choices
 from token_trie.sets.prompt import Prompt
@@ -175,8 +175,7 @@ class SetChoice(BaseModel):
         elif named is not None:
             raise invalid(f"goes with no {name}: the options are those of one of them", (*place, "x_set"))
         n, at = (len(named), name) if named is not None else (self.x_top or TOP, "x_top")
-        if n > limits.options:
-            raise invalid(f"{n:,}, where {limits.options:,} are the most", (*place, at), "too_long")
+        check_count(n, limits.options, (*place, at))
 
     def of_set(self, instructions: Wording, sets: Sets, place: Place) -> Choice[Any]:
         """Return the question whose options are the members of the set; RefusedError if there is none."""

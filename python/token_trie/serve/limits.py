@@ -266,6 +266,12 @@ def value_of(data: bytes, limits: Limits, claim: Claim) -> Any:
     return value
 
 
+def check_count(n: int, most: int, place: Place) -> None:
+    """Refuse more of something than a request may have."""
+    if n > most:
+        raise invalid(f"{n:,}, where {most:,} are the most", place, "too_long")
+
+
 def check_depth(value: Any, depth: int, place: Place = ()) -> None:
     """Refuse a JSON value with deeper nesting, or with a number too large for a float, which JSON has no word for."""
     level = [value]

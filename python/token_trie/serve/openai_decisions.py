@@ -11,7 +11,7 @@ from token_trie.questions.answer import Answered, ChoiceAnswer, PredicateAnswer,
 from token_trie.questions.question import Choice, Predicate, Question, Score
 from token_trie.serve.decisions import Extras, SetChoice, StateReader, extras, prepared
 from token_trie.serve.engine import Engine
-from token_trie.serve.limits import Claim, Limits, Place, check_depth, count_values, invalid, refusing
+from token_trie.serve.limits import Claim, Limits, Place, check_count, check_depth, count_values, invalid, refusing
 from token_trie.serve.sets import Sets
 
 _JSON_DEPTH, _JSON_VALUES, _JSON_BYTES = 32, 10_000, 256 << 10
@@ -143,8 +143,7 @@ async def decisions(engine: Engine, body: DecisionRequest, sets: Sets, limits: L
     RefusedError
         The request cannot be answered; names the place.
     """
-    if len(body.questions) > limits.questions:
-        raise invalid(f"{len(body.questions):,}, where {limits.questions:,} are the most", ("questions",), "too_long")
+    check_count(len(body.questions), limits.questions, ("questions",))
     options = body.options(engine)
     questions = await engine.on_worker(lambda: _questions(body, limits, sets))
     reader = StateReader(engine, _state(body.input), await prepared(engine, options, questions), options)
@@ -182,9 +181,7 @@ def _question(shape: PredicateShape | ChoiceShape | ScoreShape, limits: Limits, 
     if isinstance(shape, PredicateShape):
         return Predicate(instructions)
     if isinstance(shape, ScoreShape):
-        if len(shape.levels) > limits.levels:
-            message = f"{len(shape.levels):,}, where {limits.levels:,} are the most"
-            raise invalid(message, (*place, "levels"), "too_long")
+        check_count(len(shape.levels), limits.levels, (*place, "levels"))
         return Score(instructions, [level.description or level.label for level in shape.levels])
     shape.check(shape.choices, "choices", limits, place)
     if shape.choices is None:

@@ -11,7 +11,7 @@ from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import Choice, Predicate, Question, Score, state_text, text_of
 from token_trie.serve.decisions import Extras, SetChoice, StateReader, extras, prepared
 from token_trie.serve.engine import Engine
-from token_trie.serve.limits import IN_PIECES, Claim, Limits, Place, invalid, refusing
+from token_trie.serve.limits import IN_PIECES, Claim, Limits, Place, check_count, invalid, refusing
 from token_trie.serve.sets import Sets
 
 JsonText: TypeAlias = StrictStr | dict[str, Any] | list[Any]
@@ -96,9 +96,7 @@ def question_of(shape: Noul | ChoiceShape | ScoreShape, limits: Limits, sets: Se
         if shape.criteria is None:
             return shape.of_set(instructions, sets, place)
         return Choice(instructions, {name: _words(text, repr(name)) for name, text in shape.criteria.items()})
-    if len(shape.criteria) > limits.levels:
-        message = f"{len(shape.criteria):,}, where {limits.levels:,} are the most"
-        raise invalid(message, (*place, "criteria"), "too_long")
+    check_count(len(shape.criteria), limits.levels, (*place, "criteria"))
     return Score(instructions, [text_of(level, f"criteria[{i}]") for i, level in enumerate(shape.criteria)])
 
 
