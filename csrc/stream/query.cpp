@@ -70,7 +70,8 @@ void Decoding::step(Decoder::Host & host) {
     const Decoder::Outcome outcome = decoder_.step(host, query_.is_text() ? &written_ : nullptr);
     const auto & on_token = query_.text.on_token;
     // With nothing but its end before it, a list needs no pass for that.
-    const Ending ending = query_.is_list() ? decoder_.cursor()->ending() : Ending::none;
+    const std::optional<Cursor> & cursor = decoder_.cursor();
+    const Ending ending = cursor && query_.is_list() ? cursor->ending() : Ending::none;
     if (outcome.has_token && on_token && !on_token(decoder_.last())) {
         stop_ = Stop::callback;
     } else if (outcome.stop == Stop::string) {
@@ -87,17 +88,18 @@ void Decoding::step(Decoder::Host & host) {
 
 void Decoding::write(const Token * tokens, std::size_t n, Answer & answer) const {
     const Decoder::Counts & counts = decoder_.counts();
-    if (query_.is_list()) {
+    const std::optional<Cursor> & cursor = decoder_.cursor();
+    if (cursor && query_.is_list()) {
         for (const ItemLog::Item & item : decoder_.items().items()) {
             answer.add(item.leaf, item.logprob);
             answer.ranges.push_back(item.begin - n_before_);
             answer.ranges.push_back(item.end - n_before_);
         }
-        answer.info.ending = static_cast<std::int32_t>(decoder_.cursor()->ending());
+        answer.info.ending = static_cast<std::int32_t>(cursor->ending());
         answer.info.logprob = counts.span_logprob;
         n = answer.ranges.empty() ? 0 : static_cast<std::size_t>(answer.ranges.back());
-    } else if (!query_.is_text()) {
-        answer.add(decoder_.cursor()->leaf(), counts.span_logprob);
+    } else if (cursor && !query_.is_text()) {
+        answer.add(cursor->leaf(), counts.span_logprob);
     }
     answer.tokens.assign(tokens, tokens + n_kept(n));
     if (end_) {
