@@ -1132,7 +1132,7 @@ TOKEN_TRIE_API const char * token_trie_last_error(void);
 /* The enum token_trie_status of that failure, for functions that return a pointer; TOKEN_TRIE_OK if none. */
 TOKEN_TRIE_API int32_t token_trie_last_status(void);
 
-/* This library's version, as in "0.1.0". */
+/* This library's version, as in "1.0.0". */
 TOKEN_TRIE_API const char * token_trie_version(void);
 
 #ifdef __cplusplus

@@ -37,7 +37,7 @@ from token_trie.show.explain import Explanation, explain
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.gate import Gate
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "ArgumentError",
