@@ -239,8 +239,9 @@ def _llama_server() -> str | None:
         return str(program) if program.exists() else None
     print(f"building {program}, which takes some minutes", file=sys.stderr)
     with tempfile.TemporaryDirectory() as made:
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "-d", made]
-        subprocess.run([*pip, f"llama-cpp-python=={release}"], check=True)
+        name = "llama-cpp-python"  # alone without a wheel: what builds it, cmake too, comes as wheels
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", name, "-d", made]
+        subprocess.run([*pip, f"{name}=={release}"], check=True)
         with tarfile.open(next(Path(made).glob("*.tar.gz"))) as archive:
             archive.extractall(made, filter="data")
         source = next(Path(made).glob("*/vendor/llama.cpp"))
