@@ -13,10 +13,16 @@ endfunction()
 if(Llama_GGML_BASE_LIBRARY)
   unset(ran CACHE)  # there may be another library since
   unset(compiled CACHE)
-  set(source ${CMAKE_CURRENT_BINARY_DIR}/ggml_version.cpp)
+  get_property(languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+  if("CXX" IN_LIST languages)
+    set(extension cpp)
+  else()
+    set(extension c)
+  endif()
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/ggml_version.${extension})
   file(WRITE ${source}
-    "#include <cstdio>\nextern \"C\" const char * ggml_version();\nextern \"C\" const char * ggml_commit();\n"
-    "int main() { std::printf(\"%s (%s)\", ggml_version(), ggml_commit()); return 0; }\n")
+    "#include <stdio.h>\n#ifdef __cplusplus\nextern \"C\"\n#endif\nconst char *ggml_version(void), *ggml_commit(void);\n"
+    "int main(void) { printf(\"%s (%s)\", ggml_version(), ggml_commit()); return 0; }\n")
   try_run(ran compiled ${CMAKE_CURRENT_BINARY_DIR}/ggml_version ${source}
     LINK_LIBRARIES ${Llama_GGML_BASE_LIBRARY}
     RUN_OUTPUT_VARIABLE version)

@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,128 @@ def check_decision(output: str, action: str) -> None:
     assert re.fullmatch(rf"{action} \(\d+\.\d %\); {counts}", summary)
 
 
+def compile_with_cmake(source: Path, build: Path, *options: str) -> Path:
+    cmake = BIN / "cmake" if (BIN / "cmake").exists() else "cmake"
+    cmake_dir = run(BIN / "token-trie", "--cmake-dir").strip()
+    run(cmake, "-S", source, "-B", build, f"-Dtoken_trie_DIR={cmake_dir}", *options)
+    run(cmake, "--build", build)
+    return build
+
+
+def test_each_function_of_the_header_occurs_in_an_example_and_in_a_test() -> None:
+    root = EXAMPLES.parent
+    header = re.sub(r"/\*.*?\*/", "", (root / "include" / "token_trie.h").read_text(), flags=re.DOTALL)
+    functions = re.findall(r"^TOKEN_TRIE_API [^;(]*?(\w+)\(", header, flags=re.MULTILINE)
+    assert 50 <= len(functions) <= 60
+    for folder in (EXAMPLES, root / "tests"):
+        sources = (file for suffix in ("c", "cpp", "h", "py", "ts") for file in folder.rglob(f"*.{suffix}"))
+        words = set(re.findall(r"\w+", "\n".join(file.read_text() for file in sources)))
+        assert [function for function in functions if function not in words] == [], folder
+
+
+# C
+
+
+@pytest.fixture(scope="module")
+def c_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    flags = "-Wall -Wextra -Wpedantic -Wconversion -Werror"
+    return compile_with_cmake(EXAMPLES / "c", tmp_path_factory.mktemp("c"), f"-DCMAKE_C_FLAGS={flags}")
+
+
+@pytest.fixture
+def smollm2(model_paths: dict[str, Path]) -> Path:
+    return model_paths["smollm2"]
+
+
+def test_a_c_program_reads_makes_opens_and_filters_sets(c_examples: Path, smollm2: Path, tmp_path: Path) -> None:
+    table, file = tmp_path / "colors.csv", tmp_path / "colors.trie"
+    table.write_text("color\n red\n blue\n")
+    run(BIN / "token-trie", "build", table, "--text", "color", "--model", smollm2, "--output", file)
+    version, *sets, cache = run(c_examples / "sets", smollm2, file).splitlines()
+    assert re.fullmatch(r"token-trie \d+\.\d+\.\d+", version)
+    assert sets == [
+        'action: 2 of 2 members, 3 nodes: "READ"/1 "READ_FILE"/2',
+        'place: 1 of 1 members, 3 nodes: "HERE"/2',
+        'filtered: 2 of 3 members, 4 nodes: " red"/1 " blue"/1',
+        'tokens: 2 of 2 members, 5 nodes: "first"/2 "second"/3',
+        'file: 2 of 2 members, 3 nodes: " red"/1 " blue"/1',
+    ]
+    assert re.fullmatch(r"cache: \d+ of 128 entries", cache)
+
+
+@pytest.mark.parametrize(
+    ("word", "output"),
+    [
+        ("write", ["write", "wr", "row 0: r", "row 1: r w"]),
+        ("rest", ["read", "re", "row 0: e", "row 1: r w"]),
+        ("rp", ["read", "re", "row 0: e", "row 1: r w"]),
+    ],
+)
+def test_a_c_program_masks_the_logits_of_its_own_engine(c_examples: Path, word: str, output: list[str]) -> None:
+    assert run(c_examples / "matcher", word).splitlines() == output
+
+
+def test_a_c_program_answers_many_prompts_and_cancels_a_text(c_examples: Path, smollm2: Path) -> None:
+    *labels, text, end = run(c_examples / "batch", smollm2).splitlines()
+    reviews = {"What a great film!": "positive", "So boring, I left.": "negative", "My new favorite book.": "positive"}
+    assert dict(label.split(": ") for label in labels) == reviews
+    assert text.startswith("Reply: ")
+    assert end in ("[cancelled]", "[ended by itself]")
+
+
+def test_a_c_program_ranks_a_set_on_its_own_context(c_examples: Path, smollm2: Path) -> None:
+    first, second, proof, *shares = run(c_examples / "ranking", smollm2, "The capital of India is").splitlines()
+    percent = {city: float(share) for share, city in (line.split(" % ") for line in shares)}
+    ranked = sorted(percent, key=lambda city: -percent[city])
+    assert [first, second] == [f"1. {ranked[0]}", f"2. {ranked[1]}"]
+    assert ranked[0] == "New Delhi"
+    assert proof.startswith("proved")
+    assert sum(percent.values()) == pytest.approx(100, abs=0.3)
+
+
+def test_a_c_program_evaluates_a_prompt_once_for_a_stream_and_its_fork(c_examples: Path, smollm2: Path) -> None:
+    imported, happy, sad = run(c_examples / "prefix", smollm2).splitlines()
+    assert re.fullmatch(r"(\d+) of \1 tokens imported", imported)
+    assert happy.startswith("Happy ending:")
+    assert sad.startswith("Sad ending:")
+
+
+def test_a_c_program_writes_a_list_without_repeats(c_examples: Path, smollm2: Path) -> None:
+    *items, end = run(c_examples / "list", smollm2, "Tags of a pasta recipe:").splitlines()
+    tags = [re.fullmatch(r" (\w+): \d+ %, tokens \d+ to \d+", item) for item in items]
+    names = [tag[1] for tag in tags if tag]
+    assert len(set(names)) == len(items)
+    assert 2 <= len(items) <= 3
+    assert end == ("max_items reached" if len(items) == 3 else "the model ended the list")
+
+
+def test_a_c_program_writes_text_under_a_grammar(c_examples: Path, smollm2: Path) -> None:
+    prompt, grammar = "The capital of France is", 'root ::= " " [A-Z] [a-z]+ "."'
+    output = run(c_examples / "text", smollm2, prompt, grammar)
+    assert re.fullmatch(rf"{prompt} [A-Z][a-z]+\.\n\[the model ended the text\]\n", output)
+
+
+def test_a_c_program_cancels_its_text_at_ctrl_c(c_examples: Path, smollm2: Path) -> None:
+    endless = 'root ::= " a"+'
+    program = subprocess.Popen([c_examples / "text", smollm2, "A", endless], stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    start = program.stdout.read(3)
+    program.send_signal(signal.SIGINT)
+    rest, _ = program.communicate()
+    assert start == "A a"
+    assert program.returncode == 0
+    assert rest.endswith(("[cancelled]\n", "[max_tokens reached]\n"))
+
+
+def test_a_c_program_chooses_inside_the_compute_graph(c_examples: Path, smollm2: Path) -> None:
+    if not (c_examples / "in_graph").exists():
+        pytest.skip("this llama.cpp has no samplers inside the graph")
+    output = run(c_examples / "in_graph", smollm2, "The capital of India is")
+    assert output == " New Delhi\nchosen in the graph\n"
+
+
 # C++
 
 
@@ -44,12 +167,7 @@ def check_decision(output: str, action: str) -> None:
 def cpp_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("c++") is None:
         pytest.skip("no C++ compiler")
-    build = tmp_path_factory.mktemp("cpp")
-    cmake = BIN / "cmake" if (BIN / "cmake").exists() else "cmake"
-    cmake_dir = run(BIN / "token-trie", "--cmake-dir").strip()
-    run(cmake, "-S", EXAMPLES / "cpp", "-B", build, f"-Dtoken_trie_DIR={cmake_dir}")
-    run(cmake, "--build", build)
-    return build
+    return compile_with_cmake(EXAMPLES / "cpp", tmp_path_factory.mktemp("cpp"))
 
 
 @pytest.mark.parametrize("request_", ["Wake me up at six o'clock", "Text Sam that I am late"])

@@ -192,6 +192,7 @@ def test_docstrings_say_what_a_thing_is() -> None:
 def test_no_file_is_longer_than_1000_lines() -> None:
     root = Path(__file__).parents[2]
     folders = ("csrc", "python", "tests", "bench", "examples", "scripts")
-    files = [file for folder in folders for file in (root / folder).rglob("*") if file.suffix in (".py", ".cpp", ".h")]
+    suffixes = (".py", ".c", ".cpp", ".h")
+    files = [file for folder in folders for file in (root / folder).rglob("*") if file.suffix in suffixes]
     assert len(files) > 100
     assert [(str(f), n) for f in files if (n := len(f.read_text().splitlines())) > 1000] == []

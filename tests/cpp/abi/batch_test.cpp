@@ -180,6 +180,31 @@ TEST_F(AbiBatchTest, WhoLooksIsToldThatAnAnswerIsOut) {
     EXPECT_STREQ(info_of(answer).message, "cancelled");
 }
 
+TEST_F(AbiBatchTest, ATextIsReadWhileItIsWritten) {
+    token_trie_query asked = prompt(TOKEN_TRIE_QUERY_TEXT);
+    asked.set = nullptr;
+    asked.max_tokens = 40;
+    ASSERT_EQ(submit(asked), TOKEN_TRIE_OK) << token_trie_last_error();
+    Tokens read;
+    AnswerHandle answer;
+    std::array<Token, 3> buffer{};
+    std::size_t n = 0;
+    while (answer == nullptr) {
+        ASSERT_EQ(token_trie_batch_get_tokens(batch_.get(), ticket_, read.size(), buffer.data(), buffer.size(), &n),
+                  TOKEN_TRIE_OK);
+        ASSERT_LE(n, buffer.size());
+        read.insert(read.end(), buffer.begin(), buffer.begin() + static_cast<std::ptrdiff_t>(n));
+        answer = next(ticket_, 1);
+    }
+    const Tokens text = tokens_of(answer);
+    ASSERT_LE(read.size(), text.size());
+    EXPECT_TRUE(std::equal(read.begin(), read.end(), text.begin()));
+    EXPECT_EQ(token_trie_batch_get_tokens(batch_.get(), ticket_, 0, buffer.data(), 3, &n), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(token_trie_batch_get_tokens(batch_.get(), ticket_, 0, nullptr, 3, &n), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(token_trie_batch_get_tokens(batch_.get(), ticket_, 0, buffer.data(), 3, nullptr),
+              TOKEN_TRIE_ERROR_ARGUMENT);
+}
+
 TEST_F(AbiBatchTest, WhatIsWrongIsRefusedWithItsPlace) {
     const auto refusal = [&](const std::function<void(token_trie_query &)> & spoil) {
         token_trie_query asked = prompt();
