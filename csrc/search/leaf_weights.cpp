@@ -42,7 +42,7 @@ std::vector<double> LeafWeights::bounds_of(const Trie & trie, LeafId first) cons
     std::vector<double> out(trie.n_nodes(), kLeast);
     for (NodeId node = trie.n_nodes(); node-- > 0;) {  // edges lead to higher numbers
         double most = trie.leaf(node) == kNoLeaf ? kLeast : of_leaves_[first + trie.leaf(node)];
-        for (std::uint32_t i = 0; i < trie.children(node).size; ++i) {
+        for (std::uint32_t i = 0, n = trie.children(node).size; i < n; ++i) {
             most = std::max(most, out[trie.child_at(node, i)]);
         }
         out[node] = most;

@@ -87,7 +87,7 @@ TokensToEnds::Part::Part(const Trie & trie) : compact_(trie.compact().get()) {
     for (NodeId node = trie.n_nodes(); node-- > 0;) {  // children come after their parents
         if (trie.leaf(node) == kNoLeaf) {
             std::uint16_t least = most;
-            for (std::uint32_t i = 0; i < trie.children(node).size; ++i) {
+            for (std::uint32_t i = 0, n = trie.children(node).size; i < n; ++i) {
                 least = std::min(least, of_nodes_[trie.child_at(node, i)]);
             }
             of_nodes_[node] = static_cast<std::uint16_t>(least + 1);

@@ -62,7 +62,7 @@ class AllLeaves final : public TreeQuery {
             if (const LeafId leaf = trie.leaf(node); leaf != kNoLeaf) {
                 scores[leaf] = sum + ends_[leaf];
             }
-            for (std::uint32_t i = 0; i < trie.children(node).size; ++i) {
+            for (std::uint32_t i = 0, n = trie.children(node).size; i < n; ++i) {
                 const NodeId child = trie.child_at(node, i);
                 stack.emplace_back(child, sum + nodes_[child]);
             }

@@ -152,7 +152,7 @@ class BestLeaves final : public TreeQuery {
             return;
         }
         rules_.split(node, logits, n_vocab_, split_);
-        for (std::uint32_t i = 0; i < trie_.children(node).size; ++i) {
+        for (std::uint32_t i = 0, n = trie_.children(node).size; i < n; ++i) {
             open(entry_at(entry.logprob + split_.children[i], trie_.child_at(node, i)));
         }
         if (rules_.ends_leaf(node) && split_.end > kImpossible) {
@@ -282,7 +282,7 @@ class BestLeaves final : public TreeQuery {
     template <typename Visit>
     void for_each_guess(const Entry & entry, const Visit & visit) const {
         const double share = entry.logprob - std::log(static_cast<double>(n_ways(entry.node)));
-        for (std::uint32_t i = 0; i < trie_.children(entry.node).size; ++i) {
+        for (std::uint32_t i = 0, n = trie_.children(entry.node).size; i < n; ++i) {
             const NodeId child = next_choice(trie_.child_at(entry.node, i));
             if (rules_.needs_logits(child)) {
                 visit(entry_at(share, child));

@@ -79,8 +79,12 @@ std::uint64_t CompactTree::n_bytes() const noexcept {
     return bytes;
 }
 
+std::uint64_t CompactTree::edges_begin(NodeId node) const noexcept {
+    return node == kRoot ? 0 : last_.select(node - std::uint64_t{1}) + 1;
+}
+
 CompactTree::Edges CompactTree::edges_of(NodeId node) const noexcept {
-    const std::uint64_t begin = node == kRoot ? 0 : last_.select(node - std::uint64_t{1}) + 1;
+    const std::uint64_t begin = edges_begin(node);
     return {begin, std::min(last_.next(begin) + 1, shape_.n_edges)};
 }
 
@@ -136,7 +140,7 @@ NodeId CompactTree::child(NodeId node, Token token) const noexcept {
 }
 
 EdgeId CompactTree::first_edge(NodeId node) const noexcept {
-    return is_inner(node) ? static_cast<EdgeId>(edges_of(node).begin + 1)
+    return is_inner(node) ? static_cast<EdgeId>(edges_begin(node) + 1)
                           : static_cast<EdgeId>(shape_.n_edges + 2 + (node - shape_.n_inner));
 }
 

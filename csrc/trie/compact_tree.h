@@ -136,6 +136,8 @@ class CompactTree {
         std::uint64_t begin;
         std::uint64_t end;
     };
+    // Without a look at its edges, of which there may be as many as tokens.
+    std::uint64_t edges_begin(NodeId inner_node) const noexcept;
     Edges edges_of(NodeId inner_node) const noexcept;
     const Token * tokens() const noexcept { return tokens_; }
     bool are_checked(Edges edges) const noexcept;
