@@ -62,7 +62,10 @@
  *
  * Structs begin with their size, and later releases append members. A library takes shorter structs, whose missing
  * members are zero, and longer ones. It fails with TOKEN_TRIE_ERROR_ARGUMENT if a member that it does not know is not
- * zero, and sets such members to zero where it writes.
+ * zero, and sets such members to zero where it writes. In members that are flags, every value but 0 means true.
+ *
+ * A pointer may be NULL where this header says so, and an array if it has no elements. Every other NULL is refused with
+ * TOKEN_TRIE_ERROR_ARGUMENT.
  *
  * Strings are UTF-8, and NUL-terminated unless a length is passed with them. Lengths are in bytes.
  */
@@ -108,7 +111,8 @@ enum token_trie_status {
     TOKEN_TRIE_ERROR_CONTEXT = -8,   /* the context is full, llama_decode failed, or no logits are finite */
     TOKEN_TRIE_ERROR_CANCELLED = -9, /* a prefill or an answer was cancelled */
     TOKEN_TRIE_ERROR_GRAMMAR = -10,  /* a grammar does not parse, or does not fit the text so far */
-    TOKEN_TRIE_ERROR_BUSY = -11      /* the stream is already in a call, or another stream uses its context */
+    TOKEN_TRIE_ERROR_BUSY = -11      /* the stream is already in a call, another stream uses its context, or a batch is
+                                       called from within its own pass */
 };
 
 enum token_trie_mode {
@@ -213,12 +217,20 @@ struct token_trie_cache_stats {
  *     token_trie_stream_set_token_trie(stream, set, &params);
  *     token_trie_set_free(set);
  *
- * Each use compares the tokens and the fingerprint of the set with the vocabulary that it is used with.
+ * Each use compares the tokens and the fingerprint of the set with the vocabulary that it is used with, and fails with
+ * TOKEN_TRIE_ERROR_VOCAB if they do not fit.
+ *
+ * The index of a member is its position in the order in which the members were given, from 0 on. Members that were
+ * skipped, and those that were equal to an earlier one, are not counted.
+ *
+ * Without a path, all paths of a payload are one set. If some of its descriptors are in tokens and others in texts in
+ * any tokenization, they cannot be one set: every use without a path fails with TOKEN_TRIE_ERROR_ARGUMENT.
  */
 struct token_trie_set;
 
 /*
- * Reads a payload. The set of each path can be selected with params.path; without a path, all of them are one set.
+ * Reads a payload of payload_len bytes. The set of one path is selected with params.path, or with
+ * token_trie_set_select.
  *
  * vocab    the model's; needed for texts in any tokenization, otherwise it may be NULL
  * n_vocab  token ids from n_vocab on are refused; 0: the size of vocab, or no such check if vocab is NULL
@@ -236,8 +248,9 @@ TOKEN_TRIE_API struct token_trie_set * token_trie_set_read(const struct llama_vo
  * tokens[offsets[i + 1]]. The rules above for the leaves of a payload hold for the members too.
  *
  * offsets      n_members + 1 offsets, in ascending order, beginning with 0
- * names        one name for each member; NULL: the names are the positions, "0", "1", ...
- * fingerprint  of the vocabulary, as "vocab" in a payload; NULL: not known
+ * names        one name for each member; NULL: members are called by their positions i, "0", "1", ..., for example in
+ *              exclude; functions that return a name then return NULL
+ * fingerprint  of the vocabulary, as "vocab" in a payload; NULL: not known, and not compared
  */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_from_tokens(const llama_token * tokens,
                                                                   const uint64_t * offsets,
@@ -257,8 +270,8 @@ TOKEN_TRIE_API struct token_trie_set * token_trie_set_from_texts(const struct ll
                                                                  bool any);
 
 /*
- * The set of one path of a payload, or with NULL the same set once more, for another owner. The caller owns it; it
- * takes no further memory for the members. NULL on failure.
+ * Makes a set of one path of a payload; path NULL: of the whole set, for another owner. Its members take no further
+ * memory. Fails with TOKEN_TRIE_ERROR_ARGUMENT for a path that no descriptor has.
  */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_select(const struct token_trie_set * set, const char * path);
 
@@ -283,28 +296,30 @@ TOKEN_TRIE_API struct token_trie_set * token_trie_set_filter(const struct token_
 /* Frees a set; NULL is ignored. The memory of its members is freed with their last user. */
 TOKEN_TRIE_API void token_trie_set_free(struct token_trie_set * set);
 
-/* What a set has, all paths together. Set size to sizeof(struct token_trie_set_info) before the call. */
+/* Facts about a set, all paths together. Set size to sizeof(struct token_trie_set_info) before the call. */
 struct token_trie_set_info {
     size_t size;
-    uint64_t n_members;  /* filtered out or not: indices are below it */
-    uint64_t n_nodes;    /* the root included */
-    uint64_t max_tokens; /* of the longest member, in its longest spelling */
-    uint64_t n_bytes;    /* of memory, names included */
-    uint64_t n_paths;    /* 0 where it was not read from a payload */
+    uint64_t n_members;  /* members, filtered out or not; indices are less than this */
+    uint64_t n_nodes;    /* nodes, including the root */
+    uint64_t max_tokens; /* tokens of the longest member, in its longest spelling */
+    uint64_t n_bytes;    /* bytes of memory, including names; in a file, bytes of the mapped part */
+    uint64_t n_paths;    /* paths of the payload; 0 if the set was not read from one */
     int32_t any;         /* not 0: members are texts, in any tokenization */
-    uint64_t n_left;     /* of n_members, those that are not filtered out */
+    uint64_t n_left;     /* members that are not filtered out */
 };
 
-/* Fills *info. Fails where descriptors of tokens and of texts do not make one set, and a path is to be selected. */
+/* Fills *info. */
 TOKEN_TRIE_API int32_t token_trie_set_get_info(const struct token_trie_set * set, struct token_trie_set_info * info);
 
-/* The path with index i, in byte order. Valid as long as the set; NULL on failure. */
+/* Returns path i of n_paths, in byte order. Valid until the set is freed. NULL on failure. */
 TOKEN_TRIE_API const char * token_trie_set_get_path(const struct token_trie_set * set, size_t i);
 
 /*
- * Member i's name into *name, which may be NULL: NULL if it has none of its own, else valid as long as the set; and up
- * to `capacity` of its tokens, of which there are *n; in any tokenization, those of a shortest spelling.
- * Fails for an index from the set's n_members on, and for a member that is filtered out.
+ * Gets the name of member i, copies up to `capacity` of its tokens, and sets *n to their number. In any tokenization,
+ * these are the tokens of a shortest spelling. Fails with TOKEN_TRIE_ERROR_ARGUMENT if i is not less than n_members,
+ * and for a member that is filtered out.
+ *
+ * name  NULL, or set to the name, valid until the set is freed; to NULL if it has none
  */
 TOKEN_TRIE_API int32_t token_trie_set_get_member(
     const struct token_trie_set * set, size_t i, const char ** name, llama_token * tokens, size_t capacity, size_t * n);
@@ -326,8 +341,8 @@ TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie(const struct
                                                                     int mode);
 
 /*
- * The same with a set and all options. For TOKEN_TRIE_END and TOKEN_TRIE_RESTART without end_tokens, the vocabulary is
- * scanned for its end-of-generation tokens (one or two milliseconds for 262,144 tokens).
+ * The same with a set and all options. vocab may be NULL here too. For TOKEN_TRIE_END and TOKEN_TRIE_RESTART without
+ * end_tokens, the vocabulary is scanned for its end-of-generation tokens (one or two milliseconds for 262,144 tokens).
  */
 TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie_set(const struct llama_vocab * vocab,
                                                                         const struct token_trie_set * set,
@@ -414,7 +429,7 @@ TOKEN_TRIE_API struct token_trie_matcher * token_trie_matcher_clone(const struct
 /* Frees a matcher; NULL is ignored. */
 TOKEN_TRIE_API void token_trie_matcher_free(struct token_trie_matcher * matcher);
 
-/* Returns to the beginning of the set. */
+/* Returns the matcher to the beginning of the set. Tokens accepted before cannot be undone any more. */
 TOKEN_TRIE_API int32_t token_trie_matcher_reset(struct token_trie_matcher * matcher);
 
 /*
@@ -694,6 +709,7 @@ struct token_trie_stream_params {
     int32_t n_batch;      /* tokens evaluated at once; 0: llama.cpp's default */
     int32_t n_threads;    /* 0: llama.cpp's default; at most GGML_MAX_N_THREADS */
     int32_t n_gpu_layers; /* layers on a GPU; negative: all of them */
+    /* for all streams: */
     const struct token_trie_sampling * sampling; /* as in token_trie_stream_set_sampling; NULL: the defaults */
     int32_t step_by_step; /* if not 0, every token is evaluated alone, also forced ones, and no pass is cut short. This
                              is slower. The logits of quantized models change a little with the batch size; with this
@@ -702,7 +718,7 @@ struct token_trie_stream_params {
     struct llama_adapter_lora * const * adapters;
     const float * adapter_scales; /* one for each adapter; NULL: 1 */
     size_t n_adapters;
-    int32_t device_sampling; /* enum token_trie_device_sampling */
+    int32_t device_sampling; /* only for streams with their own contexts: enum token_trie_device_sampling */
 };
 
 /* Why the last generate ended. */
@@ -914,7 +930,8 @@ TOKEN_TRIE_API int32_t token_trie_stream_set_sampling(struct token_trie_stream *
                                                       const struct token_trie_sampling * sampling);
 
 /*
- * Generates at most max_tokens tokens. Each is passed to on_token together with user. on_token may be NULL.
+ * Generates at most max_tokens tokens, which must not be negative. Each is passed to on_token together with user.
+ * on_token may be NULL.
  *
  * Returns TOKEN_TRIE_OK for every way to stop; token_trie_stream_get_state reports which. After a failure, the tokens
  * passed on so far are in the sequence, and the next call continues after them. Costs one forward pass for each branch
@@ -1110,10 +1127,10 @@ TOKEN_TRIE_API void token_trie_batch_cancel(struct token_trie_batch * batch, int
  */
 TOKEN_TRIE_API void token_trie_batch_close(struct token_trie_batch * batch);
 
-/* Fills *stats. */
+/* Fills *stats with the counts of the process-wide cache of tries. */
 TOKEN_TRIE_API int32_t token_trie_cache_get_stats(struct token_trie_cache_stats * stats);
 
-/* Empties the cache. Samplers keep the tries they use. */
+/* Empties the cache. What uses a trie keeps it. */
 TOKEN_TRIE_API void token_trie_cache_clear(void);
 
 /*
@@ -1132,7 +1149,7 @@ TOKEN_TRIE_API const char * token_trie_last_error(void);
 /* The enum token_trie_status of that failure, for functions that return a pointer; TOKEN_TRIE_OK if none. */
 TOKEN_TRIE_API int32_t token_trie_last_status(void);
 
-/* This library's version, as in "1.0.0". */
+/* This library's version, as in "1.0.0". Never NULL. */
 TOKEN_TRIE_API const char * token_trie_version(void);
 
 #ifdef __cplusplus
