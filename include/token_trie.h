@@ -1056,12 +1056,12 @@ struct token_trie_batch_params {
     struct llama_adapter_lora * const * adapters; /* adapters of the context; must outlive the batch */
     const float * adapter_scales;                 /* one for each adapter; NULL: 1 */
     size_t n_adapters;
-    int32_t n_chunk; /* use this if a caller waits for each answer. A prompt with more new tokens than this is long.
-                        Short prompts go first; the long ones get a limited part of each pass. In a pass without others,
-                        all long prompts together get as many rows as take the time of n_chunk / 2 rows at the beginning
-                        of a prompt; in a pass with others, a quarter of that. When no short prompts have come for a
-                        while, they get whole passes. An eighth of the context is reserved for short prompts. Values
-                        above n_batch count as n_batch. 0: no limit, which takes the least time in total */
+    int32_t n_chunk; /* for callers that wait for each answer: a prompt with more new tokens than this is long, and
+                        short prompts go first. In a pass of their own, all long prompts together get as many rows as
+                        take the time of n_chunk / 2 rows at the beginning of a prompt; in a pass with other rows, a
+                        quarter of that; after 32 passes without a short prompt, whole passes. An eighth of the context
+                        is reserved for short prompts. Values above n_batch count as n_batch. 0: no limit, which takes
+                        the least time in total */
 };
 
 /*
