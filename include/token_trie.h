@@ -60,7 +60,8 @@
  * follow the same rules. If the callback runs on the thread that is in the call, the stream refuses its calls too, and
  * a close from there frees the stream when the call returns.
  *
- * Structs begin with their size, and later releases append members. A library takes shorter structs, whose missing
+ * Versions: releases of one major version add functions and constants, and append members to structs. What is there
+ * keeps its meaning and its value. Structs begin with their size. A library takes shorter structs, whose missing
  * members are zero, and longer ones. It fails with TOKEN_TRIE_ERROR_ARGUMENT if a member that it does not know is not
  * zero, and sets such members to zero where it writes. In members that are flags, every value but 0 means true.
  *
