@@ -100,7 +100,6 @@ def _describe_gap(decision: Decision[str]) -> str:
     max_scored="Refuse to score all choices if the set has more nodes than this; 0: no limit.",
     timeout="For --mode exact: seconds after which the search ends.",
     tokenization="canonical: a choice has the tokens that the tokenizer makes of it; any: all tokens that spell it.",
-    heal="For --tokenization any: the prompt may end inside a token.",
 )
 class AnswerOptions(Flags):
     """Options of the answer."""

@@ -125,14 +125,12 @@ def is_same(a: object, b: object) -> bool:
         return False
 
 
-def read_set(
-    choices: ChoicesLike, tokenization: Tokenization = "canonical", heal: bool = False
-) -> TokenTrie | Choices[Any]:
+def read_set(choices: ChoicesLike, tokenization: Tokenization = "canonical") -> TokenTrie | Choices[Any]:
     """Read choices in a tokenization; ArgumentError for a trie with another tokenization than its own."""
     if not isinstance(choices, TokenTrie):
         return read_choices(choices)
-    if heal or tokenization != "canonical":
-        raise ArgumentError("tokenization and heal go with choices given as texts; a TokenTrie has its own tokens")
+    if tokenization != "canonical":
+        raise ArgumentError("tokenization: goes with choices given as texts; a TokenTrie has its own tokens")
     return choices
 
 
@@ -212,14 +210,13 @@ def bind(
     choices: TokenTrie | Choices[T],
     leading_space: bool | None = None,
     tokenization: Tokenization = "canonical",
-    heal: bool = False,
 ) -> tuple[list[int], BoundChoices[T]]:
     """Bind choices to a prompt; return the prompt's tokens before them. Errors are those of `Request.bind`."""
     if isinstance(choices, TokenTrie):
         check_start(prompt, choices.start_token)
         bound = BoundChoices[T](choices)
     else:
-        fitted = fit(reader.vocab, reader.known, prompt, choices.texts, leading_space, tokenization, heal)
+        fitted = fit(reader.vocab, reader.known, prompt, choices.texts, leading_space, tokenization)
         if len(fitted.trie) < len(choices) and not choices.are_texts:
             _require_one_value_a_leaf(choices, fitted.leaf_of)
         bound = BoundChoices(fitted.trie, choices, fitted.leaf_of)

@@ -121,14 +121,16 @@ def _facts(facts: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}".replace(" ", r"\u0020") for name, value in sorted(written.items()))
 
 
-def spelled_as(choices: object, leading_space: bool | None = None, *others: object, with_filtered: bool = False) -> str:
+def spelled_as(
+    choices: object, leading_space: bool | None = None, tokenization: str = "canonical", *, with_filtered: bool = False
+) -> str:
     """Return how choices are tokenized, as far as the prompt does not decide it; empty for texts in the default way.
 
     Parameters
     ----------
     choices : TokenTrie, or texts
-    leading_space, *others
-        The options `leading_space`, `tokenization` and `heal`.
+    leading_space, tokenization
+        The options of these names.
     with_filtered : bool
         Whether members of a `TokenTrie` that are filtered out count, too.
     """
@@ -137,9 +139,8 @@ def spelled_as(choices: object, leading_space: bool | None = None, *others: obje
         for array in (choices.core if with_filtered else choices.core.kept_alone()).arrays():
             tokens.update(array.tobytes())
         return f"sha256:{tokens.hexdigest()}"
-    usual = (None, "canonical", False)
-    given = dict(zip(("leading_space", "tokenization", "heal"), (leading_space, *others), strict=False))
-    return _facts({name: value for (name, value), own in zip(given.items(), usual, strict=False) if value != own})
+    given = {} if leading_space is None else {"leading_space": leading_space}
+    return _facts(given if tokenization == "canonical" else {**given, "tokenization": tokenization})
 
 
 _SAME_RESULT = {

@@ -193,7 +193,7 @@ class ChoiceRequest(Written[Any]):
     @classmethod
     def read(cls, choices: ChoicesLike, options: ChooseOptions) -> ChoiceRequest:
         """Read choices; ArgumentError if they and the options do not fit together."""
-        read = read_set(choices, options.tokenization, options.heal)
+        read = read_set(choices, options.tokenization)
         tokenization = read.tokenization if isinstance(read, TokenTrie) else options.tokenization
         mode = options.mode or options.default_mode(tokenization)
         if tokenization != options.tokenization:
@@ -240,7 +240,7 @@ class ChoiceRequest(Written[Any]):
 
     def _bound(self, reader: Reader, prefix: Prefix) -> BoundChoice:
         options = self.options
-        spelled = options.leading_space, options.tokenization, options.heal
+        spelled = options.leading_space, options.tokenization
         tokens, choices = bind(reader, prefix.tokens, self.choices, *spelled)
         calibration = bind_calibration(
             reader, options.calibration, self.choices, choices, options.leaf_end, *spelled, prior=self.prior

@@ -76,11 +76,6 @@ class ChooseOptions(Sampling):
     leading_space, tokenization
         As for `TokenTrie.from_choices`; for choices given as texts. Exact, aligned and beam need the canonical
         tokenization.
-    heal : bool
-        With ``tokenization="any"``, for a prompt that may end inside a token, such as in a space or in ``"Fra"``. The
-        last token of the prompt is removed, and its text is put before each choice, in any spelling. The tokens of the
-        decision then begin there. No space is added before the choices, unless leading_space is True. The canonical
-        tokenization needs no `heal`.
     think : Think, optional
         Lets the model write freely up to a marker first, for `Decision.thought`. The answer follows the marker, in any
         mode, and choices are tokenized as they follow it.
@@ -97,14 +92,11 @@ class ChooseOptions(Sampling):
     max_scored: int | None = MAX_SCORED
     leading_space: bool | None = None
     tokenization: Tokenization = "canonical"
-    heal: bool = False
     think: Think | None = None
 
     def __post_init__(self) -> None:
         check_tokenization(self.tokenization)
-        check_flags(probabilities=self.probabilities, heal=self.heal)
-        if self.heal and self.tokenization != "any":
-            raise ArgumentError('heal goes with tokenization="any"; the canonical one mends the seam by itself')
+        check_flags(probabilities=self.probabilities)
         if self.mode is not None:
             lookup(self.mode, _MODES, "mode")
         lookup(self.leaf_end, LEAF_ENDS, "leaf_end")
@@ -317,7 +309,6 @@ if TYPE_CHECKING:  # by scripts/keywords
         max_scored: int | None
         leading_space: bool | None
         tokenization: Tokenization
-        heal: bool
         think: Think | None
 
     class ListKeywords(SamplingKeywords, total=False):

@@ -123,24 +123,6 @@ def spell(vocab: Speller, seam: Seam, texts: Sequence[str], *, all_spaced: bool,
     return Spelling(*_drop_each(tokens, offsets, n_same), len(seam.tail) - n_same)
 
 
-def take_back(vocab: Speller, prompt: list[int]) -> tuple[str, int]:
-    """Remove a prompt's last token: return its text, with which the choices then begin, and the number of tokens.
-
-    If the token begins inside a character, the tokens before it are removed too. None is removed if the prompt ends in
-    a control token or inside a character, because no text begins with the second half of a character.
-    """
-    line = _last_line(vocab, prompt)
-    for n_taken in range(1, min(len(line), _MAX_CHARACTER) + 1):
-        try:
-            taken = vocab.detokenize(line[-n_taken:]).decode()
-        except UnicodeDecodeError:
-            continue
-        if n_taken == len(prompt):
-            raise VocabularyError("prompt: to take its last token back leaves nothing; let it begin with more text")
-        return taken, n_taken
-    return "", 0
-
-
 def following(seam: Seam, texts: Sequence[str], *, all_spaced: bool) -> list[bytes]:
     """Return choices as written after a seam; parameters as of `spell`."""
     encoded = check_texts(texts)

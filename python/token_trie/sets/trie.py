@@ -29,7 +29,6 @@ from token_trie.sets.spelling import (
     following,
     joined,
     spell,
-    take_back,
     to_tokens,
 )
 
@@ -534,22 +533,18 @@ def fit(
     texts: tuple[str, ...],
     leading_space: bool | None = None,
     tokenization: Tokenization = "canonical",
-    heal: bool = False,
 ) -> FittedSet:
     """Build the set of texts as they follow a prompt; the last sets of a model are kept in `known`."""
-    taken, n_taken = take_back(vocab, prompt) if heal else ("", 0)
-    if n_taken and leading_space is None:
-        leading_space = False  # because the prompt may end inside a word
     seam = find_seam(vocab, prompt, leading_space)
-    memory: Memory[FittedSet] = known.setdefault("sets", Memory(_MAX_SETS, _MAX_TEXTS))
+    memory: Memory[FittedSet] = known.get("sets") or known.setdefault("sets", Memory(_MAX_SETS, _MAX_TEXTS))
     is_whole = len(seam.tail) == len(prompt)
-    key = texts, seam, leading_space, tokenization, is_whole, taken, n_taken
+    key = texts, seam, leading_space, tokenization, is_whole
 
     def make() -> FittedSet:
         all_spaced = leading_space is True
         if tokenization == "any":
-            spelled = [taken + text.decode() for text in following(seam, texts, all_spaced=all_spaced)]
-            core, n_moved = _core.cached_trie(payload_of_texts(texts, spelled).encode(), None, vocab), n_taken
+            spelled = map(bytes.decode, following(seam, texts, all_spaced=all_spaced))
+            core, n_moved = _core.cached_trie(payload_of_texts(texts, spelled).encode(), None, vocab), 0
         else:
             spelling = spell(vocab, seam, texts, all_spaced=all_spaced, is_whole=is_whole)
             core = _core.Trie.build(spelling.tokens, spelling.offsets, list(texts), vocab.fingerprint())

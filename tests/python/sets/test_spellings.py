@@ -1,4 +1,4 @@
-"""tokenization="any" and heal: every token sequence that spells a member."""
+"""tokenization="any": every token sequence that spells a member."""
 
 from __future__ import annotations
 
@@ -132,92 +132,23 @@ def test_texts_follow_the_prompt_as_canonical_choices_do(llm: Any) -> None:
         spelled = spell_choices(llm, prompt, ["yes", " no", "はい"])
         canonical = TokenTrie.from_choices(llm, ["yes", " no", "はい"], prompt=None if prompt == "Answer: " else prompt)
         trie = TokenTrie.from_choices(llm, ["yes", " no", "はい"], prompt=prompt, tokenization="any")
-        assert [text_of(llm, leaf.tokens) for leaf in trie] == spelled.texts
-        assert [text_of(llm, leaf.tokens) for leaf in canonical] == spelled.texts
+        assert [text_of(llm, leaf.tokens) for leaf in trie] == spelled
+        assert [text_of(llm, leaf.tokens) for leaf in canonical] == spelled
         assert trie.names == ["yes", " no", "はい"]
 
 
 def test_a_decision_comes_back_as_it_was_given(llm: Any) -> None:
     for prompt in ("Pick:", "Pick: ", "Pick:\n", [{"role": "user", "content": "Pick."}]):
-        for heal in (False, True):
-            decision = choose(llm, prompt, [*CHOICES, "READ"], tokenization="any", heal=heal)
-            assert decision.value in CHOICES
-            assert decision.index == CHOICES.index(decision.value)
-            spelled = spell_choices(llm, prompt, CHOICES, heal=heal)
-            assert text_of(llm, decision.tokens) == spelled.texts[decision.index]
-            assert decision.stats.n_prompt == len(spelled.prompt)
-
-
-@pytest.mark.parametrize("prompt", ["The answer is ", "My favourite animal: the ele", "A new\n", "x = ("])
-def test_healing_takes_the_last_token_back_and_begins_each_text_with_it(llm: Any, prompt: str) -> None:
-    *kept, last = tokenize_prompt(llm, prompt)
-    healed = spell_choices(llm, prompt, ["phant", "yes"], leading_space=False, heal=True)
-    assert healed.prompt == kept
-    assert healed.texts == [text_of(llm, [last]) + "phant", text_of(llm, [last]) + "yes"]
-
-
-def test_healing_takes_no_part_of_a_character_back(smollm2: Any) -> None:
-    llm = smollm2
-    for character in ("𝒳", "🤶", "ꙮ"):
-        whole = tokenize_prompt(llm, "So " + character)
-        healed = spell_choices(llm, whole, ["yes"], leading_space=False, heal=True)
-        taken = whole[len(healed.prompt) :]
-        assert len(taken) > 1
-        assert healed.texts == [text_of(llm, taken) + "yes"]
-        assert text_of(llm, taken).strip() == character
-        assert choose(llm, whole, ["yes"], tokenization="any", heal=True).value == "yes"
-
-
-def test_a_prompt_that_ends_inside_a_character_keeps_all_its_tokens(smollm2: Any, tiny: Any) -> None:
-    for llm in (smollm2, tiny):
-        whole = tokenize_prompt(llm, "The user writes in emoji.\nI love to eat 🍕")
-        for prompt in (whole[:-1], [*whole, whole[-2]], whole[-2:-1]):
-            with pytest.raises(UnicodeDecodeError):
-                text_of(llm, prompt)
-            healed = spell_choices(llm, prompt, ["yes", "no"], heal=True)
-            assert healed == spell_choices(llm, prompt, ["yes", "no"])
-            assert healed.prompt == prompt
-        with StreamHandle(llm, n_ctx=256) as stream:
-            stream.prefill(whole[:-1])
-            decision = stream.choose(["yes", "no"], tokenization="any", heal=True)
-            assert stream.tokens == [*whole[:-1], *decision.tokens]
-
-
-def test_a_healed_prompt_may_end_inside_a_token(smollm2: Any) -> None:
-    whole, healed = (
-        choose(smollm2, "The capital of France is ", ["Paris", "London"], tokenization="any", heal=heal)
-        for heal in (False, True)
-    )
-    assert text_of(smollm2, whole.tokens) == "Paris"
-    assert [pieces(smollm2)[t] for t in healed.tokens] == [b" Paris"]
-
-
-def test_a_healed_prompt_may_end_inside_a_word(smollm2: Any) -> None:
-    healed = choose(smollm2, "Paris is the capital of Fra", ["nce", "nkly"], tokenization="any", heal=True)
-    assert healed.value == "nce"
-    assert text_of(smollm2, healed.tokens).endswith("France")
-
-
-def test_healing_goes_with_any_tokenization_alone(smollm2: Any) -> None:
-    with pytest.raises(ArgumentError, match="heal goes with tokenization"):
-        choose(smollm2, "The capital of Fra", ["nce"], heal=True)
-
-
-def test_a_control_token_is_not_taken_back(llm: Any) -> None:
-    prompt = [*tokenize_prompt(llm, "Hello"), llm.token_eos()]
-    assert spell_choices(llm, prompt, ["yes"], heal=True) == spell_choices(llm, prompt, ["yes"])
-
-
-def test_a_prompt_of_one_token_cannot_be_healed(smollm2: Any) -> None:
-    with pytest.raises(VocabularyError, match=r"prompt: to take its last token back leaves nothing"):
-        choose(smollm2, smollm2.tokenize(b"Hello", add_bos=False), ["yes"], tokenization="any", heal=True)
+        decision = choose(llm, prompt, [*CHOICES, "READ"], tokenization="any")
+        assert decision.value in CHOICES
+        assert decision.index == CHOICES.index(decision.value)
+        assert text_of(llm, decision.tokens) == spell_choices(llm, prompt, CHOICES)[decision.index]
+        assert decision.stats.n_prompt == len(tokenize_prompt(llm, prompt))
 
 
 def test_it_works_on_a_vocabulary_that_puts_a_space_before_texts(tiny: Any) -> None:
     decision = choose(tiny, "Answer", ["yes", "no"], tokenization="any")
     assert text_of(tiny, decision.tokens) == " " + decision.value
-    healed = spell_choices(tiny, "x Answer", ["s"], leading_space=False, heal=True)
-    assert text_of(tiny, healed.prompt[1:]) + healed.texts[0] == " x Answers"
 
 
 def test_the_blocks_of_constrain_take_it(llm: Any) -> None:
@@ -295,9 +226,8 @@ def test_what_does_not_fit_is_refused_naming_it(smollm2: Any) -> None:
         choose(llm, "x", ["a"], tokenization="some")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="tokenization: 'some' is none of"):
         TokenTrie.from_choices(llm, ["a"], tokenization="some")  # type: ignore[arg-type]
-    for options in ({"heal": True, "tokenization": "any"}, {"tokenization": "any"}):
-        with pytest.raises(ArgumentError, match="tokenization and heal go with choices given as texts"):
-            choose(llm, "x", trie, **options)
+    with pytest.raises(ArgumentError, match="tokenization: goes with choices given as texts"):
+        choose(llm, "x", trie, tokenization="any")
     for mode in ("exact", "aligned", "beam"):
         with pytest.raises(ArgumentError, match="scored in one spelling"):
             choose(llm, "x", ["a", "b"], mode=mode, tokenization="any")  # type: ignore[arg-type]

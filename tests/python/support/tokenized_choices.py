@@ -24,13 +24,6 @@ class Fitted(NamedTuple):
         return [tuple(row.tolist()) for row in np.split(self.tokens, self.offsets[1:-1])]
 
 
-class Spelled(NamedTuple):
-    """Texts that follow the tokens kept of a prompt."""
-
-    prompt: list[int]
-    texts: list[str]
-
-
 def fit_choices(llm: Any, prompt: Any, choices: list[str], *, leading_space: bool | None = None) -> Fitted:
     tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
     seam = find_seam(vocab_of(llm), tokens, leading_space)
@@ -39,10 +32,7 @@ def fit_choices(llm: Any, prompt: Any, choices: list[str], *, leading_space: boo
     return Fitted(tokens, len(tokens) - spelling.n_moved, spelling.tokens, spelling.offsets)
 
 
-def spell_choices(
-    llm: Any, prompt: Any, choices: list[str], *, leading_space: bool | None = None, heal: bool = False
-) -> Spelled:
+def spell_choices(llm: Any, prompt: Any, choices: list[str]) -> list[str]:
     tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
-    fitted = fit(vocab_of(llm), {}, tokens, tuple(choices), leading_space, "any", heal)
-    kept = tokens[: len(tokens) - fitted.n_moved]
-    return Spelled(kept, [fitted.trie.core.text(int(leaf)).decode() for leaf in fitted.leaf_of])
+    fitted = fit(vocab_of(llm), {}, tokens, tuple(choices), tokenization="any")
+    return [fitted.trie.core.text(int(leaf)).decode() for leaf in fitted.leaf_of]
