@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -34,7 +34,7 @@ class AskOptions(Flags):
     "token-trie decide --state 'I was charged twice!' --predicate 'urgent=Is it urgent?' --score 'mood=How angry is "
     "the customer?:calm,annoyed,furious'",
     "token-trie decide --state-file ticket.txt --choice 'team=Which team?:billing=payments and charges,sales'",
-    "token-trie decide --request request.json --form letters --orders auto --json",
+    "token-trie decide --request request.json --form letters --orders 4 --json",
     needs="serve",
 )
 def decide(
@@ -63,8 +63,8 @@ def decide(
         typer.Option(help="The form of the questions. Default: what suits the model, by what its file says."),
     ] = None,
     orders: Annotated[
-        str, typer.Option(help="For forms that list the options: the number of orders to average over, or auto.")
-    ] = "1",
+        int, typer.Option(min=1, help="For forms that list the options: the number of orders to average over.")
+    ] = 1,
     raw: Annotated[
         bool, typer.Option("--raw", help="Give the model's own probabilities, without the correction by the prior.")
     ] = False,
@@ -84,8 +84,6 @@ def decide(
         given = read_json(request, "--request")
     elif not questions:
         raise ArgumentError("no question: use --choice, --predicate, --score or --request")
-    elif form == "both" and not predicate:
-        raise ArgumentError("--form both: asks a --predicate and its opposite; use unlisted for other questions")
     elif state is not None and state_file is not None:
         raise ArgumentError("--state and --state-file: use only one of them")
     else:
@@ -96,9 +94,8 @@ def decide(
         about = state_of(body) if body.context else body.state
     except RefusedError as refused:
         raise ArgumentError(refused.placed) from refused
-    over = _orders(orders)
     calibration: AloneName | None = None if raw else "contextual"
-    answers = decide_(model.load(4096), about, asked, form=form, calibration=calibration, orders=over, **ask.given)
+    answers = decide_(model.load(4096), about, asked, form=form, calibration=calibration, orders=orders, **ask.given)
     shown = {name: answer_json(shape, answers[name]) for name, shape in body.questions.items()}
     for name, answer in answers.items():
         if answer.instead is not None:
@@ -142,14 +139,6 @@ def _split(given: str, option: str, what: str) -> tuple[str, list[str]]:
     if not colon or len(texts) < 2 or not all(texts):
         raise ArgumentError(f"{option}: {given!r} is not NAME=QUESTION:{what},{what}…")
     return asked, texts
-
-
-def _orders(given: str) -> int | Literal["auto"]:
-    if given == "auto":
-        return "auto"
-    if not (given.isascii() and given.isdigit() and int(given)):
-        raise ArgumentError(f"--orders: {given!r} is neither a number of at least 1 nor auto")
-    return int(given)
 
 
 def _drawn(name: str, answer: dict[str, Any]) -> Table:

@@ -155,7 +155,7 @@ def _label_options(best: EvaluatedWay, fit: Path | None) -> str:
     if name in NAMED:
         options = f"--calibration {name}"
     elif name in FORMS:
-        options = f"--form {'unlisted' if name == 'both' else name}"
+        options = f"--form {name}"
     elif name in get_args(LeafEnd):
         options = f"--calibration raw --leaf-end {name}"
     else:

@@ -419,8 +419,6 @@ class LabellerOptions(RowPrompt):
         if self.question is None and (self.form is not None or self.orders != 1 or self.effort != "default"):
             name = "form" if self.form is not None else "orders" if self.orders != 1 else "effort"
             raise ArgumentError(f"--{name}: only with --question")
-        if self.form == "both":
-            raise ArgumentError("--form both: asks a yes-or-no question and its opposite; use unlisted for choices")
         if self.orders != 1 and self.form not in ("listed", "letters"):
             raise ArgumentError("--orders: needs --form listed or letters; in other forms choices have no order")
         require_one_standard_input(table.path, choices.choices_file, self.prompt_file)

@@ -55,7 +55,7 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The question about each text, as for `decide`.
     choices : mapping of classes to texts, optional
         The text that the model writes for each class, or with a question its description; by default the class names.
-    form : {"unlisted", "listed", "letters", "both"} or Form, optional
+    form : {"unlisted", "listed", "letters"} or Form, optional
         The form of the question.
     orders : int
         As for `decide`.

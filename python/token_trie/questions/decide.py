@@ -193,27 +193,19 @@ def answering(
 
     def read(names: list[K], think: Think | None) -> Asking[dict[K, A]]:
         nonlocal priors
-        scored: dict[K, list[Scored]] = {name: [] for name in names}
-        unsure = names
-        while unsure:
-            # First, because they would replace the state in a sequence.
-            steps = prior_steps(asked) if priors is None else []
-            n_priors = len(steps)
-            for name in unsure:
-                views = asked[name].views[len(scored[name]) :]
-                views = views[:1] if options.orders == "auto" else views
-                steps += [ReadStep(name, view, "state", asked=asked[name], think=think) for view in views]
-            results = yield steps
-            if priors is None:
-                priors = priors_in(asked, results[:n_priors])
-            for step, result in zip(steps[n_priors:], results[n_priors:], strict=True):
-                scored[step.name].append(result)
-            unsure = [
-                name
-                for name in unsure
-                if len(scored[name]) < len(asked[name].views) and not asked[name].is_sure(scored[name], priors[name])
-            ]
-        assert priors is not None  # because there is a question
+        # First, because they would replace the state in a sequence.
+        steps = prior_steps(asked) if priors is None else []
+        n_priors = len(steps)
+        steps += [
+            ReadStep(name, view, "state", asked=asked[name], think=think)
+            for name in names
+            for view in asked[name].views
+        ]
+        results = yield steps
+        if priors is None:
+            priors = priors_in(asked, results[:n_priors])
+        left = iter(results[n_priors:])
+        scored = {name: [next(left) for _ in asked[name].views] for name in names}
         return {name: answer(name, scored[name], priors[name]) for name in names}
 
     answers = yield from read(list(asked), None)
@@ -573,8 +565,8 @@ def decide_many(
     ------
     dict of answers, or an answer
         The result of `decide`, up to llama.cpp's rounding, which depends on the size of a batch; with ``reproducible``
-        the same, bit by bit. States are answered one at a time with ``reproducible``, ``instead`` and
-        ``orders="auto"``. Otherwise, some tens of states are answered before the model thinks about any.
+        the same, bit by bit. States are answered one at a time with ``reproducible`` and ``instead``.
+        Otherwise, some tens of states are answered before the model thinks about any.
 
     Raises
     ------
@@ -593,7 +585,7 @@ def decide_many(
     def find(batch: Batch | Sequential) -> Iterator[tuple[int, Any]]:
         if over_rows(read.calibration) is not None:
             return enumerate(map(_named, _over_rows(llm, batch, states, asked, read)))
-        if read.reproducible or read.instead or read.orders == "auto":
+        if read.reproducible or read.instead:
             return enumerate(_one_by_one(llm, states, asked, read))
         return enumerate(map(_named, _together(llm, batch, states, asked, read)))
 
@@ -608,9 +600,9 @@ def _check_over_rows(options: DecideOptions, asked: _Asked) -> None:
     calibrator = over_rows(options.calibration)
     if calibrator is None:
         return
-    if options.reproducible or options.instead or options.orders == "auto" or options.think is not None:
+    if options.reproducible or options.instead or options.think is not None:
         raise ArgumentError(
-            "calibration: 'batch' decides by windows of states, without reproducible, instead, orders='auto' and think"
+            "calibration: 'batch' decides by windows of states, without reproducible, instead and think"
         )
     if isinstance(calibrator, BatchPrior) and calibrator.frequencies is not None and len(asked) > 1:
         raise ArgumentError("frequencies: are those of one question's answers, and several are asked")

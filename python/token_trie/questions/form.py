@@ -23,7 +23,7 @@ from token_trie.native.checks import check_flags, check_numbers, encode, lookup
 from token_trie.native.core import Llama
 from token_trie.questions.answer import Answered, QuestionStats, make_answer
 from token_trie.questions.examples import Examples, Shot, Shots
-from token_trie.questions.question import NONE_OF_THESE, Choice, Option, Predicate, Question, text_of
+from token_trie.questions.question import NONE_OF_THESE, Choice, Option, Question, text_of
 from token_trie.questions.scores import Asked, QuestionView, Reading, Scored
 from token_trie.sets.control_tokens import Rendered, may_become_control, read, render
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template
@@ -64,9 +64,6 @@ class Form:
         Whether ``calibration="contextual"`` subtracts the scores of the options without a state.
     weight : float
         The weight of this form in a mean of several forms.
-    negation : str, optional
-        A Jinja template with the variable `instructions`, for the opposite of a `Predicate`. The answer is then the
-        mean of the log-odds of both questions.
 
     Raises
     ------
@@ -79,7 +76,6 @@ class Form:
     chat: bool = False
     absent: str = "N/A"
     temperature: float = 1.0
-    negation: str | None = None
     prior: bool = True
     weight: float = 1.0
 
@@ -94,9 +90,6 @@ class Form:
                 raise ArgumentError(f"{name}: {value} is not above 0")
         if any(_fill(self.template, [_STATE, *probe]).count(_STATE) != 1 for probe in _PROBES):
             raise ArgumentError("template: it is to have the state, as it is, just once")
-        if self.negation is not None:
-            encode(self.negation, "negation")
-            self.negated("Is it so?")
 
     def put(
         self, llm: Llama, state: str, instructions: str, options: Sequence[Option], shots: Sequence[Shot] = ()
@@ -117,14 +110,6 @@ class Form:
             messages.append({"role": "user", "content": str(Put(self.template, shown, instructions, options))})
             messages.append({"role": "assistant", "content": answer})
         return [*messages, {"role": "user", "content": str(Put(self.template, state, instructions, options))}]
-
-    def negated(self, instructions: str) -> str:
-        """Return the instructions of the opposite question; ArgumentError if the template is invalid."""
-        template = _compiled(self.negation or "", "negation")
-        try:
-            return template.render(instructions=instructions)
-        except jinja2.TemplateError as error:
-            raise ArgumentError(f"negation: {error}") from error
 
     def texts(self, options: Sequence[Option]) -> list[tuple[str, ...]]:
         """Return the answer texts of each option."""
@@ -195,11 +180,11 @@ _jinja = ImmutableSandboxedEnvironment(
 
 
 @lru_cache(64)
-def _compiled(template: str, what: str = "template") -> jinja2.Template:
+def _compiled(template: str) -> jinja2.Template:
     try:
         return _jinja.from_string(template)
     except jinja2.TemplateError as error:
-        raise ArgumentError(f"{what}: {error}") from error
+        raise ArgumentError(f"template: {error}") from error
 
 
 def _fill(template: str, data: Sequence[str]) -> str:
@@ -320,12 +305,6 @@ def contextual(raw: Floats, prior: Floats, lengths: Floats, temperature: float) 
     return weights
 
 
-_MIN_ORDERS, _MAX_ORDERS = 2, 8
-"""Numbers of orders for "auto"."""
-_MARGIN = 2.0
-"""Difference of log-weights at which "auto" stops."""
-
-
 @dataclass(frozen=True, eq=False)
 class FormView(QuestionView):
     """A question with its options in one order."""
@@ -384,7 +363,7 @@ class FormAsked(Asked):
 
     question: Question
     forms: tuple[Form, ...]
-    orders: int | Literal["auto"]
+    orders: int
     calibrator: Calibrator | None = None
     """None: the answer has the model's own probabilities."""
     examples: Examples | None = None
@@ -446,24 +425,13 @@ class FormAsked(Asked):
     @cached_property
     def views(self) -> list[FormView]:
         """One view for each form and order; a single order of a form whose text does not depend on it."""
-        starts = offsets(len(self.options), _MAX_ORDERS if self.orders == "auto" else self.orders)
-        of_forms = [self._views(form, starts) for form in self.forms]
-        in_turn = itertools.zip_longest(*of_forms)
-        return [view for of_order in in_turn for views in of_order if views is not None for view in views]
-
-    def _views(self, form: Form, starts: list[int]) -> list[list[FormView]]:
-        """Return the views of a form in each order."""
-        options = self.options
         instructions = text_of(self.question.instructions, "instructions")
-        wordings = [(instructions, options)]
-        if isinstance(self.question, Predicate) and form.negation is not None:
-            wordings.append((form.negated(instructions), self.question.turned))
-        views = [
-            [FormView(form, instructions, options, offset, self.shots) for instructions, options in wordings]
-            for offset in starts
-        ]
-        texts = {view.text for view, *_ in views} if len(starts) > 1 else ()
-        return views if len(texts) > 1 else views[:1]
+        starts = offsets(len(self.options), self.orders)
+        found = []
+        for form in self.forms:
+            views = [FormView(form, instructions, self.options, offset, self.shots) for offset in starts]
+            found += views if len(starts) > 1 and len({view.text for view in views}) > 1 else views[:1]
+        return found
 
     def over_rows(self, calibrator: Calibrator) -> FormAsked:
         """Return the question with a calibrator that takes the mean over many states as the prior of each view."""
@@ -485,16 +453,6 @@ class FormAsked(Asked):
         calibration: Any = kind
         answer = make_answer(self.question, softmax(weights), mass, calibration, stats, scored[0].thought)
         return replace(answer, profile=self.profile)
-
-    def is_sure(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> bool:
-        """Return whether the two best options are so far apart that no more orders are needed."""
-        if not self._takes_scores:
-            return True  # one hidden state is enough
-        n_forms = len({view.form for view in self.views[: len(scored)]})
-        if self.orders != "auto" or len(scored) < _MIN_ORDERS or n_forms < len(self.forms):
-            return False
-        two = np.sort(self._weights(scored, priors))[-2:]
-        return len(two) < 2 or bool(two[1] - two[0] >= _MARGIN)
 
     def of_options(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Floats:
         """Return the mean log-weights of the options."""

@@ -18,7 +18,7 @@ from token_trie.questions.form import Form
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-FormName: TypeAlias = Literal["unlisted", "listed", "letters", "both"]
+FormName: TypeAlias = Literal["unlisted", "listed", "letters"]
 Effort: TypeAlias = Literal["fast", "default", "best"]
 
 LIST = """\
@@ -37,7 +37,6 @@ FORMS: dict[FormName, Form] = {
     "unlisted": Form(_UNLISTED),
     "listed": Form(_LISTED, reads="names"),
     "letters": Form(_LETTERED, reads="letters"),
-    "both": Form(_UNLISTED, negation="Is the answer to this question no? {{ instructions }}"),
 }
 """Forms by name.
 
@@ -48,8 +47,6 @@ listed
     The options are listed below the question; their names are scored.
 letters
     The listed options have letters; several spellings of these are scored. For large models.
-both
-    Like unlisted, but a `Predicate` is asked together with its opposite.
 """
 
 _NAMES = dict.fromkeys(get_args(FormName), 0)
@@ -63,7 +60,7 @@ class DecideOptions(Options):
 
     Parameters
     ----------
-    form : {"unlisted", "listed", "letters", "both"}, Form or tuple of Form, optional
+    form : {"unlisted", "listed", "letters"}, Form or tuple of Form, optional
         How questions are written; see `FORMS`. The log-weights of several forms are averaged. By default, the forms of
         the model's profile, or "unlisted" on a handle; see `Profile`. If the GGUF file says that the model was trained
         for decisions, its own template is the default; each question is then asked alone, and `calibration`, `effort`
@@ -76,9 +73,8 @@ class DecideOptions(Options):
         `Calibration` that was fitted for this question gives its probabilities. For `decide_many` also "batch", or a
         `BatchPrior`: the mean scores over the states are subtracted, and answers are yielded in windows. None: the
         model's own probabilities, which are far too extreme in models that were not trained for decisions.
-    orders : int or "auto"
-        If the form lists the options: the number of cyclic orders over which to average. "auto": two orders, and more,
-        up to eight, until the two best options are far apart.
+    orders : int
+        If the form lists the options: the number of cyclic orders over which to average.
     instead : bool
         Whether to return what the model would write without a constraint. It costs some tokens for each question.
     think : Think, optional
@@ -95,7 +91,7 @@ class DecideOptions(Options):
     form: FormName | Form | tuple[Form, ...] | None = None
     effort: Effort = "default"
     calibration: CalibrationName | Calibrator | None = "contextual"
-    orders: int | Literal["auto"] = 1
+    orders: int = 1
     instead: bool = False
     think: Think | None = None
     examples: Examples | Mapping[str, Examples] | None = None
@@ -112,8 +108,7 @@ class DecideOptions(Options):
         is_own = calibrator is not None and (calibrator.binding is not None or calibrator.window is not None)
         if self.calibration is not None and not is_own:
             lookup(self.calibration, dict.fromkeys(NAMED, 0), "calibration")  # type: ignore[arg-type]
-        if self.orders != "auto":
-            check_counts(orders=self.orders)
+        check_counts(orders=self.orders)
         check_flags(instead=self.instead, reproducible=self.reproducible)
         if calibrator is not None and calibrator.needs_state and self.reproducible:
             raise ArgumentError("reproducible: goes without a head, as hidden states round with what is beside them")
@@ -143,7 +138,7 @@ class DecideOptions(Options):
         return forms[:1] if self.effort == "fast" else forms
 
     @property
-    def n_orders(self) -> int | Literal["auto"]:
+    def n_orders(self) -> int:
         """Number of orders to read."""
         return _BEST_ORDERS if self.effort == "best" and self.orders == 1 else self.orders
 
@@ -156,7 +151,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         form: FormName | Form | tuple[Form, ...] | None
         effort: Effort
         calibration: CalibrationName | Calibrator | None
-        orders: int | Literal["auto"]
+        orders: int
         instead: bool
         think: Think | None
         examples: Examples | Mapping[str, Examples] | None

@@ -237,17 +237,9 @@ class Predicate:
     @property
     def wording(self) -> tuple[Option, ...]:
         """The options for a model."""
-        return self._worded("Yes", "No")
-
-    @property
-    def turned(self) -> tuple[Option, ...]:
-        """The options for the opposite question."""
-        return self._worded("No", "Yes")
-
-    def _worded(self, true: str, false: str) -> tuple[Option, ...]:
         return tuple(
             Option(name, (name,) if given is None else _texts(given, what))
-            for name, given, what in ((true, self.true, "true"), (false, self.false, "false"))
+            for name, given, what in (("Yes", self.true, "true"), ("No", self.false, "false"))
         )
 
 

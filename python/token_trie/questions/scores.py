@@ -248,7 +248,3 @@ class Asked(ABC):
     @abstractmethod
     def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
         """Return the answer from the readings of the first views."""
-
-    def is_sure(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> bool:
-        """Return whether no further readings are needed."""
-        return False

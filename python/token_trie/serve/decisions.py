@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictBool, StrictInt, StrictStr
 
@@ -216,7 +216,7 @@ class Extras(Body):
     x_form: FormName | None = None
     x_effort: Effort = "default"
     x_calibration: AloneName | None = "contextual"
-    x_orders: Annotated[int, Field(ge=1, le=_MAX_ORDERS)] | Literal["auto"] = 1
+    x_orders: Annotated[int, Field(ge=1, le=_MAX_ORDERS)] = 1
     x_instead: StrictBool = False
     x_think: ThoughtText | None = None
     x_reproducible: StrictBool = False

@@ -167,7 +167,7 @@ class Limits:
     readings: int = 4096
     """Maximum number of readings of a request: each question counts once per order."""
 
-    def claim_readings(self, sizes: Sequence[int], orders: int | str, claim: Claim) -> None:
+    def claim_readings(self, sizes: Sequence[int], orders: int, claim: Claim) -> None:
         """Claim the memory of a request's readings; RefusedError if they are too many.
 
         Parameters
@@ -175,11 +175,11 @@ class Limits:
         sizes
             Number of options of each question.
         orders
-            Number of orders of the options; "auto" counts as eight.
+            Number of orders of the options.
         claim
             Claim of the request.
         """
-        n_orders = [min(n, orders if isinstance(orders, int) else 8) for n in sizes]
+        n_orders = [min(n, orders) for n in sizes]
         n_readings, n_texts = sum(n_orders), sum(map(mul, sizes, n_orders))
         n_max = self.questions * self.options
         if n_readings > self.readings or n_texts > n_max:

@@ -54,7 +54,7 @@ class RowOptions(Options):
         For your own prompts, as for `choose`.
     leading_space : bool, optional
         For your own prompts, as for `choose`.
-    form : {"unlisted", "listed", "letters", "both"}, Form or tuple of Form, optional
+    form : {"unlisted", "listed", "letters"}, Form or tuple of Form, optional
         For a question, as for `decide`.
     effort : {"fast", "default", "best"}
         For a question, as for `decide`.

@@ -139,7 +139,6 @@ def test_examples_that_are_none_are_told(cli: Cli, rows: list[str] | None, optio
         (["--leaf-end", "any"], "--leaf-end: not with --question"),
         (["-c", "billing=else"], "'billing' is given twice"),
         (["-c", "=else"], "no name before the ="),
-        (["--form", "both"], "--form both: asks a yes-or-no question and its opposite; use unlisted for choices"),
         (["--orders", "2"], "--orders: needs --form listed or letters"),
         (["-p", "{nothing}"], "no column 'nothing'"),
     ],

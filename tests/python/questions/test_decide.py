@@ -9,8 +9,6 @@ import oracle
 import pytest
 from token_trie import ArgumentError, Choice, ContextError, Form, Predicate, Score, choose, decide, decide_many
 from token_trie.asynchronous import adecide
-from token_trie.questions.form import FormAsked
-from token_trie.questions.options import FORMS
 from tokenized_choices import fit_choices
 
 STATE = "I was charged twice for Pizza in Paris."
@@ -175,21 +173,6 @@ def test_a_predicate_is_the_choice_of_yes_and_no(precise: Any) -> None:
         assert choice.mass == predicate.mass
 
 
-def test_predicates_are_asked_both_ways(precise: Any) -> None:
-    for predicate, turned in (
-        (Predicate("Is it urgent?"), {"true": "No", "false": "Yes"}),
-        (Predicate("Is it urgent?", true="yes Paris"), {"true": "yes Paris", "false": "Yes"}),
-    ):
-        odds = []
-        asked = "Is the answer to this question no? Is it urgent?"
-        for one in (predicate, Predicate(asked, **turned)):  # type: ignore[arg-type]
-            p = decide(precise, STATE, one).probability
-            odds.append(math.log(p / (1 - p)))
-        found = decide(precise, STATE, predicate, form="both").probability
-        assert math.log(found / (1 - found)) == pytest.approx(sum(odds) / 2, abs=1e-3)
-    assert len(FormAsked(TEAM, (FORMS["both"],), 1).views) == 1
-
-
 def test_none_of_these_is_one_more_text(precise: Any) -> None:
     options = {"billing": "yes Paris", "sales": None}
     found = decide(precise, STATE, Choice("Which team?", options, other=True))
@@ -207,19 +190,6 @@ def test_orders_are_averaged(precise: Any) -> None:
         weights.append([math.log(one[name]) for name in options])
     found = decide(precise, STATE, Choice("?", options), form=form, orders=7)
     assert list(found.probabilities.values()) == pytest.approx(softmax(np.mean(weights, axis=0).tolist()), abs=1e-4)
-
-
-def test_orders_end_where_the_two_best_are_far_apart(precise: Any) -> None:
-    template = "{{ state }}\n{% for o in options %}{{ o.name }} {% endfor %}{{ instructions }}"
-    choice = Choice("?", ["yes", "Paris Pizza", "no Answer", "Pizza"])
-    # The sharper the form, the farther they are apart.
-    for temperature, n_orders in ((1e-3, 2), (1e3, 4)):
-        form = Form(template, reads="names", temperature=temperature)
-        found = decide(precise, STATE, choice, form=form, orders="auto")
-        fixed = decide(precise, STATE, choice, form=form, orders=n_orders)
-        assert found == fixed
-        assert found.stats == fixed.stats
-        assert next(decide_many(precise, [STATE], choice, form=form, orders="auto")) == found
 
 
 def test_what_the_model_would_write_instead_is_told(smollm2: Any) -> None:

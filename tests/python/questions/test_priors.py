@@ -133,9 +133,7 @@ def drawn(rng: random.Random) -> dict[str, Any]:
         Score(instructions, texts),
     ]
     question = rng.choice(questions)
-    form = rng.choice(
-        [None, "listed", "letters", "both", DESCRIBED, NAMES, Form(NAMES.template, "names", absent="yes")]
-    )
+    form = rng.choice([None, "listed", "letters", DESCRIBED, NAMES, Form(NAMES.template, "names", absent="yes")])
     options: dict[str, Any] = {"form": form, "orders": rng.choice([1, 1, 2])}
     if rng.random() < 0.4:
         values = question.values

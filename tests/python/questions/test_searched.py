@@ -242,7 +242,7 @@ def test_members_of_one_name_are_one_value(precise: Any) -> None:
 def test_options_of_decide_work(precise: Any, few: TokenTrie, many: TokenTrie) -> None:
     question = Choice(ASK, many)
     usual = decide(precise, STATE, question)
-    for options in ({"orders": 4}, {"orders": "auto"}, {"effort": "best"}, {"form": "unlisted"}, {"form": "both"}):
+    for options in ({"orders": 4}, {"effort": "best"}, {"form": "unlisted"}):
         assert decide(precise, STATE, question, **options).probabilities == usual.probabilities  # type: ignore[call-overload]
     assert (
         decide(precise, STATE, question, instead=True).instead
@@ -287,7 +287,7 @@ def test_a_profile_gives_its_first_form_that_lists_nothing(tiny: Any, few: Token
     [
         ({"form": "listed"}, "form: a set is asked about in one form, which does not list"),
         ({"form": "letters"}, "form: a set is asked about in one form, which does not list"),
-        ({"form": (FORMS["unlisted"], FORMS["both"])}, "form: a set is asked about in one form"),
+        ({"form": (FORMS["unlisted"], FORMS["unlisted"])}, "form: a set is asked about in one form"),
         ({"examples": Examples(["It broke."], ["sales"])}, "examples: go with options that are all scored"),
         ({"calibration": "batch"}, "calibration: a set that is searched goes with 'contextual' or None"),
     ],

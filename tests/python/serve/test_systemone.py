@@ -92,7 +92,7 @@ def test_orders_average_over_lists(server: str) -> None:
     one, all_three = (ask(server, x_form="listed", x_orders=n)["probabilities"] for n in (1, 3))
     assert one != all_three
     assert sum(all_three.values()) == pytest.approx(1)
-    assert ask(server, x_form="letters", x_orders="auto")["choice"] in TEAM["criteria"]
+    assert ask(server, x_form="letters", x_orders=8)["choice"] in TEAM["criteria"]
 
 
 def test_it_tells_what_the_model_would_write_instead(server: str) -> None:

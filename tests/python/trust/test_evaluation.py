@@ -121,7 +121,7 @@ def test_every_kind_of_fit_end_rule_and_form_is_a_way(precise: Any, choices: Any
     names = list(ways_of(is_question=isinstance(choices, Choice)))
     found = evaluate(precise, PROMPTS, GOLD, choices, ways=names, empty="N/A: yes or no?", n_folds=3)
     assert [way.name for way in found.ways] == names
-    assert {"domain", "bias", "both" if isinstance(choices, Choice) else "follow"} <= set(names)
+    assert {"domain", "bias", "letters" if isinstance(choices, Choice) else "follow"} <= set(names)
     own = Calibration.fit(precise, PROMPTS, None, choices, kind="domain")
     expected = np.exp(own.log_probabilities(found.readings))
     assert found["domain"].probabilities == pytest.approx(expected, abs=1e-3)

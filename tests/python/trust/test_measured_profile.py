@@ -44,7 +44,7 @@ def test_a_kept_profile_is_found_for_its_model_alone(own_cache: Any, smollm2: An
 
 FILE = """{"format": "token-trie profile", "version": 1, "name": "measured",
  "choice": [{"template": "{{ state }}\\n{{ instructions }}", "reads": "names", "chat": true, "absent": "N/A",
-  "temperature": 1.0, "negation": null, "prior": false, "weight": 2.0}],
+  "temperature": 1.0, "prior": false, "weight": 2.0}],
  "predicate": [{"template": "{{ state }}\\n{{ instructions }}"}], "score": [{"template": "{{ state }}"}]}"""
 
 
