@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from token_trie.llama.query import SamplingKeywords
     from token_trie.llama.span import SpanKeywords
     from token_trie.llama.text import TextKeywords
-    from token_trie.questions.answer import ChoiceAnswer, PredicateAnswer, ScoreAnswer
     from token_trie.questions.options import DecideKeywords
+    from token_trie.questions.question import ChoiceAnswer, PredicateAnswer, ScoreAnswer
 
 
 def cancel_of(handle: TextHandle, thread: int) -> None:

@@ -31,7 +31,7 @@ from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama
 from token_trie.native.loaded import users_cache
 from token_trie.questions.options import FORMS
-from token_trie.sets.template import text_of
+from token_trie.sets.prompt import text_of
 from token_trie.show.evaluation import Evaluation
 from token_trie.show.evaluation import evaluate as evaluate_
 from token_trie.trust.evaluate import DEFAULT, EvaluatedWay, ways_of

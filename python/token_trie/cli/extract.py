@@ -29,7 +29,7 @@ from token_trie.engines.data import RecordColumns
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
 from token_trie.records.fill import Record, fill_many
-from token_trie.sets.template import Template
+from token_trie.sets.prompt import Template
 
 
 @flags_of(

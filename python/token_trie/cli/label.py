@@ -33,14 +33,12 @@ from token_trie.decisions.many import choose_many
 from token_trie.decisions.options import MAX_SCORED
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
-from token_trie.questions.answer import ChoiceAnswer
 from token_trie.questions.decide import decide_many, read_questions
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form, FormAsked
 from token_trie.questions.options import FORMS, DecideOptions, Effort, FormName
-from token_trie.questions.question import Choice
-from token_trie.sets.prompt import Prompt, has_chat_template
-from token_trie.sets.template import Template, text_of, to_json
+from token_trie.questions.question import Choice, ChoiceAnswer
+from token_trie.sets.prompt import Prompt, Template, has_chat_template, text_of, to_json
 from token_trie.sets.trie import TokenTrie
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.gate import Gate

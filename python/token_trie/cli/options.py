@@ -23,8 +23,7 @@ from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama, _core, llama_cpp
 from token_trie.native.llama_facts import wrapped_model
 from token_trie.native.options import Options, described
-from token_trie.sets.prompt import Prompt
-from token_trie.sets.template import Template
+from token_trie.sets.prompt import Prompt, Template
 from token_trie.sets.trie import TokenTrie
 from token_trie.show.trie import plain
 

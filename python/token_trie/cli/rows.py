@@ -29,7 +29,7 @@ from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
 from token_trie.native.loaded import digest_of_model
 from token_trie.progress import Progress
-from token_trie.sets.template import text_of, to_json
+from token_trie.sets.prompt import text_of, to_json
 from token_trie.show.trie import plain
 
 _BATCH_ROWS = 1024

@@ -17,9 +17,18 @@ from token_trie.decisions.calibration import fingerprint
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions
 from token_trie.decisions.think import Think, any_set, end_of_thought, marker_tokens
 from token_trie.errors import ArgumentError, BusyError, CancelledError, ContextError, TokenTrieError
-from token_trie.llama.batch import ENDED, WAIT_MS, Batch, Sequential, SharedBatch, can_share, shared_batch_of
+from token_trie.llama.batch import (
+    ENDED,
+    WAIT_MS,
+    Batch,
+    Sequential,
+    SharedBatch,
+    can_share,
+    chooser,
+    n_ctx_of,
+    shared_batch_of,
+)
 from token_trie.llama.contexts import common_prefix, opened
-from token_trie.llama.own_stream import chooser, n_ctx_of
 from token_trie.llama.query import NO_ANSWER, Answer, Query
 from token_trie.llama.stream import Stream
 from token_trie.native.checks import check_counts, check_flags, lookup

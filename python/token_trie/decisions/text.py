@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from token_trie.decisions.bound_choices import Reader
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Request
-from token_trie.llama.own_stream import check_room
+from token_trie.llama.batch import check_room
 from token_trie.llama.query import Query
 from token_trie.llama.text import TextOptions
 from token_trie.native.checks import check_counts, encode

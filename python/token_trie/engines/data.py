@@ -26,7 +26,7 @@ from token_trie.native.checks import check_counts
 from token_trie.native.core import Llama, llama_cpp
 from token_trie.records.fill import Record, fill_many, read_for_many, read_template
 from token_trie.records.schema import MAX_DEPTH, is_false, referred
-from token_trie.sets.template import Template, text_of
+from token_trie.sets.prompt import Template, text_of
 from token_trie.trust.calibration import Calibration
 
 _plain: Callable[[Any], Any] = methodcaller("as_py")

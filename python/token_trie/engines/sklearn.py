@@ -19,12 +19,11 @@ from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.questions.form import Form
 from token_trie.questions.question import Choice
-from token_trie.sets.template import Template
-from token_trie.trust.cache import CachedRows, key_of
+from token_trie.sets.prompt import Template
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fit import FitOptions, kind_of
 from token_trie.trust.metrics import log_softmax, numbered
-from token_trie.trust.rows import Readings, RowOptions, reader_of
+from token_trie.trust.rows import CachedRows, Readings, RowOptions, key_of, reader_of
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin

@@ -22,12 +22,22 @@ from token_trie.llama.text import join_after
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.options import takes
-from token_trie.questions.answer import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import FormAsked, FormView, Put, begins_with_state
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.profile import PROFILES, profile_of
-from token_trie.questions.question import Choice, Predicate, Question, Score, is_searched, state_text
+from token_trie.questions.question import (
+    Answered,
+    Choice,
+    ChoiceAnswer,
+    Predicate,
+    PredicateAnswer,
+    Question,
+    Score,
+    ScoreAnswer,
+    is_searched,
+    state_text,
+)
 from token_trie.questions.scores import (
     LEAF_END,
     Asked,

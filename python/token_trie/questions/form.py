@@ -21,9 +21,17 @@ from token_trie.decisions.calibration import Calibrator
 from token_trie.errors import ArgumentError
 from token_trie.native.checks import check_flags, check_numbers, encode, lookup
 from token_trie.native.core import Llama
-from token_trie.questions.answer import Answered, QuestionStats, make_answer
 from token_trie.questions.examples import Examples, Shot, Shots
-from token_trie.questions.question import NONE_OF_THESE, Choice, Option, Question, text_of
+from token_trie.questions.question import (
+    NONE_OF_THESE,
+    Answered,
+    Choice,
+    Option,
+    Question,
+    QuestionStats,
+    make_answer,
+    text_of,
+)
 from token_trie.questions.scores import Asked, QuestionView, Reading, Scored
 from token_trie.sets.control_tokens import Rendered, may_become_control, read, render
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template

@@ -19,15 +19,14 @@ from token_trie.decisions.calibration import Calibrator, Mean
 from token_trie.decisions.run import Admission, Plan, PlanStep, Prefix, Request, drive, read_on, think_on
 from token_trie.decisions.think import Think
 from token_trie.errors import TokenTrieError
-from token_trie.llama.batch import Batch, Sequential
-from token_trie.llama.own_stream import chooser
+from token_trie.llama.batch import Batch, Sequential, chooser
 from token_trie.llama.query import LeafEnd, Query
 from token_trie.llama.reproducible import reproducible
 from token_trie.llama.stream import Stream
 from token_trie.llama.text import TextOptions, write_text
 from token_trie.native.core import Llama
 from token_trie.native.lifetime import lease
-from token_trie.questions.answer import Answered
+from token_trie.questions.question import Answered
 from token_trie.sets.choices import Choices
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie

@@ -18,14 +18,13 @@ from token_trie.decisions.decision import Candidate
 from token_trie.decisions.options import MAX_NODES
 from token_trie.decisions.run import Plan, PlanStep, Prefix, begin, drive
 from token_trie.errors import ArgumentError
-from token_trie.llama.own_stream import chooser
+from token_trie.llama.batch import chooser
 from token_trie.llama.query import Query
 from token_trie.native.core import Llama
 from token_trie.native.lifetime import lease
-from token_trie.questions.answer import Answered, ChoiceAnswer, QuestionStats
 from token_trie.questions.form import Form, FormView, contextual, lists_options, softmax
 from token_trie.questions.options import DecideOptions
-from token_trie.questions.question import Choice, Members, text_of
+from token_trie.questions.question import Answered, Choice, ChoiceAnswer, Members, QuestionStats, text_of
 from token_trie.questions.scores import LEAF_END, Asked, QuestionView, Reading, Scored
 from token_trie.sets.catalogue import Catalogue
 from token_trie.sets.choices import Choices

@@ -21,9 +21,18 @@ from token_trie.arrays import Floats
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lifetime import attachment, lease
-from token_trie.questions.answer import Answered, QuestionStats, make_answer
 from token_trie.questions.form import softmax
-from token_trie.questions.question import NONE_OF_THESE, Choice, Predicate, Question, StateText, words_of
+from token_trie.questions.question import (
+    NONE_OF_THESE,
+    Answered,
+    Choice,
+    Predicate,
+    Question,
+    QuestionStats,
+    StateText,
+    make_answer,
+    words_of,
+)
 from token_trie.questions.scores import Asked, QuestionView, Reading, Scored
 from token_trie.sets.control_tokens import read, render, tokens_of
 

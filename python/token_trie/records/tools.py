@@ -28,7 +28,7 @@ from token_trie.decisions.options import RecordOptions
 from token_trie.decisions.run import Admission, Many, OnError, Plan, PlanStep, Prefix, Request, Running, run
 from token_trie.decisions.text import FreeText, TextRequest
 from token_trie.errors import ArgumentError, TokenTrieError
-from token_trie.llama.own_stream import n_ctx_of
+from token_trie.llama.batch import n_ctx_of
 from token_trie.llama.query import Query
 from token_trie.llama.text import TextOptions, tokenize_after
 from token_trie.native.checks import lookup

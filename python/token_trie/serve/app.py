@@ -33,7 +33,7 @@ from starlette.types import Receive, Scope, Send
 from token_trie import __version__
 from token_trie.serve.completions.requests import ChatRequest, CompletionRequest
 from token_trie.serve.completions.responses import EventStream, chat_completion, completion, in_parts, wait_gone
-from token_trie.serve.engine import Engine
+from token_trie.serve.engine import Engine, Working
 from token_trie.serve.explain import explain
 from token_trie.serve.limits import (
     OPENAI,
@@ -53,7 +53,6 @@ from token_trie.serve.limits import (
 from token_trie.serve.openai_decisions import DecisionRequest, decisions
 from token_trie.serve.sets import Sets
 from token_trie.serve.systemone import SystemOneRequest, systemone
-from token_trie.serve.working import Working
 
 
 class Metrics:

@@ -15,9 +15,9 @@ from token_trie.decisions.calibration import Mean, fingerprint
 from token_trie.errors import CalibrationError
 from token_trie.native.core import Llama, _core
 from token_trie.native.files import write_whole
-from token_trie.questions.answer import Answered
 from token_trie.questions.form import FormAsked
 from token_trie.questions.options import DecideOptions
+from token_trie.questions.question import Answered
 from token_trie.questions.scores import LEAF_END, Asked, Scored, priors_of_means, with_scored
 from token_trie.sets.lru import Memory
 from token_trie.trust.calibration import Calibration

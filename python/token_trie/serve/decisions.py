@@ -13,10 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictBool, Stri
 from token_trie.decisions.calibration import AloneName
 from token_trie.decisions.think import Think
 from token_trie.native.lifetime import attachment
-from token_trie.questions.answer import Answered, ChoiceAnswer
 from token_trie.questions.decide import ReadStep, answering, asked_of, prior_reading
 from token_trie.questions.options import DecideOptions, Effort, FormName
-from token_trie.questions.question import TOP, Choice, Question, Wording
+from token_trie.questions.question import TOP, Answered, Choice, ChoiceAnswer, Question, Wording
 from token_trie.questions.scores import Asked, QuestionView, Reading, Scored, written
 from token_trie.questions.searched import MAX_WHOLE
 from token_trie.serve.engine import Engine, Outcome

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -23,16 +23,86 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from token_trie.decisions.run import Request, Running, begin, run
 from token_trie.errors import CancelledError, InternalError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.batch import ENDED, Batch, can_share, cancel
-from token_trie.llama.own_stream import chooser
+from token_trie.llama.batch import ENDED, Batch, can_share, cancel, chooser
 from token_trie.llama.query import Answer
 from token_trie.native.core import Llama, llama_cpp
 from token_trie.native.lifetime import lease
 from token_trie.serve.calibrations import Calibrations
 from token_trie.sets.prompt import Prompt
 
-R = TypeVar("R")
 T = TypeVar("T")
+
+_END_S = 0.5
+"""Time that cancelled work gets to end."""
+
+
+class Working:
+    """The loop; call its methods from the server's loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="token-trie working", daemon=True).start()
+
+    async def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await work. If this task is cancelled, cancel the work and wait half a second for its end."""
+        here = asyncio.get_running_loop()
+        found: asyncio.Future[T] = here.create_future()
+        tasks: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            tasks.append(self._loop.create_task(work))
+            tasks[0].add_done_callback(end)
+
+        def end(task: asyncio.Task[T]) -> None:
+            with contextlib.suppress(RuntimeError):  # the server's loop has ended
+                here.call_soon_threadsafe(done, task)
+
+        def done(task: asyncio.Task[T]) -> None:
+            if task.cancelled():
+                found.cancel()
+            elif (error := task.exception()) is not None:
+                found.set_exception(error)
+            else:
+                found.set_result(task.result())
+
+        def cancel() -> None:
+            self._loop.call_soon(tasks[0].cancel)  # after its first step, so that it frees what it holds
+
+        self._loop.call_soon_threadsafe(begin)
+        try:
+            return await asyncio.shield(found)
+        except asyncio.CancelledError:
+            self._loop.call_soon_threadsafe(cancel)
+            found.add_done_callback(lambda _: found.cancelled() or found.exception())  # nobody waits for it
+            await asyncio.wait({found}, timeout=_END_S)
+            raise
+
+    async def iterate(self, parts: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """Yield the parts as the work makes them."""
+        queue: asyncio.Queue[tuple[T, ...]] = asyncio.Queue()
+        here = asyncio.get_running_loop()
+
+        async def make() -> None:
+            async with contextlib.aclosing(parts):
+                async for part in parts:
+                    here.call_soon_threadsafe(queue.put_nowait, (part,))
+
+        making = asyncio.ensure_future(self.do(make()))
+        making.add_done_callback(lambda _: queue.put_nowait(()))
+        try:
+            while part := await queue.get():
+                yield part[0]
+            await making
+        finally:
+            making.cancel()
+            await asyncio.gather(making, return_exceptions=True)
+
+    def close(self) -> None:
+        """End the loop if no work is left."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+R = TypeVar("R")
 
 _NO_CALIBRATIONS = Calibrations()
 _N_WORKERS = 4

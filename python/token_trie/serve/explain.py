@@ -13,9 +13,9 @@ from token_trie.arrays import Floats
 from token_trie.decisions.bound_choices import BoundChoices, Reader
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Request
 from token_trie.llama.query import Query
-from token_trie.questions.answer import Answered
 from token_trie.questions.decide import prior_steps, priors_in
 from token_trie.questions.form import FormAsked, FormView
+from token_trie.questions.question import Answered
 from token_trie.questions.scores import QuestionView, Reading, Scored
 from token_trie.questions.trained import TrainedView
 from token_trie.serve.engine import Engine

@@ -7,8 +7,16 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 
-from token_trie.questions.answer import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
-from token_trie.questions.question import Choice, Predicate, Question, Score
+from token_trie.questions.question import (
+    Answered,
+    Choice,
+    ChoiceAnswer,
+    Predicate,
+    PredicateAnswer,
+    Question,
+    Score,
+    ScoreAnswer,
+)
 from token_trie.serve.decisions import Extras, SetChoice, StateReader, extras, prepared
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import Claim, Limits, Place, check_count, check_depth, count_values, invalid, refusing

@@ -6,9 +6,19 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictStr
 
-from token_trie.questions.answer import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
 from token_trie.questions.options import DecideOptions
-from token_trie.questions.question import Choice, Predicate, Question, Score, state_text, text_of
+from token_trie.questions.question import (
+    Answered,
+    Choice,
+    ChoiceAnswer,
+    Predicate,
+    PredicateAnswer,
+    Question,
+    Score,
+    ScoreAnswer,
+    state_text,
+    text_of,
+)
 from token_trie.serve.decisions import Extras, SetChoice, StateReader, extras, prepared
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import IN_PIECES, Claim, Limits, Place, check_count, invalid, refusing

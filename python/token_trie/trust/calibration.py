@@ -21,12 +21,11 @@ from token_trie.native.files import write_whole
 from token_trie.native.options import takes
 from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
-from token_trie.trust.cache import digest_of_row
 from token_trie.trust.fit import KINDS, FitKind, FitOptions, fit_readings, kind_of
 from token_trie.trust.fitted import Head, HeldOut, JsonObject
 from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.metrics import log_softmax, numbered
-from token_trie.trust.rows import Readings, reader_of
+from token_trie.trust.rows import Readings, digest_of_row, reader_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

@@ -27,12 +27,20 @@ from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
-from token_trie.trust.cache import CachedRows, digest_of_row, key_of
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fit import KINDS, FitKind, kind_of, own_parts
 from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.metrics import Figures, Folds, figures_of, fit_once, folds_of, numbered, softmax, within
-from token_trie.trust.rows import DEFAULT_NAME, Readings, RowOptions, is_question, reader_of
+from token_trie.trust.rows import (
+    DEFAULT_NAME,
+    CachedRows,
+    Readings,
+    RowOptions,
+    digest_of_row,
+    is_question,
+    key_of,
+    reader_of,
+)
 
 
 @dataclass(frozen=True)

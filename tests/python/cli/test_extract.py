@@ -14,7 +14,7 @@ import llama_cpp
 import pytest
 from labelling import COMMAND, TEXTS, Cli
 from token_trie import fill
-from token_trie.sets.template import text_of
+from token_trie.sets.prompt import text_of
 
 N_ROWS = int(os.environ.get("ROWS", "320"))
 SCHEMA = {

@@ -14,8 +14,7 @@ import llama_cpp
 import pytest
 from token_trie import BusyError, Contextual, Decision, Think, TokenTrieError, choose, choose_list, fill, score
 from token_trie.asynchronous import achoose
-from token_trie.llama.batch import SharedBatch
-from token_trie.llama.own_stream import chooser
+from token_trie.llama.batch import SharedBatch, chooser
 from token_trie.native.lifetime import attachment
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]

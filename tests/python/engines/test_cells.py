@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from token_trie.engines.data import cells_of, plain
-from token_trie.sets.template import text_of
+from token_trie.sets.prompt import text_of
 
 pandas, arrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from token_trie import CancelledError
-from token_trie.llama.own_stream import OwnStream, chooser
+from token_trie.llama.batch import OwnStream, chooser
 from token_trie.native.lifetime import attachment
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from token_trie import StreamHandle, choose, score
+from token_trie.llama.batch import chooser
 from token_trie.llama.contexts import common_prefix
-from token_trie.llama.own_stream import chooser
 
 CHOICES = ["yes", "no", "Paris"]
 LONG = "Pizza Paris yes no. " * 12

@@ -92,7 +92,7 @@ for i in range(4):
         pass
     with constrain(llm, TokenTrie.from_choices(llm, ["yes", "no"])):
         llm.create_completion("Answer:", max_tokens=8)
-    stream = llm._token_trie.made(token_trie.llama.own_stream.OwnStream).stream
+    stream = llm._token_trie.made(token_trie.llama.batch.OwnStream).stream
     native, model, ref = stream.native, llm._model, weakref.ref(llm)
     del stream, llm
     assert ref() is None

@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 import pytest
 from token_trie import ArgumentError, Choice, Predicate, Score
-from token_trie.questions.answer import QuestionStats, make_answer
-from token_trie.questions.question import state_text, words_of
+from token_trie.questions.question import QuestionStats, make_answer, state_text, words_of
 
 
 class Team(Enum):

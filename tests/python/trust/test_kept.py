@@ -10,8 +10,7 @@ from token_trie import ArgumentError, Choice, ContextError, TokenTrie
 from token_trie.decisions.calibration import Binding
 from token_trie.sets.prompt import Filled
 from token_trie.trust import cache
-from token_trie.trust.cache import CachedRows, digest_of_row, key_of
-from token_trie.trust.rows import Row, RowOptions, RowReader, reader_of
+from token_trie.trust.rows import CachedRows, Row, RowOptions, RowReader, digest_of_row, key_of, reader_of
 
 PROMPTS = ["Pizza in Paris:", "A word about Paris:", "Pizza:"]
 CHOICES = ["yes", "no", "yes and no"]
