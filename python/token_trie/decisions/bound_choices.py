@@ -196,7 +196,7 @@ def reader_of(llm: Llama, n_ctx: int | None = None) -> Reader:
     return Reader(
         vocab,
         known,
-        lambda prompt: tokenize_prompt(llm, prompt, n_ctx),
+        partial(tokenize_prompt, llm, n_ctx=n_ctx),
         n_ctx,
         partial(fingerprint, llm),
         with_model,
@@ -320,12 +320,6 @@ class BoundCalibration:
     def with_prior(self, prior: Floats) -> BoundCalibration:
         """Return the calibration with the mean scores after its prompts."""
         return BoundCalibration(self._calibrator, self._choices, None, prior)
-
-    def weights_of(self, leaves: npt.NDArray[np.int64]) -> Floats:
-        """Return the weights of some leaves."""
-        assert self.weights is not None  # because the search ranked the leaves by them
-        of_leaves: Floats = self.weights[leaves]
-        return of_leaves
 
     def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
         """Return log-weights of the leaves; their softmax gives the probabilities."""

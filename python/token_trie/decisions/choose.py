@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
@@ -28,7 +29,7 @@ from token_trie.decisions.bound_choices import (
 from token_trie.decisions.calibration import Calibrator, calibrator_of
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.options import ChooseOptions, Mode
-from token_trie.decisions.run import Plan, PlanStep, Prefix, Written, calibrated, run
+from token_trie.decisions.run import Plan, PlanStep, Prefix, Written, calibrated, run, scores_of_found
 from token_trie.decisions.score import prior_scores
 from token_trie.llama.query import Answer, Query
 from token_trie.native.core import Llama
@@ -80,51 +81,25 @@ def by_scores(
     if drawn is None:
         order = choices.ranked(ranks)
         leaf = int(order[0])
-        first = [(int(i), float(np.log(p[i]) if own is None else own[i])) for i in order[:n_best]]
+        best = order[:n_best]
+        candidates = _candidates(choices, best, (np.log(p) if own is None else own)[best])
         lead = float(ranks[leaf] - (ranks[order[1]] if len(order) > 1 else -np.inf))
     else:
         by_tokens = np.argsort(choices.trie.core.leaf_nodes())
         leaf = int(np.random.default_rng(*drawn).choice(by_tokens, p=p[by_tokens]))
-        first, lead = [], None
+        candidates, lead = (), None
     return _decision(
         choices,
         leaf,
         None if own is None else float(own[leaf]),
         stats,
         thought=thought,
-        candidates=_candidates(choices, first),
+        candidates=candidates,
         lead=lead,
         probabilities=choices.aligned(p),
         # Probabilities of answers that do not exclude each other can sum to more than 1.
         mass=None if own is None else min(1.0, float(np.exp(own).sum())),
         calibration="raw" if calibration is None else calibration.kind,
-    )
-
-
-def by_search(
-    choices: BoundChoices[T],
-    found: Answer,
-    stats: Stats,
-    thought: str | None = None,
-    *,
-    calibration: BoundCalibration | None = None,
-) -> Decision[T]:
-    """Decide for the best answer that the search found, by calibrated scores."""
-    check_finite(found.logprobs)
-    ranks = found.logprobs if calibration is None else found.logprobs + calibration.weights_of(found.leaves)
-    figures = found.figures
-    others = [*ranks[1:2].tolist(), figures.rival_max]
-    best = list(zip(found.leaves.tolist(), found.logprobs.tolist(), strict=True))
-    return _decision(
-        choices,
-        *best[0],
-        stats,
-        thought=thought,
-        candidates=_candidates(choices, best),
-        gap=figures.gap,
-        lead=float(ranks[0]) - max(others),
-        calibration="raw" if calibration is None else calibration.kind,
-        _mass_max=figures.mass_max,
     )
 
 
@@ -152,14 +127,14 @@ def _decision(
 
 
 def _candidates(
-    choices: BoundChoices[T], leaves: list[tuple[int, float]], shares: Sequence[float] | None = None
+    choices: BoundChoices[T], leaves: Ints, logprobs: Floats, shares: Floats | None = None
 ) -> tuple[Candidate[T], ...]:
-    found = []
-    for i, (leaf, logprob) in enumerate(leaves):
-        index = choices.index(leaf)
-        share = None if shares is None else shares[i]
-        found.append(Candidate(*choices.member(index), index, logprob, share=share))
-    return tuple(found)
+    indices = map(choices.index, leaves.tolist())
+    of_each = itertools.repeat(None) if shares is None else shares.tolist()
+    return tuple(
+        Candidate(*choices.member(i), i, logprob, share=share)
+        for i, logprob, share in zip(indices, logprobs.tolist(), of_each)  # noqa: B905
+    )
 
 
 def cost_of(n_prompt: int, answer: Answer) -> Stats:
@@ -231,7 +206,7 @@ class ChoiceRequest(Written[Any]):
             check_finite(choices.of_left(answer.logprobs, -np.inf))
             return Undecided(bound, answer)
         if bound.weighs_found:
-            decision = yield from bound.weighed(answer)
+            decision = yield from bound.weighed(answer, reader.known)
         else:
             decision = bound.decide(answer, bound.calibration)
         if prefix.is_standing:
@@ -247,7 +222,7 @@ class ChoiceRequest(Written[Any]):
         )
         has_prior = calibration is not None and bool(calibration.priors) and not options.scores_all
         weighs_found = has_prior and n_scored(choices.trie, options.max_scored) > 0
-        bound = BoundChoice(self, tokens, choices, calibration, prefix.thought_text, weighs_found)
+        bound = BoundChoice(self, tokens, choices, calibration, prefix.thought, weighs_found)
         if bound.way == "scores":
             check_size(choices.trie, options.max_scored)
         return bound
@@ -288,7 +263,7 @@ class BoundChoice:
             timeout_ms=math.ceil(1000 * options.timeout) if is_exact and options.timeout is not None else 0,
         )
 
-    def weighed(self, answer: Answer) -> Plan[Decision[Any]]:
+    def weighed(self, answer: Answer, known: dict[object, Any]) -> Plan[Decision[Any]]:
         """Subtract from the scores of the answers that a search found those that they get without content."""
         assert self.calibration is not None  # otherwise there is no prior
         choices = self.choices
@@ -297,23 +272,46 @@ class BoundChoice:
         priors = []
         for one in self.calibration.priors:
             leaves = indices if one.choices.leaf_of is None else one.choices.leaf_of[indices]
-            few, of_few = np.unique(leaves, return_inverse=True)
-            query = replace(one.query, trie=one.choices.few(few))
-            priors.append((yield PlanStep(one.tokens, query)).logprobs[of_few])
+            scores, _ = yield from scores_of_found(known, one.tokens, one.choices, leaves, one.leaf_end)
+            priors.append(scores)
         prior = np.mean(priors, axis=0)
         weighed = answer.logprobs - np.where(np.isfinite(prior), prior, 0.0)
-        order = np.argsort(-weighed, kind="stable")
-        shares = np.exp(weighed - np.logaddexp.reduce(weighed))[order]
-        best = list(zip(answer.leaves[order].tolist(), answer.logprobs[order].tolist(), strict=True))
+        best = np.argsort(-weighed, kind="stable")[: self.request.options.n_best]
+        shares = np.exp(weighed - np.logaddexp.reduce(weighed))
+        return self._of_search(answer, best, shares[best], gap=math.inf)
+
+    def _searched(self, answer: Answer) -> Decision[Any]:
+        """Decide for the best answer that a search found, by calibrated scores."""
+        check_finite(answer.logprobs)
+        ranks, figures = answer.logprobs, answer.figures
+        if self.calibration is not None:
+            assert self.calibration.weights is not None  # because the search ranked the leaves by them
+            ranks = ranks + self.calibration.weights[answer.leaves]
+        lead = float(ranks[0]) - max([*ranks[1:2].tolist(), figures.rival_max])
+        decision = self._of_search(answer, np.arange(len(ranks)), gap=figures.gap, lead=lead)
+        if self.request.mode == "exact" and not decision.proved:
+            _warn_once(
+                "search",
+                "a search ended after %d nodes with the best answer until then: another may be up to %.2g nats more "
+                "probable. max_nodes=None goes on to the proof. (Said once a process; decision.proved tells for each.)",
+                decision.stats.n_evaluated,
+                decision.gap,
+            )
+        return decision
+
+    def _of_search(self, answer: Answer, best: Ints, shares: Floats | None = None, **more: Any) -> Decision[Any]:
+        """Make the decision from the best of the answers that a search found."""
+        leaves, logprobs = answer.leaves[best], answer.logprobs[best]
         return _decision(
-            choices,
-            *best[0],
+            self.choices,
+            int(leaves[0]),
+            float(logprobs[0]),
             cost_of(len(self.tokens), answer),
             thought=self.thought,
-            candidates=_candidates(choices, best[: self.request.options.n_best], shares.tolist()),
-            gap=math.inf,
-            calibration=self.calibration.kind,
+            candidates=_candidates(self.choices, leaves, logprobs, shares),
+            calibration="raw" if self.calibration is None else self.calibration.kind,
             _mass_max=answer.figures.mass_max,
+            **more,
         )
 
     def decide(self, answer: Answer, calibration: BoundCalibration | None) -> Decision[Any]:
@@ -323,17 +321,7 @@ class BoundChoice:
         if way == "steps":
             return by_steps(self.choices, answer, stats, self.thought)
         if way == "search":
-            decision = by_search(self.choices, answer, stats, self.thought, calibration=calibration)
-            if mode == "exact" and not decision.proved:
-                _warn_once(
-                    "search",
-                    "a search ended after %d nodes with the best answer until then: another may be up to %.2g nats "
-                    "more probable. max_nodes=None goes on to the proof. (Said once a process; decision.proved tells "
-                    "for each.)",
-                    decision.stats.n_evaluated,
-                    decision.gap,
-                )
-            return decision
+            return self._searched(answer)
         drawn = (options.seed,) if mode == "aligned" else None
         decision = by_scores(
             self.choices,

@@ -147,7 +147,7 @@ class ListRequest(Written[ListDecision[Any]]):
         stats = replace(cost_of(len(tokens), answer), n_evaluated=0)
         found = _items(answer, choices, len(tokens))
         logprob = answer.logprob
-        return ListDecision(found, text, answer.tokens, stop, logprob, stats, choices.trie, prefix.thought_text)
+        return ListDecision(found, text, answer.tokens, stop, logprob, stats, choices.trie, prefix.thought)
 
 
 _STOPS: dict[str, ListEnd] = {"token": "end", "max_items": "max_items", "none_left": "none_left"}

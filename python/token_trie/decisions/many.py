@@ -1,11 +1,14 @@
-"""`choose_many` and `score_many`: many prompts in one context, with a batch prior on request."""
+"""Many prompts in one context, lazily; `choose_many` and `score_many`, with a batch prior on request."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
-from collections.abc import Iterable, Iterator
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -14,11 +17,16 @@ from token_trie.decisions.calibration import Calibrator, Mean, over_rows, refuse
 from token_trie.decisions.choose import ChoiceRequest, Undecided
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
-from token_trie.decisions.run import Admission, Asked, Many, OnError, asked, paired
+from token_trie.decisions.run import Request, Running, begin, run
 from token_trie.decisions.score import ScoreRequest
-from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.errors import ArgumentError, BusyError, CancelledError, TokenTrieError
+from token_trie.llama.batch import ENDED, WAIT_MS, Batch, Sequential, can_share, n_ctx_of
+from token_trie.llama.contexts import opened
+from token_trie.native.checks import check_counts, check_flags, lookup
 from token_trie.native.core import Llama
+from token_trie.native.lifetime import lease
 from token_trie.native.options import takes
+from token_trie.progress import Progress
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 
@@ -27,7 +35,261 @@ if TYPE_CHECKING:
 
     from token_trie.decisions.options import ChooseKeywords, ScoreKeywords
 
+R = TypeVar("R")
 T = TypeVar("T")
+
+
+# Largest number of prompts in progress or waiting to be yielded, from which a pass may choose.
+WINDOW = 256
+
+
+Asked: TypeAlias = Callable[[], tuple[Prompt, Request[R]]]
+"""Reads a prompt and the request after it."""
+
+
+def asked(prompts: Iterable[Prompt], read: Callable[[], Request[R]]) -> Iterator[Asked[R]]:
+    """Ask the same after each of many prompts, lazily."""
+    return map(lambda prompt: lambda: (prompt, read()), prompts)
+
+
+def paired(
+    prompts: Iterable[Prompt], sets: Iterable[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
+) -> Iterator[Asked[R]]:
+    """Pair prompts with requests for their sets, lazily; ArgumentError if there are more of one than of the other."""
+    if isinstance(prompts, Sized) and isinstance(sets, Sized) and len(prompts) != len(sets):
+        raise ArgumentError(f"sets: {len(sets):,}, where there are {len(prompts):,} prompts")
+    return _pair(prompts, iter(sets), read)
+
+
+def _pair(
+    prompts: Iterable[Prompt], sets: Iterator[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
+) -> Iterator[Asked[R]]:
+    n, none = 0, object()
+    for n, prompt in enumerate(prompts, 1):
+        choices = next(sets, none)
+        if choices is none:
+            raise ArgumentError(f"sets: {n - 1:,}, where there are at least {n:,} prompts")
+        yield partial(lambda prompt, choices: (prompt, read(choices)), prompt, choices)
+    if next(sets, none) is not none:
+        raise ArgumentError(f"sets: at least {n + 1:,}, where there are {n:,} prompts")
+
+
+class Admission(Generic[R]):
+    """Admits prompts with their requests to a batch; holds at most `WINDOW` of them at a time."""
+
+    def __init__(self, llm: Llama, batch: Batch | Sequential, requests: Iterable[Asked[R]]) -> None:
+        self._llm = llm
+        self._batch = batch
+        self._requests = enumerate(requests)
+        self._failed: BaseException | None = None  # the error that ended the iterable of prompts
+        self._under_way: dict[int, tuple[int, Running[R]]] = {}  # positions and plans, by ticket
+        self._done: dict[int, R | TokenTrieError] = {}  # by position
+        self._is_over = False
+
+    def results(self, in_order: bool) -> Iterator[tuple[int, R | TokenTrieError]]:
+        """Yield positions and results."""
+        next_position = 0
+        while True:
+            self._admit()
+            for position in [next_position] if in_order else list(self._done):
+                if position in self._done:
+                    next_position = position + 1
+                    yield position, self._done.pop(position)
+                    break
+            else:
+                if not self._under_way:
+                    break
+                self._wait()
+        if self._failed is not None:
+            raise self._failed
+
+    def _admit(self) -> None:
+        until = time.monotonic() + WAIT_MS / 1000
+        # Without a batch there is nothing to choose from, and the caller must not wait for slow prompts.
+        window = 1 if isinstance(self._batch, Sequential) else WINDOW
+        while not self._is_over and len(self._under_way) + len(self._done) < window:
+            if self._under_way and time.monotonic() > until:
+                return
+            try:
+                position, read = next(self._requests)
+            except StopIteration:
+                self._is_over = True
+            except Exception as error:
+                self._is_over, self._failed = True, error
+            else:
+                try:
+                    self._begin(position, read)
+                except TokenTrieError as error:
+                    self._batch.require_open()
+                    self._done[position] = error
+                except Exception as error:  # raised by the caller's iterables
+                    self._is_over, self._failed = True, error
+
+    def _begin(self, position: int, read: Asked[R]) -> None:
+        prompt, request = read()
+        if isinstance(self._batch, Sequential):
+            self._done[position] = self._batch.call(lambda: run(self._llm, prompt, request))
+            return
+        with lease(self._llm):
+            running = begin(self._llm, prompt, request, self._batch.n_ctx)
+        self._submit(self._batch, position, running)
+
+    def _submit(self, batch: Batch, position: int, running: Running[R]) -> None:
+        if ticket := running.submit(batch):
+            self._under_way[ticket] = position, running
+        else:
+            self._done[position] = running.result
+
+    def _wait(self) -> None:
+        assert isinstance(self._batch, Batch)
+        answer = self._batch.next()
+        if answer is None:
+            return
+        position, running = self._under_way.pop(answer.ticket)
+        try:
+            running.read(answer.found)
+            self._submit(self._batch, position, running)
+        except TokenTrieError as error:
+            self._batch.require_open()
+            self._done[position] = error
+
+
+OnError: TypeAlias = Literal["raise", "return"]
+
+
+@dataclass
+class _Work:
+    """State of work in progress, shared with the thread that may end it."""
+
+    batch: Batch | Sequential | None = None
+    is_opening: bool = False
+    is_closed: bool = False
+
+    def require_open(self) -> None:
+        if self.is_closed:
+            raise CancelledError(ENDED)
+
+
+class Results(Iterator[Any]):
+    """Results of prompts in a batch, which is created when the first result is requested.
+
+    Parameters
+    ----------
+    llm : Llama
+    n_parallel, n_ctx
+        As of `Batch`.
+    results : callable
+        Makes the generator of results from the batch, or from a `Sequential`.
+    """
+
+    def __init__(
+        self,
+        llm: Llama,
+        n_parallel: int,
+        n_ctx: int | None,
+        results: Callable[[Batch | Sequential], Generator[Any, None, None]],
+    ) -> None:
+        work = self._work = _Work()
+
+        def make() -> Batch | Sequential:
+            return Batch(llm, n_parallel, n_ctx) if can_share(llm) else Sequential(llm)
+
+        self._results = _generate(work, make, results)
+
+    def __next__(self) -> Any:
+        if inspect.getgeneratorstate(self._results) == inspect.GEN_RUNNING:
+            raise BusyError("another thread waits for the next decision, or the prompts themselves ask for it")
+        return next(self._results)
+
+    def close(self) -> None:
+        """End the work and free the context; a thread that waits for a decision is woken and does this itself."""
+        if inspect.getgeneratorstate(self._results) == inspect.GEN_RUNNING:
+            self.interrupt()
+        else:
+            self._results.close()
+
+    def interrupt(self) -> bool:
+        """Wake a thread that waits for a decision.
+
+        Returns
+        -------
+        bool
+            False if the batch is still being created; else at most the caller's own iterables are still running.
+        """
+        self._work.is_closed = True
+        is_opening = self._work.is_opening
+        if (batch := self._work.batch) is not None:
+            batch.close()
+        return not is_opening
+
+
+def _generate(
+    work: _Work,
+    make: Callable[[], Batch | Sequential],
+    results: Callable[[Batch | Sequential], Generator[Any, None, None]],
+) -> Generator[Any, None, None]:
+    """Make the batch, yield its results, close it; keeps no reference to the `Results`, so that it can be collected."""
+    work.is_opening = True
+    try:
+        work.require_open()
+        work.batch = opened(make)
+        work.is_opening = False
+        work.require_open()
+        yield from results(work.batch)
+    finally:
+        work.is_opening = False
+        if work.batch is not None:
+            work.batch.close()
+
+
+@dataclass(frozen=True)
+class Many:
+    """Iteration over many prompts or states, and how results are yielded; options are those of `choose_many`."""
+
+    llm: Llama
+    given: Iterable[Any]
+    each: str
+    """Word for one input, for messages."""
+    alone: str
+    """Name of the function for a single input."""
+    progress: bool
+    n_parallel: int | None
+    n_ctx: int | None
+    on_error: OnError = "raise"
+    as_ready: bool = False
+
+    def __post_init__(self) -> None:
+        check_flags(as_ready=self.as_ready, progress=self.progress)
+        lookup(self.on_error, {"raise": 0, "return": 1}, "on_error")
+        if self.n_parallel is not None:
+            check_counts(2, n_parallel=self.n_parallel)
+        is_text = isinstance(self.given, (str, bytes))
+        if is_text or not isinstance(self.given, Iterable):
+            what = f"{self.each}s: {'a text' if is_text else type(self.given).__name__}"
+            raise ArgumentError(f"{what} where several belong; for one {self.each} there is {self.alone}")
+        n_ctx_of(self.llm)
+
+    def results(self, find: Callable[[Batch | Sequential], Iterator[tuple[int, Any]]]) -> Results:
+        """Yield what `find` returns for a batch: positions, each with a result or its error."""
+
+        def results(batch: Batch | Sequential) -> Generator[Any, None, None]:
+            total = len(self.given) if isinstance(self.given, Sized) else None
+            with Progress(total, f"{self.each}s", wanted=self.progress) as shown:
+                for n, (position, result) in enumerate(find(batch), 1):
+                    shown.move(n)
+                    if isinstance(result, TokenTrieError):
+                        result = _placed(f"{self.each}s[{position}]", result)
+                        if self.on_error == "raise":
+                            raise result
+                    yield (position, result) if self.as_ready else result
+
+        return Results(self.llm, self.n_parallel or 0, self.n_ctx, results)
+
+
+def _placed(where: str, error: TokenTrieError) -> TokenTrieError:
+    placed = type(error)(f"{where}: {error}")
+    placed.__cause__ = error
+    return placed
 
 
 def decided(

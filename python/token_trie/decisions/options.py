@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from token_trie.decisions.calibration import CalibrationLike, Calibrator, check_calibration
-from token_trie.decisions.think import Think, check_think
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LEAF_ENDS, LeafEnd, Sampling
 from token_trie.llama.span import STEP_MODES, StepMode
@@ -32,6 +31,48 @@ MAX_SCORED = 50_000
 """Default number of nodes of a set that is scored whole."""
 LONGEST = 2_000_000
 """Longest timeout, in seconds."""
+
+
+@dataclass(frozen=True)
+class Think(Sampling):
+    """Let the model write freely before it answers.
+
+    The thought ends at the marker. If the marker is a text, any tokens may spell it. After `max_tokens` or `seconds`,
+    the missing part of the marker is forced. The model cannot end its text before the marker.
+    """
+
+    marker: str | Sequence[int] = "\nAnswer:"
+    """Tokens, or a text, in which names of control tokens become control tokens."""
+    max_tokens: int = 256
+    """Largest number of tokens, without the marker; 0: the marker alone."""
+    seconds: float | None = None
+    """Time limit, checked every few tokens; None, the default: no limit. In a batch, the time includes the passes that
+    also served other prompts."""
+    margin: float = 0.5
+    """For `decide` only: the model thinks if the two best probabilities, without a thought, differ by less than
+    this."""
+    share: float = 0.2
+    """For `decide` only: the share of decisions that may think. If n decisions were made in this process with this
+    Llama (or this handle on a file) and a `Think` of this share, at most ``share * n`` of them, rounded up, think.
+    Among the questions about one state, the closest ones think."""
+
+    def __post_init__(self) -> None:
+        if not len(self.marker):
+            raise ArgumentError("think: the marker is empty")
+        check_counts(0, max_tokens=self.max_tokens)
+        self.check_sampling(draws=False)
+        check_numbers(margin=self.margin, share=self.share, seconds=0.0 if self.seconds is None else self.seconds)
+        if self.seconds is not None and not self.seconds >= 0:
+            raise ArgumentError(f"seconds: {self.seconds} is below 0")
+        for name in ("margin", "share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ArgumentError(f"{name}: {getattr(self, name)} is not between 0 and 1")
+
+
+def check_think(think: object) -> None:
+    """Raise ArgumentError unless it is a `Think` or None."""
+    if not (think is None or isinstance(think, Think)):
+        raise ArgumentError(f"think: {type(think).__name__} where a Think belongs")
 
 
 @dataclass(frozen=True, kw_only=True)

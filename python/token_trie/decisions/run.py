@@ -2,52 +2,41 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from hashlib import sha256
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from token_trie.decisions.bound_choices import BoundCalibration, Reader, reader_of
+from token_trie.arrays import Floats, Ints
+from token_trie.decisions.bound_choices import BoundCalibration, BoundChoices, Reader, reader_of
 from token_trie.decisions.calibration import fingerprint
-from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions
-from token_trie.decisions.think import Think, any_set, end_of_thought, marker_tokens
-from token_trie.errors import ArgumentError, BusyError, CancelledError, ContextError, TokenTrieError
+from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions, Think
+from token_trie.errors import ArgumentError, CancelledError, ContextError, TokenTrieError
 from token_trie.llama.batch import (
-    ENDED,
-    WAIT_MS,
     Batch,
-    Sequential,
     SharedBatch,
-    can_share,
     chooser,
-    n_ctx_of,
     shared_batch_of,
 )
-from token_trie.llama.contexts import common_prefix, opened
-from token_trie.llama.query import NO_ANSWER, Answer, Query
+from token_trie.llama.contexts import common_prefix
+from token_trie.llama.query import NO_ANSWER, Answer, LeafEnd, Query
 from token_trie.llama.stream import Stream
-from token_trie.native.checks import check_counts, check_flags, lookup
+from token_trie.llama.text import tokenize_after
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import lib
 from token_trie.native.lifetime import lease
-from token_trie.progress import Progress
-from token_trie.sets.choices import ChoicesLike
+from token_trie.sets.lru import Memory
 from token_trie.sets.prompt import Prompt
+from token_trie.sets.spelling import inner_tokens
+from token_trie.sets.trie import TokenTrie
 
 R = TypeVar("R")
 T = TypeVar("T")
-
-
-class Thought(NamedTuple):
-    """Text that the model wrote before its answer."""
-
-    text: str
-    ms: float
 
 
 class Prefix(NamedTuple):
@@ -56,13 +45,9 @@ class Prefix(NamedTuple):
     tokens: list[int]
     is_standing: bool = False
     """Whether the stream's sequence is these tokens already."""
-    thought: Thought | None = None
+    thought: str | None = None
     """The thought at its end, before the marker."""
-
-    @property
-    def thought_text(self) -> str | None:
-        """Text of the thought."""
-        return None if self.thought is None else self.thought.text
+    thought_ms: float = 0.0
 
 
 class Request(ABC, Generic[R]):
@@ -237,6 +222,31 @@ def calibrated(calibration: BoundCalibration | None) -> Plan[BoundCalibration | 
     return calibration.with_prior(scores[0] if len(scores) == 1 else np.mean(scores, axis=0))
 
 
+_KEPT = 100_000
+"""Number of answers whose scores without content are remembered."""
+
+
+def scores_of_found(
+    known: dict[object, Any], tokens: list[int], choices: BoundChoices[Any], leaves: Ints, leaf_end: LeafEnd
+) -> Plan[tuple[Floats, int]]:
+    """Return the scores of leaves after a prompt without content, and the number of tokens evaluated for them.
+
+    They are remembered in `known`, because the same answers are often found.
+    """
+    memory: Memory[float] = known.setdefault("scores of found answers", Memory(_KEPT, _KEPT))
+    prompt = leaf_end, sha256(np.array(tokens, np.int32).tobytes()).digest()
+    keys = {leaf: (prompt, *choices.spelled(leaf)) for leaf in leaves.tolist()}
+    scores = {leaf: memory.find(key) for leaf, key in keys.items()}
+    new, n_evaluated = np.array([leaf for leaf, score in scores.items() if score is None], np.int64), 0
+    if len(new):
+        answer = yield PlanStep(tokens, Query("scores", choices.few(new), leaf_end=leaf_end), is_beside=True)
+        n_evaluated = int(answer.figures.n_evaluated)
+        for leaf, score in zip(new.tolist(), answer.logprobs.tolist(), strict=False):
+            scores[leaf] = score
+            memory.put(keys[leaf], 1, score)
+    return np.array([scores[leaf] for leaf in leaves.tolist()], np.float64), n_evaluated
+
+
 _RESPELLED = 16
 """Extra tokens for a marker that begins inside a token and is tokenized again."""
 
@@ -249,7 +259,9 @@ _CHECK_EVERY = 8
 
 def thought_after(think: Think, seed: int | None, tokens: list[int], with_vocab: WithVocab) -> Plan[Prefix]:
     """Let the model think after tokens; return them with the thought and its marker."""
-    marker = with_vocab(partial(marker_tokens, think))
+    marker: list[int] = with_vocab(
+        lambda vocab: inner_tokens(think.marker, "think: marker", vocab, special=True).tolist()
+    )
     start, ns, n_texts = len(tokens), 0, 0
     while True:
         is_late = think.seconds is not None and ns >= think.seconds * 1e9
@@ -257,7 +269,7 @@ def thought_after(think: Think, seed: int | None, tokens: list[int], with_vocab:
         is_last = think.seconds is None or left <= _CHECK_EVERY
         query = Query(
             "text",
-            any_set(marker),
+            TokenTrie.from_sequences({"": marker[:1]}),  # any set, as its span never begins
             sampling=replace(think, seed=None if seed is None else seed + n_texts),
             # Or as many as fit into the context.
             max_tokens=left + len(marker) + _RESPELLED if is_last else _CHECK_EVERY,
@@ -274,7 +286,46 @@ def thought_after(think: Think, seed: int | None, tokens: list[int], with_vocab:
         place = {"tokens": tokens, "start": start, "seam": seam, "stop": stop}
         found = with_vocab(partial(end_of_thought, think=think, marker=marker, **place))
         if found is not None:
-            return Prefix(found[0], thought=Thought(found[1], ns / 1e6))
+            return Prefix(found[0], thought=found[1], thought_ms=ns / 1e6)
+
+
+def end_of_thought(
+    vocab: _core.Vocab, think: Think, marker: list[int], tokens: list[int], start: int, seam: int, stop: int
+) -> tuple[list[int], str] | None:
+    """Find the end of a thought, which the model writes in one text or several.
+
+    Parameters
+    ----------
+    marker
+        The marker's tokens.
+    start, seam
+        Positions at which the thought and its last text begin.
+    stop
+        Why the last text ended, as enum token_trie_stop.
+
+    Returns
+    -------
+    tuple or None
+        The tokens up to and including the marker, and the text of the thought; None if it goes on.
+    """
+
+    def bytes_to(end: int) -> bytes:
+        return vocab.detokenize(tokens[start:end])
+
+    written, text = bytes_to(len(tokens)), str(think.marker).encode()
+    end = next((i for i in range(start, len(tokens)) if tokens[i : i + len(marker)] == marker), -1)
+    if seam > start and isinstance(think.marker, str):  # its text may have begun before the seam, in other tokens
+        at = written.find(text)
+        if at >= 0 and (end < 0 or at < len(bytes_to(end))):
+            n_kept = next(n for n in range(len(tokens), start - 1, -1) if written[:at].startswith(bytes_to(n)))
+            n_kept, more = tokenize_after(vocab, tokens[:n_kept], written[len(bytes_to(n_kept)) : at] + text)
+            return tokens[:n_kept] + more, written[:at].decode(errors="replace")
+    if end >= 0:
+        return tokens[:end] + marker, bytes_to(end).decode(errors="replace")
+    if stop == lib.TOKEN_TRIE_STOP_STRING:
+        n_kept, more = tokenize_after(vocab, tokens, text)
+        return tokens[:n_kept] + more, written.decode(errors="replace")
+    return None
 
 
 def think_on(stream: Stream, think: Think, seed: int | None, tokens: list[int]) -> Prefix:
@@ -356,262 +407,3 @@ def _run_in(shared: SharedBatch, running: Running[R]) -> R:
             shared.require_open()
             raise
     return running.result
-
-
-# Largest number of prompts in progress or waiting to be yielded, from which a pass may choose.
-WINDOW = 256
-
-
-Asked: TypeAlias = Callable[[], tuple[Prompt, Request[R]]]
-"""Reads a prompt and the request after it."""
-
-
-def asked(prompts: Iterable[Prompt], read: Callable[[], Request[R]]) -> Iterator[Asked[R]]:
-    """Ask the same after each of many prompts, lazily."""
-    return map(lambda prompt: lambda: (prompt, read()), prompts)
-
-
-def paired(
-    prompts: Iterable[Prompt], sets: Iterable[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
-) -> Iterator[Asked[R]]:
-    """Pair prompts with requests for their sets, lazily; ArgumentError if there are more of one than of the other."""
-    if isinstance(prompts, Sized) and isinstance(sets, Sized) and len(prompts) != len(sets):
-        raise ArgumentError(f"sets: {len(sets):,}, where there are {len(prompts):,} prompts")
-    return _pair(iter(prompts), iter(sets), read)
-
-
-def _pair(
-    prompts: Iterator[Prompt], sets: Iterator[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
-) -> Iterator[Asked[R]]:
-    n, none = 0, object()
-    for n, prompt in enumerate(prompts, 1):
-        choices = next(sets, none)
-        if choices is none:
-            raise ArgumentError(f"sets: {n - 1:,}, where there are at least {n:,} prompts")
-        yield partial(_read_pair, prompt, choices, read)
-    if next(sets, none) is not none:
-        raise ArgumentError(f"sets: at least {n + 1:,}, where there are {n:,} prompts")
-
-
-def _read_pair(
-    prompt: Prompt, choices: ChoicesLike, read: Callable[[ChoicesLike], Request[R]]
-) -> tuple[Prompt, Request[R]]:
-    return prompt, read(choices)
-
-
-class Admission(Generic[R]):
-    """Admits prompts with their requests to a batch; holds at most `WINDOW` of them at a time."""
-
-    def __init__(self, llm: Llama, batch: Batch | Sequential, requests: Iterable[Asked[R]]) -> None:
-        self._llm = llm
-        self._batch = batch
-        self._requests = enumerate(requests)
-        self._failed: BaseException | None = None  # the error that ended the iterable of prompts
-        self._under_way: dict[int, tuple[int, Running[R]]] = {}  # positions and plans, by ticket
-        self._done: dict[int, R | TokenTrieError] = {}  # by position
-        self._is_over = False
-
-    def results(self, in_order: bool) -> Iterator[tuple[int, R | TokenTrieError]]:
-        """Yield positions and results."""
-        next_position = 0
-        while True:
-            self._admit()
-            for position in [next_position] if in_order else list(self._done):
-                if position in self._done:
-                    next_position = position + 1
-                    yield position, self._done.pop(position)
-                    break
-            else:
-                if not self._under_way:
-                    break
-                self._wait()
-        if self._failed is not None:
-            raise self._failed
-
-    def _admit(self) -> None:
-        until = time.monotonic() + WAIT_MS / 1000
-        # Without a batch there is nothing to choose from, and the caller must not wait for slow prompts.
-        window = 1 if isinstance(self._batch, Sequential) else WINDOW
-        while not self._is_over and len(self._under_way) + len(self._done) < window:
-            if self._under_way and time.monotonic() > until:
-                return
-            try:
-                position, read = next(self._requests)
-            except StopIteration:
-                self._is_over = True
-            except Exception as error:
-                self._is_over, self._failed = True, error
-            else:
-                try:
-                    self._begin(position, read)
-                except TokenTrieError as error:
-                    self._batch.require_open()
-                    self._done[position] = error
-                except Exception as error:  # raised by the caller's iterables
-                    self._is_over, self._failed = True, error
-
-    def _begin(self, position: int, read: Asked[R]) -> None:
-        prompt, request = read()
-        if isinstance(self._batch, Sequential):
-            self._done[position] = self._batch.call(lambda: run(self._llm, prompt, request))
-            return
-        with lease(self._llm):
-            running = begin(self._llm, prompt, request, self._batch.n_ctx)
-        self._submit(self._batch, position, running)
-
-    def _submit(self, batch: Batch, position: int, running: Running[R]) -> None:
-        if ticket := running.submit(batch):
-            self._under_way[ticket] = position, running
-        else:
-            self._done[position] = running.result
-
-    def _wait(self) -> None:
-        assert isinstance(self._batch, Batch)
-        answer = self._batch.next()
-        if answer is None:
-            return
-        position, running = self._under_way.pop(answer.ticket)
-        try:
-            running.read(answer.found)
-            self._submit(self._batch, position, running)
-        except TokenTrieError as error:
-            self._batch.require_open()
-            self._done[position] = error
-
-
-OnError: TypeAlias = Literal["raise", "return"]
-
-
-@dataclass
-class _Work:
-    """State of work in progress, shared with the thread that may end it."""
-
-    batch: Batch | Sequential | None = None
-    is_opening: bool = False
-    is_closed: bool = False
-
-    def require_open(self) -> None:
-        if self.is_closed:
-            raise CancelledError(ENDED)
-
-
-class Results(Iterator[Any]):
-    """Results of prompts in a batch, which is created when the first result is requested.
-
-    Parameters
-    ----------
-    llm : Llama
-    n_parallel, n_ctx
-        As of `Batch`.
-    results : callable
-        Makes the generator of results from the batch, or from a `Sequential`.
-    """
-
-    def __init__(
-        self,
-        llm: Llama,
-        n_parallel: int,
-        n_ctx: int | None,
-        results: Callable[[Batch | Sequential], Generator[Any, None, None]],
-    ) -> None:
-        work = self._work = _Work()
-
-        def make() -> Batch | Sequential:
-            return Batch(llm, n_parallel, n_ctx) if can_share(llm) else Sequential(llm)
-
-        self._results = _generate(work, make, results)
-
-    def __next__(self) -> Any:
-        if inspect.getgeneratorstate(self._results) == inspect.GEN_RUNNING:
-            raise BusyError("another thread waits for the next decision, or the prompts themselves ask for it")
-        return next(self._results)
-
-    def close(self) -> None:
-        """End the work and free the context; a thread that waits for a decision is woken and does this itself."""
-        if inspect.getgeneratorstate(self._results) == inspect.GEN_RUNNING:
-            self.interrupt()
-        else:
-            self._results.close()
-
-    def interrupt(self) -> bool:
-        """Wake a thread that waits for a decision.
-
-        Returns
-        -------
-        bool
-            False if the batch is still being created; else at most the caller's own iterables are still running.
-        """
-        self._work.is_closed = True
-        is_opening = self._work.is_opening
-        if (batch := self._work.batch) is not None:
-            batch.close()
-        return not is_opening
-
-
-def _generate(
-    work: _Work,
-    make: Callable[[], Batch | Sequential],
-    results: Callable[[Batch | Sequential], Generator[Any, None, None]],
-) -> Generator[Any, None, None]:
-    """Make the batch, yield its results, close it; keeps no reference to the `Results`, so that it can be collected."""
-    work.is_opening = True
-    try:
-        work.require_open()
-        work.batch = opened(make)
-        work.is_opening = False
-        work.require_open()
-        yield from results(work.batch)
-    finally:
-        work.is_opening = False
-        if work.batch is not None:
-            work.batch.close()
-
-
-@dataclass(frozen=True)
-class Many:
-    """Iteration over many prompts or states, and how results are yielded; options are those of `choose_many`."""
-
-    llm: Llama
-    given: Iterable[Any]
-    each: str
-    """Word for one input, for messages."""
-    alone: str
-    """Name of the function for a single input."""
-    progress: bool
-    n_parallel: int | None
-    n_ctx: int | None
-    on_error: OnError = "raise"
-    as_ready: bool = False
-
-    def __post_init__(self) -> None:
-        check_flags(as_ready=self.as_ready, progress=self.progress)
-        lookup(self.on_error, {"raise": 0, "return": 1}, "on_error")
-        if self.n_parallel is not None:
-            check_counts(2, n_parallel=self.n_parallel)
-        is_text = isinstance(self.given, (str, bytes))
-        if is_text or not isinstance(self.given, Iterable):
-            what = f"{self.each}s: {'a text' if is_text else type(self.given).__name__}"
-            raise ArgumentError(f"{what} where several belong; for one {self.each} there is {self.alone}")
-        n_ctx_of(self.llm)
-
-    def results(self, find: Callable[[Batch | Sequential], Iterator[tuple[int, Any]]]) -> Results:
-        """Yield what `find` returns for a batch: positions, each with a result or its error."""
-
-        def results(batch: Batch | Sequential) -> Generator[Any, None, None]:
-            total = len(self.given) if isinstance(self.given, Sized) else None
-            with Progress(total, f"{self.each}s", wanted=self.progress) as shown:
-                for n, (position, result) in enumerate(find(batch), 1):
-                    shown.move(n)
-                    if isinstance(result, TokenTrieError):
-                        result = _placed(f"{self.each}s[{position}]", result)
-                        if self.on_error == "raise":
-                            raise result
-                    yield (position, result) if self.as_ready else result
-
-        return Results(self.llm, self.n_parallel or 0, self.n_ctx, results)
-
-
-def _placed(where: str, error: TokenTrieError) -> TokenTrieError:
-    placed = type(error)(f"{where}: {error}")
-    placed.__cause__ = error
-    return placed

@@ -13,7 +13,6 @@ from threading import get_ident
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, BusyError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
@@ -41,17 +40,6 @@ class Step(NamedTuple):
     """Natural logarithm of its probability among the allowed tokens; 0 if forced, NaN in free text."""
     forced: bool
     """Whether it was the only token allowed."""
-
-
-class Item(NamedTuple):
-    """A member produced by a span."""
-
-    leaf: int
-    begin: int
-    """Position of its first token in the sequence."""
-    end: int
-    """Position after its last token."""
-    logprob: float
 
 
 @dataclass(frozen=True)
@@ -676,26 +664,6 @@ class Stream:
         else:
             self.steps.run(lib.token_trie_stream_answer, *arguments)
         return read_answer(out[0])
-
-    def hidden_state(self) -> npt.NDArray[np.float32]:
-        """Return the hidden state of the last token, shape (n_embd,); errors as of `answer`."""
-        return self.answer(Query("hidden_state")).state
-
-    def items(self) -> list[Item]:
-        """Return the members that the span has produced."""
-
-        def read(stream: Any) -> int:
-            status = 0
-            item = new_struct("token_trie_item")
-            for i in range(n):
-                status = status or int(lib.token_trie_stream_get_item(stream, i, item))
-                found.append(Item(int(item.leaf), int(item.begin), int(item.end), float(item.logprob)))
-            return status
-
-        n = self.raw_state.n_items
-        found: list[Item] = []
-        self.native.call(read)
-        return found
 
 
 class Generation(Iterator[Step], AsyncIterator[Step]):

@@ -35,12 +35,18 @@ class Options:
         ArgumentError
             An option is out of range, or does not fit another one.
         """
+        if not given:
+            found: Self = _defaults.get(cls) or _defaults.setdefault(cls, cls())
+            return found
         for name in given:
             if name not in cls.__dataclass_fields__:
                 near = difflib.get_close_matches(name, cls.__dataclass_fields__)
                 hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
                 raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
         return cls(**given)
+
+
+_defaults: dict[type[Options], Any] = {}  # as they cannot be changed, each is checked once
 
 
 def takes(family: type[Options]) -> Callable[[F], F]:

@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, overload
 
 from token_trie.decisions.calibration import BatchPrior, Binding, Mean, fingerprint, over_rows, refuse_over_rows
-from token_trie.decisions.many import windows
-from token_trie.decisions.run import Many, run
-from token_trie.decisions.think import Think
+from token_trie.decisions.many import Many, windows
+from token_trie.decisions.options import Think
+from token_trie.decisions.run import run
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
 from token_trie.llama.batch import Batch, Sequential
 from token_trie.llama.stream import Stream
@@ -61,7 +61,7 @@ from token_trie.sets.prompt import chat_handler_of, check_length, first_token, t
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from token_trie.decisions.run import OnError
+    from token_trie.decisions.many import OnError
     from token_trie.questions.options import DecideKeywords
 
 

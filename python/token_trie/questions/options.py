@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
 
 from token_trie.decisions.calibration import NAMED, CalibrationName, Calibrator, calibrator_of
-from token_trie.decisions.think import Think, check_think
+from token_trie.decisions.options import Think, check_think
 from token_trie.errors import ArgumentError
 from token_trie.native.checks import check_counts, check_flags, lookup
 from token_trie.native.options import Options

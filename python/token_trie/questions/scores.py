@@ -16,8 +16,9 @@ import numpy as np
 from token_trie.arrays import Floats, States
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_finite, reader_of
 from token_trie.decisions.calibration import Calibrator, Mean
-from token_trie.decisions.run import Admission, Plan, PlanStep, Prefix, Request, drive, read_on, think_on
-from token_trie.decisions.think import Think
+from token_trie.decisions.many import Admission
+from token_trie.decisions.options import Think
+from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, drive, read_on, think_on
 from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import Batch, Sequential, chooser
 from token_trie.llama.query import LeafEnd, Query
@@ -93,7 +94,7 @@ class Reading(Request[Scored]):
 
     def steps(self, reader: Reader, prefix: Prefix, *, is_beside: bool = False) -> Plan[Scored]:
         """Score the texts; `is_beside` is that of `PlanStep`."""
-        thought = prefix.thought_text
+        thought = prefix.thought
         if not self.with_scores:
             answer, none = (yield PlanStep(prefix.tokens, Query("hidden_state"))), np.zeros(0)
             return Scored(none, none, math.nan, len(prefix.tokens), 0, thought, answer.state)

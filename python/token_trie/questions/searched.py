@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from token_trie.arrays import Floats
-from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_finite
+from token_trie.decisions.bound_choices import Reader, bind, check_finite
 from token_trie.decisions.calibration import Calibrator
 from token_trie.decisions.decision import Candidate
 from token_trie.decisions.options import MAX_NODES
-from token_trie.decisions.run import Plan, PlanStep, Prefix, begin, drive
+from token_trie.decisions.run import Plan, PlanStep, Prefix, begin, drive, scores_of_found
 from token_trie.errors import ArgumentError
 from token_trie.llama.batch import chooser
 from token_trie.llama.query import Query
@@ -28,7 +26,6 @@ from token_trie.questions.question import Answered, Choice, ChoiceAnswer, Member
 from token_trie.questions.scores import LEAF_END, Asked, QuestionView, Reading, Scored
 from token_trie.sets.catalogue import Catalogue
 from token_trie.sets.choices import Choices
-from token_trie.sets.lru import Memory
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 
@@ -36,8 +33,6 @@ MAX_WHOLE = 255
 """Largest number of members that are all scored: as many options as a request may describe."""
 N_FOUND = 12
 """Number of members of a larger set that are found, to be weighed against their scores without content."""
-_KEPT = 100_000
-"""Number of members whose scores without content are remembered."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,7 +63,9 @@ class SetReading(Reading):
     def steps(self, reader: Reader, prefix: Prefix, *, is_beside: bool = False) -> Plan[Found]:
         """Score a small set, or search a large one; then score what was found after the other prompts."""
         tokens, choices = bind(reader, prefix.tokens, self.members)
-        others = [bind(reader, _tokens_of(reader, prompt), self.members) for prompt in self.absent]
+        # On a handle, whose stream is locked, they are tokens already.
+        tokenize: Any = list if reader.owner == "handle" else reader.tokenize
+        others = [bind(reader, tokenize(prompt), self.members) for prompt in self.absent]
         n = len(choices.trie)
         if n <= MAX_WHOLE:
             leaves = np.flatnonzero(choices.trie.core.left())
@@ -83,7 +80,8 @@ class SetReading(Reading):
         n_evaluated, priors = int(figures.n_evaluated), []
         for other, bound in others:
             own = leaves if bound.leaf_of is None else bound.leaf_of[found]
-            prior, n_more = yield from self._prior(reader, other, bound, own)
+            known = reader.known if self.remembers else {}
+            prior, n_more = yield from scores_of_found(known, other, bound, own, LEAF_END)
             n_evaluated += n_more
             priors.append(prior)
         mass, is_whole = math.fsum(np.exp(logprobs)), len(leaves) == n
@@ -94,33 +92,12 @@ class SetReading(Reading):
             mass,
             len(tokens),
             n_evaluated,
-            prefix.thought_text,
+            prefix.thought,
             members=tuple(Candidate(*choices.member(i), i, logprob) for i, logprob in named),
             prior=np.mean(priors, axis=0) if priors else None,
             gap=0.0 if is_whole else math.inf if others else figures.gap,
             rest=0.0 if is_whole else max(0.0, min(1.0, figures.mass_max) - mass),
         )
-
-    def _prior(
-        self, reader: Reader, tokens: list[int], choices: BoundChoices[Any], leaves: npt.NDArray[np.int64]
-    ) -> Plan[tuple[Floats, int]]:
-        """Return the scores of leaves after a prompt without content, and the number of tokens evaluated for them.
-
-        They are remembered, because the same members are often found.
-        """
-        memory = Memory[float](_KEPT, _KEPT)
-        if self.remembers:
-            memory = reader.known.setdefault("priors of members", memory)
-        prompt = sha256(np.array(tokens, np.int32).tobytes()).digest()
-        keys = {leaf: (prompt, *choices.spelled(leaf)) for leaf in leaves.tolist()}
-        scores = {leaf: memory.find(key) for leaf, key in keys.items()}
-        if not (new := np.array([leaf for leaf, score in scores.items() if score is None], np.int64)).size:
-            return np.array([scores[leaf] for leaf in leaves.tolist()], np.float64), 0
-        answer = yield PlanStep(tokens, Query("scores", choices.few(new), leaf_end=LEAF_END), True)
-        for leaf, score in zip(new.tolist(), answer.logprobs.tolist(), strict=False):
-            scores[leaf] = score
-            memory.put(keys[leaf], 1, score)
-        return np.array([scores[leaf] for leaf in leaves.tolist()], np.float64), int(answer.figures.n_evaluated)
 
     def alone(self, llm: Llama) -> Found:
         """Answer it on an empty sequence, so that rounding does not depend on what was evaluated before."""
@@ -131,12 +108,6 @@ class SetReading(Reading):
             found = drive(running, stream)
         assert isinstance(found, Found)
         return found
-
-
-def _tokens_of(reader: Reader, prompt: Prompt) -> list[int]:
-    """Return the tokens of a prompt; on a handle it is tokens already, and its stream is locked."""
-    given: Any = prompt
-    return given if reader.owner == "handle" else reader.tokenize(prompt)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 from token_trie.decisions.bound_choices import Reader
+from token_trie.decisions.many import Admission, Many, OnError, asked
 from token_trie.decisions.options import RecordOptions
-from token_trie.decisions.run import Admission, Many, OnError, Plan, PlanStep, Prefix, Written, asked, run
+from token_trie.decisions.run import Plan, PlanStep, Prefix, Written, run
 from token_trie.errors import ArgumentError
 from token_trie.llama.text import tokenize_after
 from token_trie.native.core import Llama
@@ -196,7 +197,7 @@ class Filling:
     def __init__(self, reader: Reader, request: RecordRequest[Any], prefix: Prefix) -> None:
         options = request.options
         self._started = time.perf_counter()
-        self._thought = prefix.thought
+        self._prefix = prefix
         tokens = prefix.tokens
         if request.lead:
             n_kept, more = tokenize_after(reader.vocab, tokens, request.lead.encode())
@@ -210,10 +211,10 @@ class Filling:
     def finish(self) -> tuple[tuple[str, ...], RecordStats, str | None]:
         """Spell all text; return the truncated pointers, the stats and the thought."""
         self.writer.flush()
-        ms = (time.perf_counter() - self._started) * 1e3 + (0 if self._thought is None else self._thought.ms)
+        ms = (time.perf_counter() - self._started) * 1e3 + self._prefix.thought_ms
         n_tokens = len(self.writer.tokens) - self._n_prompt
         stats = RecordStats(self._n_prompt, n_tokens, **vars(self.writer.cost), fill_ms=ms)
-        return tuple(self.decoder.truncated), stats, None if self._thought is None else self._thought.text
+        return tuple(self.decoder.truncated), stats, self._prefix.thought
 
 
 def record_request(template: RecordTemplate, options: RecordOptions) -> RecordRequest[Record[Any]]:

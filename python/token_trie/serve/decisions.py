@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictBool, StrictInt, StrictStr
 
 from token_trie.decisions.calibration import AloneName
-from token_trie.decisions.think import Think
+from token_trie.decisions.options import Think
 from token_trie.native.lifetime import attachment
 from token_trie.questions.decide import ReadStep, answering, asked_of, prior_reading
 from token_trie.questions.options import DecideOptions, Effort, FormName

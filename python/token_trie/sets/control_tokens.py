@@ -179,14 +179,6 @@ class Rendered(NamedTuple):
     text: str
     controls: tuple[Control, ...] | None
 
-    def followed_by(self, llm: Llama, text: str) -> Rendered:
-        """Return the text followed by more text of the template."""
-        if self.controls is None:
-            return Rendered(self.text + text, None)
-        n = len(self.text)
-        more = (Control(n + begin, n + end, name) for begin, end, name in _known(llm).texts.find(text))
-        return Rendered(self.text + text, (*self.controls, *more))
-
     def preceded_by(self, llm: Llama, text: str) -> Rendered:
         """Return the text after a text in which names of control tokens stay text."""
         n = len(text)

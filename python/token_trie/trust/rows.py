@@ -21,8 +21,8 @@ import numpy.typing as npt
 from token_trie.arrays import Floats, States
 from token_trie.decisions.calibration import Base, Binding, fingerprint, spelled_as
 from token_trie.decisions.choose import ChoiceRequest
+from token_trie.decisions.many import Admission, Many, asked
 from token_trie.decisions.options import ChooseOptions
-from token_trie.decisions.run import Admission, Many, asked
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import Batch, Sequential
 from token_trie.llama.query import LEAF_ENDS, LeafEnd

@@ -51,10 +51,10 @@ def test_a_stream_has_the_state_behind_its_last_token(model: Any) -> None:
         for prompt in PROMPTS:
             handle.prefill(prompt)
             expected = oracle(prompt)
-            own = handle._stream.hidden_state()
+            own = handle._stream.answer(Query("hidden_state")).state
             near(own, expected, tolerance)
             handle.score(CHOICES)  # whose rows are evaluated beside it
-            near(handle._stream.hidden_state(), expected, tolerance)
+            near(handle._stream.answer(Query("hidden_state")).state, expected, tolerance)
             assert handle.choose(CHOICES).text in CHOICES
 
 
@@ -90,13 +90,13 @@ def test_models_without_shared_cells_have_states_too(recurrent: Any) -> None:
     with StreamHandle(recurrent) as handle:
         for prompt, state in zip(["a b", "c"], read.states, strict=True):
             handle.prefill(prompt)
-            near(handle._stream.hidden_state(), state, 1e-4)
+            near(handle._stream.answer(Query("hidden_state")).state, state, 1e-4)
 
 
 def test_a_state_of_nothing_is_refused(tiny: Any) -> None:
     stream = Stream(tiny)
     with pytest.raises(ArgumentError, match="prefill first"):
-        stream.hidden_state()
+        stream.answer(Query("hidden_state"))
     stream.close()
 
 
@@ -113,4 +113,4 @@ def test_states_behind_a_question_are_those_of_its_prompt(tiny: Any, question: A
     with StreamHandle(tiny) as handle:
         for state, own in zip(["one", "two"], read.states, strict=True):
             handle.prefill(f"{state}\n\nQuestion: Which?\nAnswer:")
-            near(own, handle._stream.hidden_state(), 1e-4)
+            near(own, handle._stream.answer(Query("hidden_state")).state, 1e-4)

@@ -9,7 +9,7 @@ import pytest
 from token_trie import ArgumentError, Choice, ContextError, TokenTrie
 from token_trie.decisions.calibration import Binding
 from token_trie.sets.prompt import Filled
-from token_trie.trust import cache
+from token_trie.trust import rows as cache
 from token_trie.trust.rows import CachedRows, Row, RowOptions, RowReader, digest_of_row, key_of, reader_of
 
 PROMPTS = ["Pizza in Paris:", "A word about Paris:", "Pizza:"]
