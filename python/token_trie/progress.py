@@ -13,16 +13,9 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Shows the progress inside a ``with`` block.
+    """Shows the progress inside a ``with`` block, if wanted.
 
-    Parameters
-    ----------
-    total : float, optional
-        The final count of `move`.
-    noun : str
-        Name of the counted things, in the plural.
-    wanted : bool
-        Whether to show anything.
+    `total` is the final count of `move`, if known; `noun` names the counted things, in the plural.
     """
 
     def __init__(self, total: float | None, noun: str, *, wanted: bool = True) -> None:

@@ -271,25 +271,9 @@ class Prior:
 class BoundCalibration:
     """A calibration of the leaves of a set.
 
-    Parameters
-    ----------
-    calibrator : Calibrator
-    choices : BoundChoices
-    classes : ndarray of int64, optional
-        The position of each class of the calibrator among the choices; None: all choices, in their order.
-    prior : ndarray of float64, shape (n_choices,), or None
-        Subtracted from the scores of the choices, where it is finite.
-    priors : tuple of Prior
-        What has to be scored first, for `with_prior`.
-
-    Attributes
-    ----------
-    kind : str
-        Name of the method, for `Decision.calibration`.
-    needs_scores, needs_state : bool
-        As of the calibrator.
-    weights : ndarray of float64, shape (n_leaves,), or None
-        Added to each leaf's score, which fixes the leaves' order; None if not known in advance.
+    The classes of the calibrator are at the positions `classes` among the choices; None: all, in their order. `prior`
+    is subtracted from the scores of the choices, where it is finite; `priors` have to be scored first, for
+    `with_prior`. `weights` are added to each leaf's score, which fixes the leaves' order; None if not known in advance.
     """
 
     def __init__(
@@ -345,20 +329,10 @@ def bind_calibration(
     *spelled: Any,
     prior: Floats | None = None,
 ) -> BoundCalibration | None:
-    """Bind a calibration to choices that are bound to a prompt.
+    """Bind a calibration to choices that are bound to a prompt; `prior` has the scores after its prompts, if known.
 
-    Parameters
-    ----------
-    prior : ndarray of float64, shape (n_choices,), optional
-        The scores after its prompts, if they are known.
-
-    Raises
-    ------
-    ArgumentError
-        It has prompts and is used on a handle, whose sequence they would replace; or the number of weights is not the
-        number of choices.
-    CalibrationError
-        It was fitted on another binding.
+    ArgumentError if it has prompts and is used on a handle, whose sequence they would replace, or has another number of
+    weights than there are choices; CalibrationError if it was fitted on another binding.
     """
     if calibration is None:
         return None

@@ -126,13 +126,7 @@ def spelled_as(
 ) -> str:
     """Return how choices are tokenized, as far as the prompt does not decide it; empty for texts in the default way.
 
-    Parameters
-    ----------
-    choices : TokenTrie, or texts
-    leading_space, tokenization
-        The options of these names.
-    with_filtered : bool
-        Whether members of a `TokenTrie` that are filtered out count, too.
+    `with_filtered`: whether members of a `TokenTrie` that are filtered out count, too.
     """
     if isinstance(choices, TokenTrie):
         tokens = hashlib.sha256()
@@ -175,11 +169,7 @@ def fingerprint(llm: Llama | None) -> str:
 
     llama.cpp's defaults are left out, and so are settings that only change the rounding: devices, threads, and the
     sizes of batches. A chat handler or tokenizer of the caller is identified by the tokens that it makes of a text.
-
-    Raises
-    ------
-    CalibrationError
-        There is no Llama, or its files cannot be read.
+    CalibrationError if there is no Llama, or its files cannot be read.
     """
     if llm is None:
         raise CalibrationError("calibration: is bound to a Llama's model, and this handle was opened on a file")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 from collections.abc import Iterable, Mapping
@@ -129,12 +128,11 @@ def _decision(
 def _candidates(
     choices: BoundChoices[T], leaves: Ints, logprobs: Floats, shares: Floats | None = None
 ) -> tuple[Candidate[T], ...]:
-    indices = map(choices.index, leaves.tolist())
-    of_each = itertools.repeat(None) if shares is None else shares.tolist()
-    return tuple(
-        Candidate(*choices.member(i), i, logprob, share=share)
-        for i, logprob, share in zip(indices, logprobs.tolist(), of_each)  # noqa: B905
-    )
+    found = []
+    for n, leaf in enumerate(leaves.tolist()):
+        index, share = choices.index(leaf), None if shares is None else float(shares[n])
+        found.append(Candidate(*choices.member(index), index, float(logprobs[n]), share=share))
+    return tuple(found)
 
 
 def cost_of(n_prompt: int, answer: Answer) -> Stats:

@@ -173,13 +173,7 @@ class _Work:
 class Results(Iterator[Any]):
     """Results of prompts in a batch, which is created when the first result is requested.
 
-    Parameters
-    ----------
-    llm : Llama
-    n_parallel, n_ctx
-        As of `Batch`.
-    results : callable
-        Makes the generator of results from the batch, or from a `Sequential`.
+    `results` makes the generator of results from the batch, or from a `Sequential`.
     """
 
     def __init__(
@@ -209,12 +203,9 @@ class Results(Iterator[Any]):
             self._results.close()
 
     def interrupt(self) -> bool:
-        """Wake a thread that waits for a decision.
+        """Wake a thread that waits for a decision; return False if the batch is still being created.
 
-        Returns
-        -------
-        bool
-            False if the batch is still being created; else at most the caller's own iterables are still running.
+        Otherwise at most the caller's own iterables are still running.
         """
         self._work.is_closed = True
         is_opening = self._work.is_opening

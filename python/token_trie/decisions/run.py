@@ -72,10 +72,7 @@ class Request(ABC, Generic[R]):
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[R]:
         """Yield its steps after a prompt; until the first one, the reader's lease is held.
 
-        Raises
-        ------
-        ArgumentError, VocabularyError, ContextError
-            Request, prompt and model do not fit together.
+        ArgumentError, VocabularyError or ContextError if request, prompt and model do not fit together.
         """
 
 
@@ -164,14 +161,9 @@ class Running(Generic[R]):
 
 
 def drive(running: Running[R], stream: Stream, sequence: Sequence[int] = ()) -> R:
-    """Answer the steps of a plan on a stream.
+    """Answer the steps of a plan on a stream, with the time of their prompts; its errors are raised inside the plan.
 
-    An answer's figures include the time of its prompt. Errors of the stream are raised inside the plan.
-
-    Parameters
-    ----------
-    sequence
-        The stream's sequence, if it is known: then only what differs is replaced.
+    If the stream's sequence is known, only what differs is replaced.
     """
     n_cancels = stream.n_cancels
 
@@ -292,21 +284,9 @@ def thought_after(think: Think, seed: int | None, tokens: list[int], with_vocab:
 def end_of_thought(
     vocab: _core.Vocab, think: Think, marker: list[int], tokens: list[int], start: int, seam: int, stop: int
 ) -> tuple[list[int], str] | None:
-    """Find the end of a thought, which the model writes in one text or several.
+    """Find the end of a thought, which began at `start` and whose last text began at `seam` and ended for `stop`.
 
-    Parameters
-    ----------
-    marker
-        The marker's tokens.
-    start, seam
-        Positions at which the thought and its last text begin.
-    stop
-        Why the last text ended, as enum token_trie_stop.
-
-    Returns
-    -------
-    tuple or None
-        The tokens up to and including the marker, and the text of the thought; None if it goes on.
+    Returns the tokens up to and including the marker, and the text of the thought; None if it goes on.
     """
 
     def bytes_to(end: int) -> bytes:

@@ -22,10 +22,7 @@ _workers = ThreadPoolExecutor(_N_WORKERS, "token-trie")
 class Asynchronous:
     """Makes the async form of a function or method, named with a leading a. A class, so that mypy keeps overloads.
 
-    Parameters
-    ----------
-    cancel : callable
-        Called with the function's first argument and a thread; ends this thread's work on it; see `in_worker`.
+    `cancel` is called with the function's first argument and a thread, whose work on it ends; see `in_worker`.
     """
 
     def __init__(self, cancel: Callable[[Any, int], Any]) -> None:
@@ -74,13 +71,8 @@ def _named_after(function: Callable[..., Any], form: Callable[P, T]) -> Callable
 async def in_worker(call: Callable[[], T], cancel: Callable[[int], bool | None]) -> T:
     """Make a call on a worker thread. If the task is cancelled, the call has ended, or never begins.
 
-    Parameters
-    ----------
-    call : callable
-        Called on the worker thread.
-    cancel : callable
-        Called with the worker thread, repeatedly, until the call has ended; ends the native work of this thread only.
-        If it returns True, the rest of the call is not waited for.
+    `cancel` is called with the worker thread, repeatedly, until the call has ended; it ends the native work of this
+    thread only. If it returns True, the rest of the call is not waited for.
     """
     worker = [0]
     turn = [True]  # taken by the worker when it begins, or by the task when it is cancelled first

@@ -110,12 +110,8 @@ class OwnStream:
 def chooser(llm: Llama) -> AbstractContextManager[Stream]:
     """Give the Llama's stream to this thread, after those that came before.
 
-    Raises
-    ------
-    BusyError
-        This thread has it already, and calls from a callback or signal handler.
-    CancelledError
-        The wait was cancelled.
+    BusyError if this thread has it already, and calls from a callback or signal handler; CancelledError if the wait was
+    cancelled.
     """
     return attachment(llm).make(OwnStream, lambda: OwnStream(Stream(llm, keeps_llm=False))).lent()
 
@@ -157,15 +153,8 @@ def can_share(llm: Llama) -> bool:
 class Batch(Closeable):
     """A batch of the C ABI; any thread may call it at any time.
 
-    It is closed before the Llama; waiting calls then raise CancelledError.
-
-    Parameters
-    ----------
-    llm : Llama
-    n_parallel, n_chunk
-        Members of struct token_trie_batch_params.
-    n_ctx : int, optional
-        Tokens of the context; by default those of the Llama.
+    It is closed before the Llama; waiting calls then raise CancelledError. Its context has `n_ctx` tokens, by default
+    those of the Llama; the other numbers are members of struct token_trie_batch_params.
     """
 
     def __init__(self, llm: Llama, n_parallel: int = 0, n_ctx: int | None = None, n_chunk: int = 0) -> None:
@@ -180,13 +169,7 @@ class Batch(Closeable):
             self.n_ctx = int(llm.n_ctx() if n_ctx is None else n_ctx)  # in tokens
 
     def submit(self, tokens: Sequence[int], query: Query) -> int:
-        """Submit a query after a prompt; return its ticket.
-
-        Raises
-        ------
-        ArgumentError, VocabularyError, ContextError
-            The query cannot be answered.
-        """
+        """Submit a query after a prompt; return its ticket. Raises an error for a query that cannot be answered."""
         prompt = ffi.from_buffer("llama_token[]", np.array(tokens, np.int32))
         ticket = ffi.new("int64_t *")
         self._call(lib.token_trie_batch_submit, prompt, len(tokens), query.native(), ticket)

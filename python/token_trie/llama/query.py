@@ -77,16 +77,10 @@ class Sampling(Options):
 
 
 def native_sampling(sampling: Sampling, draws: bool, *, continues: bool = False, **defaults: Any) -> Any:
-    """Return a struct token_trie_sampling.
+    """Return a struct token_trie_sampling; `defaults` are members for options that are off.
 
-    Parameters
-    ----------
-    draws
-        As of `Sampling.effective_temperature`.
-    continues
-        Without a seed: whether the random draws of the stream continue.
-    **defaults
-        Members for options that are off.
+    `draws` is that of `Sampling.effective_temperature`; `continues`: whether, without a seed, the stream's random draws
+    continue.
     """
     seed = lib.TOKEN_TRIE_SEED_RANDOM if sampling.seed is None else native_seed(sampling.seed)
     if sampling.seed is None and continues:

@@ -123,17 +123,9 @@ class StepReader:
 
 
 class Steps:
-    """Token-by-token generation; one reader at a time.
+    """Token-by-token generation; one reader at a time. The native stream is closed when this is dropped.
 
-    The native stream is closed when this is dropped.
-
-    Parameters
-    ----------
-    native : NativeStream
-    kept : object
-        Kept alive as long as this.
-    defaults
-        As of `native_sampling`.
+    `kept` is kept alive as long as this; `defaults` are those of `native_sampling`.
     """
 
     def __init__(self, native: NativeStream, kept: object, defaults: dict[str, Any]) -> None:
@@ -356,15 +348,8 @@ class Stream:
     """One sequence of a model. A call during another one raises BusyError.
 
     So does a call that would change the text while another thread reads it. Any thread may call `cancel` and `close` at
-    any time; they end the running call. The stream is closed when it is dropped, and before its model.
-
-    Parameters
-    ----------
-    llm : llama_cpp.Llama or path
-        As of `StreamHandle`.
-    keeps_llm : bool
-        Whether it keeps the Llama alive; a stream attached to the Llama must not.
-    options : StreamOptions
+    any time; they end the running call. The stream is closed when it is dropped, and before its model. `keeps_llm`:
+    whether it keeps the Llama alive; a stream attached to the Llama must not.
     """
 
     def __init__(
@@ -630,15 +615,8 @@ class Stream:
         """Answer a query after the sequence, or after a prefix instead if the query scores whole answers.
 
         Generated tokens are added to the sequence. Without a seed, the random draws of the stream continue.
-
-        Raises
-        ------
-        ArgumentError
-            The sequence is empty, or the query cannot be answered here.
-        ContextError
-            The answer does not fit the context, or the model's graph has no hidden state that can be read.
-        CancelledError
-            The call was cancelled.
+        ArgumentError for an empty sequence or a query that cannot be answered here; ContextError if the answer does not
+        fit the context, or the model's graph has no hidden state that can be read; CancelledError.
         """
         native = query.native(continues=True, **self.steps.defaults)
         after = ffi.NULL if prefix is None else ffi.from_buffer("llama_token[]", np.array(prefix, np.int32))

@@ -22,14 +22,9 @@ from token_trie.native.loaded import NOTHING, SETTINGS, Applied, applied_to, con
 
 
 class Closeable(ABC):
-    """A native object that any thread may close.
+    """A native object that any thread may close; `what` is its name in messages.
 
-    Parameters
-    ----------
-    what : str
-        Its name in messages.
-    siblings : set of Closeable
-        Open objects of the same Llama; this one is added, and removed when it is freed.
+    It is added to `siblings`, the open objects of the same Llama, and removed when it is freed.
     """
 
     def __init__(self, what: str, siblings: set[Closeable]) -> None:

@@ -57,10 +57,7 @@ class File(NamedTuple):
     def digest(self) -> str:
         """Return the SHA-256 of its content; the first time takes about a second for each gigabyte.
 
-        Raises
-        ------
-        ArgumentError
-            The file is missing, or was changed.
+        ArgumentError if the file is missing, or was changed.
         """
         try:
             now = File.at(self.path)
@@ -162,10 +159,7 @@ def model_file(llm: Any) -> File:
 def digest_of_model(first: File | str | os.PathLike[str]) -> str:
     """Return the digests of a model's files: of one file, or of all parts if the first is ``…-00001-of-00003.gguf``.
 
-    Raises
-    ------
-    ArgumentError
-        As of `File.digest`. OSError if there is no file.
+    ArgumentError as of `File.digest`; OSError if there is no file.
     """
     first = first if isinstance(first, File) else File.at(first)
     split = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", first.path)
@@ -197,10 +191,7 @@ def context_address(llm: Any) -> int:
 def adapters_of(llm: Any) -> tuple[tuple[int, float], ...]:
     """Return the adapters of a Llama's own context, as addresses and scales.
 
-    Raises
-    ------
-    ArgumentError
-        The context has a control vector, which other contexts would not have.
+    ArgumentError if the context has a control vector, which other contexts would not have.
     """
     applied = applied_to(context_address(llm))
     if applied.vector:

@@ -68,12 +68,8 @@ if TYPE_CHECKING:
 def asked_of(question: Question, options: DecideOptions, llm: Llama | None) -> Asked:
     """Return a question prepared for the model: in its trained format if it has one, or in a given form.
 
-    Raises
-    ------
-    ArgumentError
-        The model's trained format for it is not supported here, or not with these options.
-    CalibrationError
-        The calibration in the options was fitted on another binding.
+    ArgumentError if the model's trained format for it is not supported here, or not with these options;
+    CalibrationError if the calibration was fitted on another binding.
     """
     trained = None if llm is None or options.form is not None else trained_of(llm)
     if llm is None or trained is None:
@@ -131,13 +127,7 @@ class Thoughts:
 
 
 def to_think_about(known: dict[object, Any], think: Think, answers: Mapping[K, Answered[Any]]) -> list[K]:
-    """Return the names of the answers about a state that need a thought, the closest first.
-
-    Parameters
-    ----------
-    known : dict
-        Remembered facts of the model, which hold the count of thoughts.
-    """
+    """Return the names of the answers about a state that need a thought, the closest first; `known` counts thoughts."""
     leads = {name: lead_of(answer) for name, answer in answers.items()}
     close = sorted((name for name in leads if leads[name] < think.margin), key=leads.__getitem__)
     thoughts: Thoughts = known.setdefault(("thoughts", think.share), Thoughts())
@@ -190,14 +180,8 @@ def answering(
 ) -> Asking[dict[K, A]]:
     """Answer prepared questions about a state: the only order of work, whoever reads the steps.
 
-    Parameters
-    ----------
-    known : dict
-        Remembered facts of the model.
-    priors : dict, optional
-        Scores without a state; by default they are among the first steps.
-    make : callable, optional
-        Makes an answer of a question's scores and priors; by default `Asked.answer`.
+    Scores without a state are among the first steps, unless `priors` has them. `make` makes an answer of a question's
+    scores and priors; by default `Asked.answer`.
     """
     answer: Any = make or partial(_answer, asked)
 
@@ -401,13 +385,7 @@ def named(answers: dict[str | None, Answered[Any]]) -> Any:
 
 
 def read_questions(questions: object, options: DecideOptions, llm: Llama | None = None) -> dict[str | None, Asked]:
-    """Read questions by name, or one without a name, for a Llama's model or for a handle on a file.
-
-    Raises
-    ------
-    ArgumentError
-        They are not questions.
-    """
+    """Read questions by name, or one without a name, for a Llama or a handle on a file; otherwise ArgumentError."""
     if isinstance(questions, (Choice, Predicate, Score)):
         _check_named(options, ())
         return {None: asked_of(questions, options.of(None), llm)}

@@ -95,13 +95,7 @@ class Examples:
 
 
 class Shots:
-    """Examples of a question.
-
-    Attributes
-    ----------
-    digest : str
-        Digest of all examples and settings.
-    """
+    """Examples of a question; `digest` is that of all examples and settings."""
 
     def __init__(self, shots: Sequence[Shot], n_each: int, nearest: int | None, index: Callable[[], _Index]) -> None:
         self._shots = shots

@@ -104,10 +104,7 @@ class Form:
     ) -> Prompt:
         """Return the prompt of a question after examples; data cannot contain control tokens.
 
-        Parameters
-        ----------
-        shots : sequence of Shot
-            Their positions refer to the given options.
+        The positions of the examples refer to the given options.
         """
         answers = self.texts(options) if shots else []
         answered = [(shot.state, answers[shot.position][0]) for shot in shots]
@@ -129,12 +126,8 @@ class Form:
 class Put(Filled):
     """A filled template. Only control tokens of the template become control tokens.
 
-    Parameters
-    ----------
-    state : str or None
-        None for the part of the template after the state.
-    answered : sequence of (str, str)
-        States and answers of the examples before it.
+    Without a state, it is the part of the template after the state. `answered` has the states and answers of examples
+    before it.
     """
 
     template: str
@@ -244,15 +237,10 @@ def lists_options(form: Form) -> bool:
 
 
 class Weighing:
-    """Maps scores of texts to options.
+    """Maps scores of texts to options, each of which has one or more texts.
 
     Options with the same texts are one answer, and share its probability evenly. A text of several answers is shared
     evenly between them.
-
-    Parameters
-    ----------
-    options : sequence of sequences of str
-        The texts of each option.
     """
 
     def __init__(self, options: Sequence[Sequence[str]]) -> None:

@@ -104,10 +104,7 @@ def profile_by_file(llm: Llama) -> Profile:
 def profile_of(llm: Llama) -> Profile:
     """Return a model's profile: the measured one if there is one, or by what its file says.
 
-    Raises
-    ------
-    ArgumentError
-        The file of the measured profile is damaged.
+    ArgumentError if the file of the measured profile is damaged.
     """
     known = attachment(llm).known
     if "profile" not in known:
@@ -119,10 +116,7 @@ def profile_of(llm: Llama) -> Profile:
 def keep_profile(llm: Llama, profile: Profile) -> Path:
     """Keep a measured profile for this model in the user's cache; return its file.
 
-    Raises
-    ------
-    CalibrationError
-        The files of the model are not known. OSError: the file cannot be written.
+    CalibrationError if the files of the model are not known; OSError if the file cannot be written.
     """
     path = _path(llm)
     path.parent.mkdir(parents=True, exist_ok=True)

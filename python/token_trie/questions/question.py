@@ -26,13 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9]+(_+[A-Za-z0-9]+)+")
 
 
 def text_of(given: object, what: str) -> str:
-    """Return a text, or the JSON text of another value.
-
-    Raises
-    ------
-    ArgumentError
-        The value is not JSON, or the text is not valid Unicode. The message begins with ``what``.
-    """
+    """Return a text, or the JSON text of another value; ArgumentError, beginning with ``what``, if it is neither."""
     if not isinstance(given, str):
         try:
             given = json.dumps(given, ensure_ascii=False, allow_nan=False)
@@ -49,13 +43,7 @@ class StateText(str):
 
 
 def state_text(state: object) -> StateText:
-    """Return the text of a state: text unchanged, chat messages as paragraphs, other values as JSON.
-
-    Raises
-    ------
-    ArgumentError
-        As of `text_of`.
-    """
+    """Return the text of a state: text as it is, chat messages as paragraphs, otherwise JSON, or ArgumentError."""
     text = StateText(_state_text(state))
     text.given = state
     return text
@@ -459,13 +447,7 @@ def make_answer(
     stats: QuestionStats,
     thought: str | None = None,
 ) -> Answered[Any]:
-    """Return the answer to a question.
-
-    Parameters
-    ----------
-    probabilities : ndarray of float64
-        Probabilities of the values, and of "none of these" if offered.
-    """
+    """Return the answer, from the probabilities of the question's values, and of "none of these" if offered."""
     n = len(question.values)
     shares = probabilities[:n] / math.fsum(probabilities[:n])
     value: Any = question.values[int(shares.argmax())]

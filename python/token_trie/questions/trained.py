@@ -66,10 +66,7 @@ def token_of(llm: Llama, text: str) -> int | None:
 def group_labels(llm: Llama, question: str, keys: Sequence[str]) -> LabelTokens:
     """Return the labels of "lfm2-d1": yes and no, level numbers, or codes, with or without a leading space.
 
-    Raises
-    ------
-    ArgumentError
-        An option has no label of a single token.
+    ArgumentError if an option has no label of a single token.
     """
     if question != "choice":
         words = {"true": ("yes", "Yes", "YES"), "false": ("no", "No", "NO")}
@@ -153,10 +150,7 @@ class Trained:
 def trained_of(llm: Llama) -> Trained | None:
     """Return the decision settings of a model; None if it has none.
 
-    Raises
-    ------
-    ArgumentError
-        The decision type is not supported, or the settings are incomplete or invalid.
+    ArgumentError if the decision type is not supported, or the settings are incomplete or invalid.
     """
     known = attachment(llm).known
     if "trained" not in known:

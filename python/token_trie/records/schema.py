@@ -442,10 +442,7 @@ _NAME_KEYWORDS = {"type", "enum", "const", "pattern", "minLength", "maxLength", 
 def read_schema(schema: Any, ignored: list[str] | None = None) -> Node:
     """Read a schema. With a list `ignored`, unsupported keywords are left out and reported there.
 
-    Raises
-    ------
-    ArgumentError
-        The schema is invalid, not supported, or allows no value. The message has a JSON pointer to the position.
+    ArgumentError, with a JSON pointer to the position, if it is invalid, not supported, or allows no value.
     """
     try:
         written = json.dumps(schema, allow_nan=False, ensure_ascii=False)

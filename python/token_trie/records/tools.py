@@ -83,12 +83,8 @@ def ask_for_tools(
 ) -> tuple[list[int], CallTemplate]:
     """Return the tokens of a prompt that describes tools, and the template of a call after it.
 
-    `must`: whether the model is asked for a call, if the template does not describe the tools itself.
-
-    Raises
-    ------
-    ArgumentError
-        The messages are invalid, or the chat template refuses them.
+    `must`: whether the model is asked for a call, if the template does not describe the tools itself. ArgumentError if
+    the messages are invalid, or the chat template refuses them.
     """
     if isinstance(messages, (str, bytes, Mapping)) or not all(isinstance(message, Mapping) for message in messages):
         raise ArgumentError("messages: not a list of chat messages")
@@ -160,13 +156,7 @@ def _plain_beginning(llm: Llama, text: str) -> str:
 
 
 def read_arguments(given: object) -> JSONObject:
-    """Return the arguments of a call (JSON text in OpenAI's API) as the object that chat templates take.
-
-    Raises
-    ------
-    ArgumentError
-        The arguments are not a JSON object.
-    """
+    """Return the arguments of a call, an object or its JSON text, as chat templates take them; else ArgumentError."""
     if isinstance(given, str):
         try:
             given = json.loads(given or "{}")

@@ -185,12 +185,8 @@ class Spelled(NamedTuple):
 class Generated:
     """Text that the model writes under a grammar, token by token, until an end is found.
 
-    Parameters
-    ----------
-    lead : str
-        Text at its beginning that was decided before.
-    find_end : callable
-        Returns the end position in a text that grows, or None.
+    `lead` is text at its beginning that was decided before. `find_end` returns the end position in a text that grows,
+    or None.
     """
 
     def __init__(self, vocab: _core.Vocab, lead: str, find_end: Callable[[str], int | None]) -> None:

@@ -75,11 +75,8 @@ class ControlTexts:
     def mark(self, data: Any, mark: str, *, every_edge: bool) -> Any:
         """Return data (texts in dicts and lists) with marks where a control token is, or may arise.
 
-        Parameters
-        ----------
-        every_edge : bool
-            Whether to mark every first or last character of a control token, because a template may remove the text
-            between two of them.
+        With `every_edge`, every first or last character of a control token is marked, because a template may remove the
+        text between two of them.
         """
         return _map_texts(data, lambda text, whole: self._mark(text, mark, every_edge, whole))
 
@@ -211,15 +208,10 @@ R = TypeVar("R", Rendered, "Rendered | None")
 
 
 def render(llm: Llama, data: Any, template: Callable[[Any, str], R]) -> R:
-    """Render data with a template, so that control tokens come only from the template.
+    """Render data (texts in dicts and lists) with a template, so that control tokens come only from the template.
 
-    Parameters
-    ----------
-    data
-        Texts in dicts and lists.
-    template : callable
-        Called with data, which may contain marks, and with the mark, or ``""`` for none. It returns `read` of the
-        rendered text, or None if it renders no text.
+    `template` is called with data, which may contain marks, and with the mark, or ``""`` for none. It returns `read` of
+    the rendered text, or None if it renders no text.
     """
     if not may_become_control(llm, data):
         return template(data, "")

@@ -11,15 +11,7 @@ T = TypeVar("T")
 
 
 class Memory(Generic[T]):
-    """The values used last.
-
-    Parameters
-    ----------
-    capacity : int
-        Largest number of entries.
-    weight : int
-        Largest total weight of the entries; the newest is kept whatever its weight.
-    """
+    """The values used last: so many entries at most, of this total weight; the newest is kept whatever its weight."""
 
     def __init__(self, capacity: int, weight: int) -> None:
         self._capacity = capacity

@@ -136,12 +136,9 @@ In a text, the names of control tokens become these tokens. In chat messages the
 
 
 class Filled(str):
-    """A template filled with data. Names of control tokens become control tokens only in the template.
+    """A template filled with data: its pieces, each with the data that follow it.
 
-    Parameters
-    ----------
-    parts : sequence of tuple
-        Pieces of the template, each with the data that follow it.
+    Names of control tokens become control tokens only in the template.
     """
 
     parts: Sequence[tuple[str, str]]
@@ -164,12 +161,8 @@ class Filled(str):
 def tokenize_prompt(llm: Llama, prompt: Prompt, n_ctx: int | None = None) -> list[int]:
     """Return the tokens of a prompt, as llama-cpp-python does.
 
-    Raises
-    ------
-    ArgumentError
-        The prompt has another type, or it is empty and the model has no first token.
-    ContextError
-        The prompt is too long for n_ctx tokens.
+    ArgumentError if it has another type, or is empty and the model has no first token; ContextError if it is too long
+    for n_ctx tokens.
     """
     is_array = isinstance(prompt, np.ndarray) and prompt.ndim == 1
     if not (is_array or isinstance(prompt, (str, Sequence))) or isinstance(prompt, (bytes, bytearray)):
@@ -206,10 +199,7 @@ def tokenize_alone(vocab: _core.Vocab, prompt: Prompt) -> list[int]:
 def tokenize_text(vocab: _core.Vocab, text: bytes, what: str, *, begins: bool, special: bool = True) -> list[int]:
     """Return the tokens of a text; with `special`, names of control tokens become control tokens.
 
-    Parameters
-    ----------
-    begins : bool
-        Whether the text begins a sequence, and gets the model's first tokens.
+    With `begins`, the text begins a sequence, and gets the model's first tokens.
     """
     buffer = (llama_cpp.llama_token * (len(text) + 8))()
     n = llama_cpp.llama_tokenize(vocab.address, text, len(text), buffer, len(buffer), begins, special)
@@ -386,17 +376,8 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 class Template:
     r"""A text in which ``{text}`` is replaced by a row's value in the column text, and ``{{`` by a brace.
 
-    Parameters
-    ----------
-    has_escapes : bool
-        Whether ``\n``, ``\t`` and ``\\`` have the same meaning as in Python; a shell does not translate them.
-    what : str
-        Its name in messages.
-
-    Raises
-    ------
-    ArgumentError
-        The text has no column, or an unmatched brace.
+    With `has_escapes`, ``\n``, ``\t`` and ``\\`` have the same meaning as in Python, as a shell does not translate
+    them. ArgumentError, beginning with `what`, if the text has no column, or an unmatched brace.
     """
 
     def __init__(self, text: str, has_escapes: bool, what: str = "--prompt") -> None:

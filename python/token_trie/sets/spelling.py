@@ -106,12 +106,8 @@ def inner_seam(vocab: Speller, before: Sequence[int]) -> Seam:
 def spell(vocab: Speller, seam: Seam, texts: Sequence[str], *, all_spaced: bool, is_whole: bool) -> Spelling:
     """Tokenize choices after a seam.
 
-    Parameters
-    ----------
-    all_spaced : bool
-        Whether the seam's space comes before every choice, even one that begins with white space.
-    is_whole : bool
-        Whether the tail is the whole prompt; then part of it must stay.
+    `all_spaced`: whether the seam's space comes before every choice, even one that begins with white space. `is_whole`:
+    whether the tail is the whole prompt; then part of it must stay.
     """
     written = [seam.text + text for text in following(seam, texts, all_spaced=all_spaced)]
     tokens, offsets = vocab.tokenize(written, "choices")
@@ -311,10 +307,7 @@ def _has_end(prompt: Sequence[Any]) -> bool:
 def inner_tokens(given: str | Tokens, what: str, vocab: Speller, *, special: bool = False) -> npt.NDArray[np.int32]:
     """Return token ids. A text is tokenized as part of another; with `special`, also into control tokens.
 
-    Raises
-    ------
-    ArgumentError, VocabularyError
-        The value is not tokens, or the text cannot be spelled. The message begins with `what`.
+    ArgumentError or VocabularyError, beginning with `what`, for what is no tokens or cannot be spelled.
     """
     if not isinstance(given, str):
         return to_tokens(given, what)
