@@ -1,4 +1,4 @@
-"""`TextHandle` and `StreamHandle`: text and decisions one after the other in one sequence."""
+"""`StreamHandle`: text and decisions one after the other in one sequence."""
 
 from __future__ import annotations
 
@@ -45,14 +45,46 @@ if TYPE_CHECKING:
     from token_trie.questions.options import DecideKeywords
     from token_trie.questions.question import ChoiceAnswer, PredicateAnswer, ScoreAnswer
 
+T = TypeVar("T")
 
-def cancel_of(handle: TextHandle, thread: int) -> None:
+
+def cancel_of(handle: StreamHandle, thread: int) -> None:
     """End the work of a thread on a handle, for its async forms."""
     handle._stream.cancel_of(thread)
 
 
-class TextHandle:
-    """The methods of a `StreamHandle` for text, state and constraints, without decisions."""
+@takes(StreamOptions)
+class StreamHandle:
+    """One sequence of a model, in a context of its own, written piece by piece: text, choices, lists, records.
+
+    Parameters
+    ----------
+    llm : llama_cpp.Llama or path
+        A loaded model, whose weights are shared, or a GGUF file. The context is the handle's own.
+    **options
+        Those of `StreamOptions`.
+
+    Raises
+    ------
+    ArgumentError
+        The model cannot be loaded, or an option is out of range.
+    LlamaVersionError
+        Another llama.cpp is loaded than the one compiled against.
+
+    Notes
+    -----
+    A call that fails raises a TokenTrieError and changes nothing: sequence, trie, grammar and payload stay as they
+    were. There are two exceptions. Tokens that `generate` and `text` have written before the failure stay. If a
+    decision fails inside the model, the span of the trie and the grammar start again.
+
+    A handle serves one call at a time. Another call in the meantime raises BusyError. So does a call that would change
+    the text while a `Generation` of another thread is reading it. `cancel`, `close` and `Llama.close` may be called
+    from any thread, at any time: they end the running call and wait for it. Native calls release the GIL, and Ctrl-C
+    ends them. A handle is a context manager. A handle on a Llama is closed at the latest when the Llama is closed. It
+    cannot be copied, and refuses to work in a forked process. Each method whose name begins with a, such as `achoose`,
+    does the same as the method without the a, on a worker thread, and leaves the event loop free. If its task is
+    cancelled, the call ends.
+    """
 
     def __init__(self, llm: Llama | str | os.PathLike[str], **options: Unpack[StreamKeywords]) -> None:
         self._stream = Stream(llm, options=StreamOptions.read("StreamHandle", options))
@@ -227,47 +259,6 @@ class TextHandle:
         ContextError, GrammarError, BusyError
         """
         return write_text(self._stream, max_tokens, TextOptions.read("text", options))
-
-    _form_of = Asynchronous(cancel_of)
-    aprefill = _form_of(prefill)
-    atext = _form_of(text)
-
-
-T = TypeVar("T")
-
-
-@takes(StreamOptions)
-class StreamHandle(TextHandle):
-    """One sequence of a model, in a context of its own, written piece by piece: text, choices, lists, records.
-
-    Parameters
-    ----------
-    llm : llama_cpp.Llama or path
-        A loaded model, whose weights are shared, or a GGUF file. The context is the handle's own.
-    **options
-        Those of `StreamOptions`.
-
-    Raises
-    ------
-    ArgumentError
-        The model cannot be loaded, or an option is out of range.
-    LlamaVersionError
-        Another llama.cpp is loaded than the one compiled against.
-
-    Notes
-    -----
-    A call that fails raises a TokenTrieError and changes nothing: sequence, trie, grammar and payload stay as they
-    were. There are two exceptions. Tokens that `generate` and `text` have written before the failure stay. If a
-    decision fails inside the model, the span of the trie and the grammar start again.
-
-    A handle serves one call at a time. Another call in the meantime raises BusyError. So does a call that would change
-    the text while a `Generation` of another thread is reading it. `cancel`, `close` and `Llama.close` may be called
-    from any thread, at any time: they end the running call and wait for it. Native calls release the GIL, and Ctrl-C
-    ends them. A handle is a context manager. A handle on a Llama is closed at the latest when the Llama is closed. It
-    cannot be copied, and refuses to work in a forked process. Each method whose name begins with a, such as `achoose`,
-    does the same as the method without the a, on a worker thread, and leaves the event loop free. If its task is
-    cancelled, the call ends.
-    """
 
     @overload
     def choose(
@@ -464,6 +455,8 @@ class StreamHandle(TextHandle):
         return run_behind(self._stream, request)
 
     _form_of = Asynchronous(cancel_of)
+    aprefill = _form_of(prefill)
+    atext = _form_of(text)
     achoose = _form_of(choose)
     achoose_list = _form_of(choose_list)
     aexplain = _form_of(explain)

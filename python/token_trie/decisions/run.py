@@ -63,11 +63,6 @@ class Request(ABC, Generic[R]):
         """Seed of the random draws."""
         return None
 
-    @property
-    def draws(self) -> bool:
-        """Whether tokens are sampled."""
-        return False
-
     @abstractmethod
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[R]:
         """Yield its steps after a prompt; until the first one, the reader's lease is held.
@@ -90,11 +85,6 @@ class Written(Request[R]):
     def seed(self) -> int | None:
         """Seed of the random draws."""
         return self.options.seed
-
-    @property
-    def draws(self) -> bool:
-        """Whether tokens are sampled."""
-        return self.options.mode == "sampled" or self.options.think is not None
 
 
 class PlanStep(NamedTuple):
@@ -323,8 +313,6 @@ def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
     if shared is not None:
         return _run_in(shared, running)
     with chooser(llm) as stream:
-        if request.draws and request.seed is None:
-            stream.set_seed(None)
         return drive(running, stream)
 
 

@@ -71,11 +71,6 @@ class TextRequest(Request[FreeText]):
         return self.options.seed
 
     @property
-    def draws(self) -> bool:
-        """Whether tokens are sampled."""
-        return self.options.effective_temperature(draws=False) > 0
-
-    @property
     def stops(self) -> list[str]:
         """The stop strings."""
         return list(self.options.stop)

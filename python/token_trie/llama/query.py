@@ -148,8 +148,8 @@ class Query:
         """Whether the answer is written token by token."""
         return self.mode in ("greedy", "sampled", "text")
 
-    def native(self, *, continues: bool = False, **defaults: Any) -> Any:
-        """Return the struct; arguments are those of `native_sampling`."""
+    def native(self, *, is_alone: bool = False, continues: bool = False, **defaults: Any) -> Any:
+        """Return the struct, of a query for a stream if `is_alone`; other arguments are those of `native_sampling`."""
         pointers: dict[str, Any] = {}
         if self.trie is not None:
             pointers["set"] = self.trie.c_set
@@ -177,7 +177,7 @@ class Query:
         if self.until is not None:
             number = next(_numbers)
             _listening[number] = self
-            pointers |= {"on_token": _HEAR_ALONE if continues else _HEAR, "user": ffi.cast("void *", number)}
+            pointers |= {"on_token": _HEAR_ALONE if is_alone else _HEAR, "user": ffi.cast("void *", number)}
         return new_struct(
             "token_trie_query",
             mode=getattr(lib, f"TOKEN_TRIE_QUERY_{self.mode.upper()}"),

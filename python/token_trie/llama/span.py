@@ -164,7 +164,6 @@ class SetTrie(NamedTuple):
     """The trie of a stream, with the rules of its span."""
 
     trie: TokenTrie
-    span: Span
     native: Any
     """A struct token_trie_params."""
 

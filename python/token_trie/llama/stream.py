@@ -19,7 +19,7 @@ from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.contexts import LlamaCache, StreamOptions, common_prefix, native_options, open_file, open_on
 from token_trie.llama.native_stream import NativeStream, close_with, wait_for_dropped
 from token_trie.llama.query import Answer, Query, Sampling, native_sampling, read_answer, take_raised
-from token_trie.llama.span import SetTrie, Span, SpanOptions, StepMode, native_params, read_span
+from token_trie.llama.span import SetTrie, SpanOptions, StepMode, native_params, read_span
 from token_trie.native.checks import check_integers, encode
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import c_strings, check, ffi, lib, new_struct
@@ -356,7 +356,8 @@ class Stream:
         self, llm: Llama | str | os.PathLike[str], *, keeps_llm: bool = True, options: StreamOptions = _DEFAULTS
     ) -> None:
         self._set: SetTrie | None = None  # the current trie
-        self._default_spans: dict[StepMode | None, tuple[Span, Any]] = {}  # checked once
+        self._continues = keeps_llm  # whether random draws without a seed go on from call to call
+        self._default_spans: dict[StepMode | None, Any] = {}  # checked once
         self._sets: dict[str | None, TokenTrie] = {}  # of the payload, by path
         self._known: dict[object, Any] = {}  # results about the model of a file
         self._like: Callable[[], Llama | None] = _none  # a weak reference to the Llama
@@ -566,13 +567,12 @@ class Stream:
 
     def set_trie(self, trie: TokenTrie, mode: StepMode | None = None, rules: SpanOptions = _DEFAULT_SPAN) -> None:
         """Constrain the following tokens by a trie, from its root."""
-        read = self._default_spans.get(mode) if rules is _DEFAULT_SPAN else None
-        if read is None:
-            span = self.native.with_vocab(lambda vocab: read_span(vocab, mode, rules))
-            read = span, native_params(span)
+        native = self._default_spans.get(mode) if rules is _DEFAULT_SPAN else None
+        if native is None:
+            native = native_params(self.native.with_vocab(lambda vocab: read_span(vocab, mode, rules)))
             if rules is _DEFAULT_SPAN:
-                self._default_spans[mode] = read
-        self.set_span(SetTrie(trie, *read))
+                self._default_spans[mode] = native
+        self.set_span(SetTrie(trie, native))
 
     def set_span(self, span: SetTrie) -> None:
         """Constrain the following tokens by a trie with checked rules, from its root."""
@@ -614,11 +614,11 @@ class Stream:
     def answer(self, query: Query, prefix: Sequence[int] | None = None) -> Answer:
         """Answer a query after the sequence, or after a prefix instead if the query scores whole answers.
 
-        Generated tokens are added to the sequence. Without a seed, the random draws of the stream continue.
+        Generated tokens are added to the sequence. Without a seed, the random draws of a handle continue.
         ArgumentError for an empty sequence or a query that cannot be answered here; ContextError if the answer does not
         fit the context, or the model's graph has no hidden state that can be read; CancelledError.
         """
-        native = query.native(continues=True, **self.steps.defaults)
+        native = query.native(is_alone=True, continues=self._continues, **self.steps.defaults)
         after = ffi.NULL if prefix is None else ffi.from_buffer("llama_token[]", np.array(prefix, np.int32))
         out = ffi.new("struct token_trie_answer **")
         arguments = after, 0 if prefix is None else len(prefix), native, out

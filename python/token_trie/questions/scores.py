@@ -72,11 +72,6 @@ class Reading(Request[Scored]):
     with_scores: bool = True
     """Whether the probabilities are needed."""
 
-    @property
-    def draws(self) -> bool:
-        """Whether tokens are sampled."""
-        return self.think is not None
-
     def tokenized(self, llm: Llama) -> Reading:
         """Return it with the tokens of the prompt instead of its text."""
         with lease(llm):

@@ -177,11 +177,6 @@ class RecordRequest(Written[R]):
     layout: Layout | None = None
     """White space, unless the options give it; None: the model's own."""
 
-    @property
-    def draws(self) -> bool:
-        """Whether tokens are sampled."""
-        return self.options.effective_temperature(self.options.mode == "sampled") > 0 or self.options.think is not None
-
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[R]:
         """Write the record."""
         filling = Filling(reader, self, prefix)
@@ -213,7 +208,7 @@ class Filling:
         self.writer.flush()
         ms = (time.perf_counter() - self._started) * 1e3 + self._prefix.thought_ms
         n_tokens = len(self.writer.tokens) - self._n_prompt
-        stats = RecordStats(self._n_prompt, n_tokens, **vars(self.writer.cost), fill_ms=ms)
+        stats = RecordStats(self._n_prompt, n_tokens, **self.writer.cost, fill_ms=ms)
         return tuple(self.decoder.truncated), stats, self._prefix.thought
 
 

@@ -598,11 +598,6 @@ class CallOrText(Request[ToolCall[Any] | R]):
         """Seed of the random draws."""
         return self.call.seed
 
-    @property
-    def draws(self) -> bool:
-        """Whether tokens are sampled."""
-        return self.call.draws or self.otherwise.draws
-
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[ToolCall[Any] | R]:
         """Decide, and write the call or the other answer."""
         calls = yield from self.calls(reader, prefix.tokens)

@@ -240,22 +240,7 @@ class Generated:
         return self.tokens[:n], (self._lead + self.text[:end])[begin:]
 
 
-@dataclass
-class RecordCost:
-    """Counts of `RecordStats`."""
-
-    n_choices: int = 0
-    n_branches: int = 0
-    n_free: int = 0
-    n_passes: int = 0
-    n_evaluated: int = 0
-    n_unproved: int = 0
-
-    def add(self, figures: Any) -> None:
-        """Add the figures of an answer."""
-        self.n_branches += figures.n_branches
-        self.n_free += figures.n_free
-        self.n_passes += figures.n_passes
+_COSTS = ("n_choices", "n_branches", "n_free", "n_passes", "n_evaluated", "n_unproved")
 
 
 class Writer:
@@ -275,7 +260,8 @@ class Writer:
         self.tokens = tokens
         """Tokens before the open text."""
         self.text = ""
-        self.cost = RecordCost()
+        self.cost = dict.fromkeys(_COSTS, 0)
+        """Counts of `RecordStats`."""
 
     def write(self, text: str) -> None:
         """Append text."""
@@ -307,7 +293,7 @@ class Writer:
             mode: QueryMode = "sampled" if self._mode == "sampled" else "greedy"
             query = Query(mode, spelled.trie, sampling=self._drawn(), goes_on=True)
             answer = yield PlanStep(self._after(spelled), query)
-            self.cost.add(answer.figures)
+            self._add_cost(answer.figures)
             kind, of_kind = fork.kinds[spelled.option_of[answer.leaf]], answer.logprob
         indices, part = fork.parts[kind]
         index = indices[0]
@@ -320,7 +306,7 @@ class Writer:
         else:
             self._open += fork.texts[index].encode()
         self.text += fork.texts[index]
-        self.cost.n_choices += 1
+        self.cost["n_choices"] += 1
         return index, of_kind, of_text
 
     def generate(
@@ -349,8 +335,8 @@ class Writer:
         answer = yield PlanStep(self.tokens, query)
         if generated.tokens != [*answer.tokens]:
             self._with_model(lambda *_: generated.read(answer.tokens))
-        self.cost.add(answer.figures)
-        self.cost.n_free += answer.figures.stop == lib.TOKEN_TRIE_STOP_END
+        self._add_cost(answer.figures)
+        self.cost["n_free"] += answer.figures.stop == lib.TOKEN_TRIE_STOP_END
         if generated.end is None and answer.figures.stop in (lib.TOKEN_TRIE_STOP_END, lib.TOKEN_TRIE_STOP_COMPLETE):
             generated.end = len(generated.text)
         return generated
@@ -364,12 +350,16 @@ class Writer:
         self.text += text
         return text
 
+    def _add_cost(self, figures: Any) -> None:
+        for name in ("n_branches", "n_free", "n_passes"):
+            self.cost[name] += getattr(figures, name)
+
     def _search(self, spelled: Spelled) -> Plan[tuple[int, float]]:
         query = Query("best", spelled.trie, max_nodes=self._max_nodes, goes_on=True)
         answer = yield PlanStep(self._after(spelled), query)
-        self.cost.add(answer.figures)
-        self.cost.n_evaluated += answer.figures.n_evaluated
-        self.cost.n_unproved += answer.figures.gap > 0
+        self._add_cost(answer.figures)
+        self.cost["n_evaluated"] += answer.figures.n_evaluated
+        self.cost["n_unproved"] += answer.figures.gap > 0
         if len(answer.leaves) == 0:
             raise ContextError("the model gives no way to go on a finite score")
         return answer.leaf, answer.logprob
