@@ -22,7 +22,6 @@ _NO_LIMIT = 1 << 20
     DecideOptions,
     without=("form", "calibration", "orders", "think", "examples"),
     effort="Read each question in one form, in all forms of the model, or in four orders.",
-    instead="Also show what the model would write without a constraint.",
     reproducible="Give bit-identical answers, whatever other questions are asked. Takes longer.",
 )
 class AskOptions(Flags):
@@ -97,9 +96,6 @@ def decide(
     calibration: AloneName | None = None if raw else "contextual"
     answers = decide_(model.load(4096), about, asked, form=form, calibration=calibration, orders=orders, **ask.given)
     shown = {name: answer_json(shape, answers[name]) for name, shape in body.questions.items()}
-    for name, answer in answers.items():
-        if answer.instead is not None:
-            shown[name]["x_instead"] = answer.instead
     if as_json or not console.is_terminal:
         print_json(shown)
         return

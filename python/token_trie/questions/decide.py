@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
 
 from token_trie.decisions.calibration import BatchPrior, Binding, Mean, fingerprint, over_rows, refuse_over_rows
 from token_trie.decisions.many import Many, windows
@@ -49,8 +49,6 @@ from token_trie.questions.scores import (
     score_all,
     score_in,
     with_scored,
-    write_line,
-    written,
 )
 from token_trie.questions.searched import SetAsked, SetView
 from token_trie.questions.trained import TrainedAsked, trained_of
@@ -145,22 +143,20 @@ _Priors: TypeAlias = "dict[K, list[Scored | None]]"
 
 
 class ReadStep(NamedTuple):
-    """A view of a question that a model has to read, about the state or without one."""
+    """A view of a question that a model has to read, about the state or one without content."""
 
     name: Any
     """Name of the question."""
     view: QuestionView
-    kind: Literal["state", "prior", "line"]
-    """"prior": to be read about a state without content; "line": the line is wanted that the model writes by itself."""
     absent: str | None = None
-    """With "prior": that state; None is the form's own."""
+    """The state without content; None is the form's own."""
     asked: Asked | None = None
-    """With "state": the question, which says what its answer needs."""
+    """The question, which says what its answer needs; None for a state without content."""
     think: Think | None = None
 
     def reading(self, llm: Llama, state: str) -> Reading:
         """Return the reading of a Llama's model."""
-        return self.wanting(self.view.reading(llm, self.absent if self.kind == "prior" else state))
+        return self.wanting(self.view.reading(llm, self.absent if self.asked is None else state))
 
     def wanting(self, reading: Reading) -> Reading:
         """Return a reading of the view with all that the answer needs."""
@@ -168,7 +164,7 @@ class ReadStep(NamedTuple):
 
 
 Asking: TypeAlias = "Generator[list[ReadStep], Sequence[Any], R]"
-"""Yields steps that may be read at once, is sent their scores or lines, and returns the result."""
+"""Yields steps that may be read at once, is sent their scores, and returns the result."""
 
 
 def answering(
@@ -190,11 +186,7 @@ def answering(
         # First, because they would replace the state in a sequence.
         steps = prior_steps(asked) if priors is None else []
         n_priors = len(steps)
-        steps += [
-            ReadStep(name, view, "state", asked=asked[name], think=think)
-            for name in names
-            for view in asked[name].views
-        ]
+        steps += [ReadStep(name, view, asked=asked[name], think=think) for name in names for view in asked[name].views]
         results = yield steps
         if priors is None:
             priors = priors_in(asked, results[:n_priors])
@@ -206,10 +198,6 @@ def answering(
     if options.think is not None:
         close: Any = answers
         answers |= yield from read(to_think_about(known, options.think, close), options.think)
-    if options.instead:
-        lines = yield [ReadStep(name, one.views[0], "line") for name, one in asked.items()]
-        changed: Any = zip(answers.items(), lines, strict=True)
-        answers = {name: replace(one, instead=line) for (name, one), line in changed}
     return answers
 
 
@@ -232,10 +220,7 @@ def naming(name: object, error: TokenTrieError) -> TokenTrieError:
 def prior_steps(asked: Mapping[K, Asked]) -> list[ReadStep]:
     """Return the steps of `priors_in`."""
     return [
-        ReadStep(name, view, "prior", absent)
-        for name, one in asked.items()
-        for view in one.views
-        for absent in one.absent(view)
+        ReadStep(name, view, absent) for name, one in asked.items() for view in one.views for absent in one.absent(view)
     ]
 
 
@@ -270,9 +255,7 @@ def read_in_turn(asking: Asking[R], read: Callable[[ReadStep], Any]) -> R:
 
 def _read_by(llm: Llama, known: dict[object, Any], state: str, options: DecideOptions, step: ReadStep) -> Any:
     """Read a step with a Llama's model; priors are remembered."""
-    if step.kind == "line":
-        return written(llm, step.reading(llm, state).prompt)
-    if step.kind == "state":
+    if step.asked is not None:
         return _score(llm, step.reading(llm, state), options)
     reading = prior_reading(llm, known, step)
     return remembered(known, reading, options, lambda: _score(llm, reading, options))
@@ -451,13 +434,11 @@ def _read_after(stream: Stream, before: list[int], state: str | None, options: D
     if view.shots is not None:
         raise ArgumentError("examples: stand before a state, and what stands on a handle stands there already")
     absent = view.form.absent if step.absent is None else step.absent
-    if step.kind == "prior" and state is None:  # the text is the state, and is left out
+    if step.asked is None and state is None:  # the text is the state, and is left out
         alone = view.after(_tokens_alone(stream, view, absent))
         known = stream.with_model(lambda _, known: known)
         return remembered(known, alone, options, lambda: _score_after(stream, alone, options, is_beside=True))
-    tokens = _tokens_after(stream, before, view, absent if step.kind == "prior" else state)
-    if step.kind == "line":
-        return write_line(stream, tokens)
+    tokens = _tokens_after(stream, before, view, absent if step.asked is None else state)
     own = view.absent if isinstance(view, SetView) else ()
     absents = (view.form.absent if one is None else one for one in own)
     without = [
@@ -553,8 +534,8 @@ def decide_many(
     ------
     dict of answers, or an answer
         The result of `decide`, up to llama.cpp's rounding, which depends on the size of a batch; with ``reproducible``
-        the same, bit by bit. States are answered one at a time with ``reproducible`` and ``instead``.
-        Otherwise, some tens of states are answered before the model thinks about any.
+        the same, bit by bit, and the states are answered one at a time. Otherwise, some tens of states are answered
+        before the model thinks about any.
 
     Raises
     ------
@@ -573,7 +554,7 @@ def decide_many(
     def find(batch: Batch | Sequential) -> Iterator[tuple[int, Any]]:
         if over_rows(read.calibration) is not None:
             return enumerate(map(_named, _over_rows(llm, batch, states, asked, read)))
-        if read.reproducible or read.instead:
+        if read.reproducible:
             return enumerate(_one_by_one(llm, states, asked, read))
         return enumerate(map(_named, _together(llm, batch, states, asked, read)))
 
@@ -588,10 +569,8 @@ def _check_over_rows(options: DecideOptions, asked: _Asked) -> None:
     calibrator = over_rows(options.calibration)
     if calibrator is None:
         return
-    if options.reproducible or options.instead or options.think is not None:
-        raise ArgumentError(
-            "calibration: 'batch' decides by windows of states, without reproducible, instead and think"
-        )
+    if options.reproducible or options.think is not None:
+        raise ArgumentError("calibration: 'batch' decides by windows of states, without reproducible and think")
     if isinstance(calibrator, BatchPrior) and calibrator.frequencies is not None and len(asked) > 1:
         raise ArgumentError("frequencies: are those of one question's answers, and several are asked")
     for one in asked.values():

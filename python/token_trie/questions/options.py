@@ -75,8 +75,6 @@ class DecideOptions(Options):
         model's own probabilities, which are far too extreme in models that were not trained for decisions.
     orders : int
         If the form lists the options: the number of cyclic orders over which to average.
-    instead : bool
-        Whether to return what the model would write without a constraint. It costs some tokens for each question.
     think : Think, optional
         Lets the model think before it answers a close question, within the share of the `Think`. The thought follows
         the question, the answer follows the marker, and the text is the answer's `thought`.
@@ -92,7 +90,6 @@ class DecideOptions(Options):
     effort: Effort = "default"
     calibration: CalibrationName | Calibrator | None = "contextual"
     orders: int = 1
-    instead: bool = False
     think: Think | None = None
     examples: Examples | Mapping[str, Examples] | None = None
     reproducible: bool = False
@@ -109,7 +106,7 @@ class DecideOptions(Options):
         if self.calibration is not None and not is_own:
             lookup(self.calibration, dict.fromkeys(NAMED, 0), "calibration")  # type: ignore[arg-type]
         check_counts(orders=self.orders)
-        check_flags(instead=self.instead, reproducible=self.reproducible)
+        check_flags(reproducible=self.reproducible)
         if calibrator is not None and calibrator.needs_state and self.reproducible:
             raise ArgumentError("reproducible: goes without a head, as hidden states round with what is beside them")
         given = self.examples
@@ -152,7 +149,6 @@ if TYPE_CHECKING:  # by scripts/keywords
         effort: Effort
         calibration: CalibrationName | Calibrator | None
         orders: int
-        instead: bool
         think: Think | None
         examples: Examples | Mapping[str, Examples] | None
         reproducible: bool

@@ -354,9 +354,6 @@ class Answered(Generic[T]):
         How the probabilities were made.
     stats : QuestionStats
         What the answer cost.
-    instead : str or None
-        With ``instead=True``: what the model would write without a constraint, at most one line, such as a refusal or
-        another answer. A line break stands for a blank line; the text is empty if the model would end.
     thought : str or None
         The model's thought, if it thought first.
     profile : str or None
@@ -368,7 +365,6 @@ class Answered(Generic[T]):
     mass: float | None
     calibration: Calibration
     stats: QuestionStats = field(compare=False, repr=False)
-    instead: str | None = field(default=None, kw_only=True)
     thought: str | None = field(default=None, kw_only=True)
     profile: str | None = field(default=None, kw_only=True, compare=False)
 

@@ -20,11 +20,10 @@ from token_trie.decisions.many import Admission
 from token_trie.decisions.options import Think
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, drive, read_on, think_on
 from token_trie.errors import TokenTrieError
-from token_trie.llama.batch import Batch, Sequential, chooser
+from token_trie.llama.batch import Batch, Sequential
 from token_trie.llama.query import LeafEnd, Query
 from token_trie.llama.reproducible import reproducible
 from token_trie.llama.stream import Stream
-from token_trie.llama.text import TextOptions, write_text
 from token_trie.native.core import Llama
 from token_trie.native.lifetime import lease
 from token_trie.questions.question import Answered
@@ -192,24 +191,6 @@ def score_all(
 def _asked(make: Callable[[], Reading]) -> tuple[Prompt, Reading]:
     reading = make()
     return reading.prompt, reading
-
-
-def written(llm: Llama, prompt: Prompt) -> str:
-    """Return the line that the model writes after a prompt, or its beginning; a line break for a blank line."""
-    with lease(llm):
-        tokens = reader_of(llm).tokenize(prompt)
-    with chooser(llm) as stream:
-        return write_line(stream, tokens)
-
-
-_N_WRITTEN = 16
-
-
-def write_line(stream: Stream, tokens: list[int]) -> str:
-    """Return such a line after a prompt, whose tokens become the stream's sequence."""
-    stream.prefill(tokens)
-    written = write_text(stream, _N_WRITTEN, TextOptions(stop="\n"))
-    return "\n" if not written.text and written.stop == "stop" else written.text
 
 
 class QuestionView(ABC):

@@ -16,7 +16,7 @@ from token_trie.native.lifetime import attachment
 from token_trie.questions.decide import ReadStep, answering, asked_of, prior_reading
 from token_trie.questions.options import DecideOptions, Effort, FormName
 from token_trie.questions.question import TOP, Answered, Choice, ChoiceAnswer, Question, Wording
-from token_trie.questions.scores import Asked, QuestionView, Reading, Scored, written
+from token_trie.questions.scores import Asked, QuestionView, Reading, Scored
 from token_trie.questions.searched import MAX_WHOLE
 from token_trie.serve.engine import Engine, Outcome
 from token_trie.serve.limits import Body, Limits, Place, check_count, invalid, refusing
@@ -95,12 +95,10 @@ class StateReader:
             return answers
 
     async def read(self, step: ReadStep) -> Any:
-        """Return the scores of a step, or its line."""
+        """Return the scores of a step."""
         engine, llm, options = self.engine, self.engine.llm, self.options
         with refusing(step.name):
-            if step.kind == "line":
-                return await engine.alone(lambda: written(llm, step.reading(llm, self.state).prompt))
-            if step.kind == "prior":
+            if step.asked is None:
                 reading = await engine.on_worker(lambda: prior_reading(llm, attachment(llm).known, step))
                 self.digests.setdefault((step.name, step.view), reading.digest)
                 key = "prior", reading.digest, options.reproducible
@@ -216,7 +214,6 @@ class Extras(Body):
     x_effort: Effort = "default"
     x_calibration: AloneName | None = "contextual"
     x_orders: Annotated[int, Field(ge=1, le=_MAX_ORDERS)] = 1
-    x_instead: StrictBool = False
     x_think: ThoughtText | None = None
     x_reproducible: StrictBool = False
 
@@ -228,7 +225,6 @@ class Extras(Body):
             effort=self.x_effort,
             calibration=self.x_calibration,
             orders=self.x_orders,
-            instead=self.x_instead,
             think=None if think is None else Think(max_tokens=think.max_tokens, margin=think.margin, share=think.share),
             reproducible=self.x_reproducible or engine.is_reproducible,
         )
@@ -236,7 +232,7 @@ class Extras(Body):
 
 def extras(answer: Answered[Any]) -> dict[str, Any]:
     """Return the extra fields of an answer."""
-    more = {"x_instead": answer.instead, "x_thought": answer.thought, "x_other": getattr(answer, "other", None)}
+    more = {"x_thought": answer.thought, "x_other": getattr(answer, "other", None)}
     more["x_profile"] = answer.profile
     given = {name: value for name, value in more.items() if value is not None}
     return {"x_mass": answer.mass, "x_calibration": answer.calibration, **given}

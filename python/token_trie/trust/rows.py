@@ -307,21 +307,6 @@ def _require_distinct(texts: tuple[str, ...]) -> None:
         seen.add(text)
 
 
-if TYPE_CHECKING:  # by scripts/keywords
-
-    class RowKeywords(TypedDict, total=False):
-        """Keywords of `RowOptions`."""
-
-        template: str
-        columns: str
-        leaf_end: LeafEnd
-        leading_space: bool | None
-        form: FormName | Form | tuple[Form, ...] | None
-        effort: Effort
-        orders: int
-        examples: Examples | None
-
-
 _FORMAT = 2
 _SECONDS_BETWEEN_WRITES = 5.0
 _ARRAYS = ("raw", "contextual", "mass", "states")
@@ -457,3 +442,18 @@ def digest_of_row(reader: RowReader, row: Any) -> bytes:
     except TokenTrieError:  # the reader raises it with the position of the row
         prompts = repr(row)
     return bytes.fromhex(digest_of(prompts))[:16]
+
+
+if TYPE_CHECKING:  # by scripts/keywords
+
+    class RowKeywords(TypedDict, total=False):
+        """Keywords of `RowOptions`."""
+
+        template: str
+        columns: str
+        leaf_end: LeafEnd
+        leading_space: bool | None
+        form: FormName | Form | tuple[Form, ...] | None
+        effort: Effort
+        orders: int
+        examples: Examples | None

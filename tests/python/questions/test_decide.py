@@ -192,19 +192,6 @@ def test_orders_are_averaged(precise: Any) -> None:
     assert list(found.probabilities.values()) == pytest.approx(softmax(np.mean(weights, axis=0).tolist()), abs=1e-4)
 
 
-def test_what_the_model_would_write_instead_is_told(smollm2: Any) -> None:
-    question = Choice("What is the capital of France?", ["Pizza", "Pasta"])
-    found = decide(smollm2, "A quiz.", question, instead=True)
-    freely = smollm2("A quiz.\n\nQuestion: What is the capital of France?\nAnswer:", max_tokens=16, temperature=0)
-    assert found.instead == freely["choices"][0]["text"].partition("\n")[0]
-    assert found.mass < 0.01
-    blank = Form("{{ state }}\n{{ instructions }}")
-    assert decide(smollm2, "1\n\n2\n\n3\n", Choice("\n4", ["Pizza"]), form=blank, instead=True).instead == "\n"
-    again = next(decide_many(smollm2, ["A quiz."], question, instead=True))
-    assert again.instead == found.instead
-    assert decide(smollm2, "A quiz.", question).instead is None
-
-
 def test_letters_stand_for_options_in_their_places(smollm2: Any) -> None:
     for k in (1, 4):
         found = decide(smollm2, STATE, TEAM, form="letters", orders=k)

@@ -76,15 +76,6 @@ def test_control_tokens_of_a_template_are_control_tokens(precise: Any, handle: S
     same({"": handle.decide(question, form=form)}, {"": decide(precise, STATE, question, form=form)})
 
 
-def test_what_the_model_would_write_is_told(smollm2: Any) -> None:
-    with StreamHandle(smollm2, n_ctx=512) as handle:
-        handle.prefill("A quiz.")
-        question = Choice("What is the capital of France?", ["Pizza", "Pasta"])
-        assert (
-            handle.decide(question, instead=True).instead == decide(smollm2, "A quiz.", question, instead=True).instead
-        )
-
-
 def test_a_task_decides_as_well(precise: Any, handle: StreamHandle) -> None:
     same(asyncio.run(handle.adecide(QUESTIONS)), handle.decide(QUESTIONS))
 

@@ -244,10 +244,6 @@ def test_options_of_decide_work(precise: Any, few: TokenTrie, many: TokenTrie) -
     usual = decide(precise, STATE, question)
     for options in ({"orders": 4}, {"effort": "best"}, {"form": "unlisted"}):
         assert decide(precise, STATE, question, **options).probabilities == usual.probabilities  # type: ignore[call-overload]
-    assert (
-        decide(precise, STATE, question, instead=True).instead
-        == decide(precise, STATE, Choice(ASK, TEXTS), instead=True).instead
-    )
     thought = decide(precise, STATE, question, think=Think(max_tokens=4, margin=1.0, share=1.0))
     assert thought.thought is not None
     form = Form("{{ instructions }} {{ state }}\nAnswer:", temperature=2.0, prior=False)

@@ -95,11 +95,6 @@ def test_orders_average_over_lists(server: str) -> None:
     assert ask(server, x_form="letters", x_orders=8)["choice"] in TEAM["criteria"]
 
 
-def test_it_tells_what_the_model_would_write_instead(server: str) -> None:
-    assert "x_instead" not in ask(server)
-    assert ask(server, x_instead=True)["x_instead"]
-
-
 def test_a_close_answer_is_thought_about(server: str) -> None:
     assert ask(server, x_think={"max_tokens": 8, "margin": 1, "share": 1})["x_thought"]
 
