@@ -114,18 +114,11 @@ class CalibrationOptions:
 
 
 class RowLabeller(RowJob):
-    """Labels rows.
+    """Labels rows: `choices` are the labels.
 
-    Attributes
-    ----------
-    choices : list of str
-        The labels.
-    asked, row_options
-        The choices or the question, and the options of rows, for evaluation and fitting.
-    template : Template or None
-        The text of a row; None: all columns, except those in `unread`.
-    empty : prompt or None
-        The prompt without the content of a row; None: a question has its own.
+    `asked` and `row_options` are the choices or the question, and the options of rows, for evaluation and fitting.
+    `template` is the text of a row; None: all columns, except those in `unread`. `empty` is the prompt without the
+    content of a row; None: a question has its own.
     """
 
     choices: list[str]
@@ -467,14 +460,8 @@ def read_gold(
 ) -> tuple[list[GoldRow], list[str], int]:
     """Read the rows of a table that have a label in column `gold`, which has to be one of `labels`.
 
-    Returns
-    -------
-    The rows, the problems of other rows, and the number of rows without a label.
-
-    Raises
-    ------
-    ArgumentError
-        The table has no such column, or the prompt has it.
+    Returns the rows, the problems of other rows, and the number of rows without a label. ArgumentError if the table has
+    no such column, or the prompt has it.
     """
     if labeller.template is not None and gold in labeller.template.columns:
         raise ArgumentError(f"--gold: column {gold!r} must not be in the prompt")

@@ -220,19 +220,9 @@ def require_same_run(written: object, marks: Mapping[str, str]) -> None:
 
 
 class OutputFile:
-    """A file that one run at a time appends to; if nothing is written, it is removed again.
+    """A file, or standard output, that one run at a time appends to; if nothing is written, it is removed again.
 
-    Parameters
-    ----------
-    path : Path
-        The file; ``-`` is standard output.
-    resume : bool
-        Whether it may have content.
-
-    Raises
-    ------
-    ArgumentError
-        It has content that is not to be continued, or cannot be; or another run writes it.
+    ArgumentError if it has content and `resume` does not allow that, or cannot be continued; or another run writes it.
     """
 
     def __init__(self, path: Path, resume: bool) -> None:
@@ -355,14 +345,8 @@ class _CsvRows(_JsonRows):
 class _ArrowRows(_JsonRows):
     """Writes a stream of Arrow record batches, one a row, from which a Parquet table is made at the end.
 
-    Columns of a Parquet table keep their types; those of other tables become texts.
-
-    Parameters
-    ----------
-    own : pyarrow.Schema, optional
-        The columns of a Parquet table; by default each is text.
-    added : dict of str to str
-        The columns added, with their types.
+    The columns of a Parquet table keep their types; those of other tables become texts. `added` has the types of other
+    columns.
     """
 
     has_columns = True
@@ -415,10 +399,7 @@ def rows_of(kind: Format, own: Any, added: dict[str, str]) -> _JsonRows:
 def _write_parquet(rows: OutputFile, path: Path) -> None:
     """Write a file of Arrow rows as a Parquet table, and remove it.
 
-    Raises
-    ------
-    ArgumentError
-        The file was replaced, or has a type that cannot be written; `path` is unchanged.
+    ArgumentError if the file was replaced, or has a type that cannot be written; `path` is unchanged.
     """
     if not rows.is_in_place():
         raise ArgumentError(f"{rows.name!r} was removed or replaced")
@@ -441,21 +422,8 @@ def _write_parquet(rows: OutputFile, path: Path) -> None:
 class ResultTable:
     """The rows of a file of results; each is written as soon as it is known.
 
-    Parameters
-    ----------
-    file : OutputFile
-        The file.
-    table : Table
-        The table that is read.
-    added : dict of str to str
-        The columns added to those of the table, with their types.
-    prefix : str
-        Prefix of their names.
-
-    Raises
-    ------
-    ArgumentError
-        A column of the table has the name of one that is added.
+    `added` are the columns added to those of the table, with their types; their names begin with `prefix`.
+    ArgumentError if a column of the table has such a name.
     """
 
     def __init__(self, file: OutputFile, kind: Format, table: Table, added: dict[str, str], prefix: str) -> None:
@@ -538,10 +506,7 @@ class ResultTable:
     def write(self, row: TableRow, values: Mapping[str, Any]) -> None:
         """Write a row; OSError if the disk is full: the rows before it stay whole.
 
-        Raises
-        ------
-        ArgumentError
-            A value does not fit the type of its column in Parquet.
+        ArgumentError if a value does not fit the type of its column in Parquet.
         """
         added = dict(zip(self.added, [*values.values(), row.number, "-".join(self._marks.values())], strict=True))
         line = self._rows.encode(self._all_columns(), row, added)

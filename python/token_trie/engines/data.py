@@ -136,10 +136,7 @@ def cells_of(column: Any) -> list[Any]:
 def plain(cell: Any) -> Any:
     """Return a cell as a Python value: None for a missing one, text for a time that Python cannot hold.
 
-    Raises
-    ------
-    ValueError
-        Bytes are not UTF-8, or Arrow cannot convert the cell.
+    ValueError for bytes that are not UTF-8, and for a cell that Arrow cannot convert.
     """
     if _library(cell) == "pyarrow":
         cell = reader_of(cell.type)(cell)

@@ -82,15 +82,7 @@ class Metrics:
 def description(
     version: str, bodies: Mapping[str, tuple[type[BaseModel], ErrorFormat]], others: Iterable[tuple[str, str, str]]
 ) -> Any:
-    """Return the OpenAPI description.
-
-    Parameters
-    ----------
-    bodies
-        Shape of the body and format of the errors of each POST route, by path.
-    others
-        Method, path and summary of each other route.
-    """
+    """Return the OpenAPI description of the POST routes, by their bodies and error formats, and of the other routes."""
     shapes = [(shape, "validation") for shape, _ in bodies.values()]
     schemas = models_json_schema(shapes, ref_template="#/components/schemas/{model}")[1]["$defs"]  # type: ignore[arg-type]
     paths: dict[str, Any] = {}
@@ -339,17 +331,7 @@ def _traceback_of(path: str, error: Exception) -> str:
 
 
 class Post(Route):
-    """The route of a handler.
-
-    Parameters
-    ----------
-    path : str
-    wire : ErrorFormat
-        Format of errors.
-    handler : callable
-    shape : type, optional
-        Shape of the body; None: the handler gets its JSON value.
-    """
+    """The route of a handler: `wire` is the format of errors, `shape` that of the body, or None for any JSON."""
 
     def __init__(self, path: str, wire: ErrorFormat, handler: Handler, shape: type[Body] | None = None) -> None:
         async def answer(server: Server, request: Request, value: Any, claim: Claim) -> Response:

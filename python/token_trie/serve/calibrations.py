@@ -31,10 +31,7 @@ _MAX_BYTES = 64 << 20
 class RunningPriors:
     """The running priors of a server. For the event loop's thread, except `save`.
 
-    Parameters
-    ----------
-    path : Path, optional
-        File that keeps them; None: they are lost when the server ends.
+    A file keeps them; without one, they are lost when the server ends.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -45,14 +42,9 @@ class RunningPriors:
         self._saving = threading.Lock()
 
     def load(self, llm: Llama) -> None:
-        """Read the file, if it exists, before the first request.
+        """Read the file, if it exists, before the first request; OSError if it cannot be read.
 
-        Raises
-        ------
-        CalibrationError
-            It belongs to another model or llama.cpp, or is no such file; it is not changed.
-        OSError
-            It cannot be read.
+        CalibrationError if it belongs to another model or llama.cpp, or is no such file; it is not changed.
         """
         self._bound = {"model": fingerprint(llm), "llama": _core.llama_loaded()}
         if self._path is None or not self._path.exists():
@@ -85,16 +77,10 @@ class RunningPriors:
         *,
         counts: bool,
     ) -> Answered[Any] | None:
-        """Return the answer corrected by the mean scores of all states so far, including this one.
+        """Return the answer corrected by the mean scores of all states so far, this one included if it `counts`.
 
-        None if too few states were seen, or the question uses no prior.
-
-        Parameters
-        ----------
-        digests : sequence of str
-            Digest of each view's prompt without a state; None for a view without a prior.
-        counts : bool
-            Whether this state enters the means.
+        None if too few states were seen, or the question uses no prior. `digests` has that of each view's prompt
+        without a state; None for a view without a prior.
         """
         if (
             not isinstance(asked, FormAsked)
@@ -140,18 +126,9 @@ class RunningPriors:
 
 
 class Calibrations:
-    """Calibrations from files.
+    """Calibrations from files, and the running priors of all other questions; None: these have the contextual prior.
 
-    Parameters
-    ----------
-    files : iterable of Path
-    running : RunningPriors, optional
-        Priors of all other questions; None: these have the contextual prior.
-
-    Raises
-    ------
-    CalibrationError
-        A file is no calibration; OSError: it cannot be read.
+    CalibrationError if a file is no calibration; OSError if it cannot be read.
     """
 
     def __init__(self, files: Iterable[Path] = (), running: RunningPriors | None = None) -> None:
@@ -160,13 +137,7 @@ class Calibrations:
         self._of = {(one.binding.asked, one.classes): one for _, one in self._loaded}
 
     def load(self, llm: Llama) -> None:
-        """Bind them to a model.
-
-        Raises
-        ------
-        CalibrationError
-            One was fitted on another model or llama.cpp, or not on a question.
-        """
+        """Bind them to a model; CalibrationError for one of another model or llama.cpp, or of no question."""
         if self.running is not None:
             self.running.load(llm)
         for file, one in self._loaded:

@@ -55,10 +55,7 @@ class Usage:
 async def prepared(engine: Engine, options: DecideOptions, questions: Mapping[Place, Question]) -> dict[Place, Asked]:
     """Prepare questions by their place in the body, with the calibrations that were fitted on them.
 
-    Raises
-    ------
-    RefusedError
-        A question cannot be asked; names its place.
+    RefusedError, with its place, for a question that cannot be asked.
     """
     asked: dict[Place, Asked] = {}
     for place, question in questions.items():

@@ -116,24 +116,11 @@ OnTokens: TypeAlias = Callable[[list[int]], object]
 
 
 class Engine:
-    """A Llama and its batch. All methods are for the event loop's thread, except `close`, which is for any other.
+    """A Llama, which it owns, and its batch, with calibrations of questions.
 
-    Parameters
-    ----------
-    llm : Llama
-        The model, which the engine then owns.
-    n_ctx, n_parallel
-        As of `Batch`.
-    calibrations : Calibrations
-        Calibrations of questions.
-    reproducible : bool
-        Whether requests are answered one at a time from an empty sequence, so that rounding in llama.cpp does not
-        depend on other requests.
-
-    Raises
-    ------
-    CalibrationError
-        A calibration belongs to another model.
+    All methods are for the event loop's thread, except `close`, which is for any other. With `reproducible`, requests
+    are answered one at a time from an empty sequence, so that rounding in llama.cpp does not depend on other requests.
+    CalibrationError if a calibration belongs to another model.
     """
 
     def __init__(
@@ -182,12 +169,8 @@ class Engine:
     async def run(self, prompt: Prompt, request: Request[R]) -> R:
         """Answer a request after a prompt; cancelling the task ends it within a pass.
 
-        Raises
-        ------
-        ArgumentError, VocabularyError, ContextError
-            They do not fit each other or the model.
-        CancelledError
-            The engine was closed.
+        ArgumentError, VocabularyError or ContextError if they do not fit each other or the model; CancelledError if the
+        engine was closed.
         """
         return await self.read(lambda: (prompt, request))
 

@@ -168,17 +168,7 @@ class Limits:
     """Maximum number of readings of a request: each question counts once per order."""
 
     def claim_readings(self, sizes: Sequence[int], orders: int, claim: Claim) -> None:
-        """Claim the memory of a request's readings; RefusedError if they are too many.
-
-        Parameters
-        ----------
-        sizes
-            Number of options of each question.
-        orders
-            Number of orders of the options.
-        claim
-            Claim of the request.
-        """
+        """Claim the memory of the readings of questions with so many options; RefusedError if they are too many."""
         n_orders = [min(n, orders) for n in sizes]
         n_readings, n_texts = sum(n_orders), sum(map(mul, sizes, n_orders))
         n_max = self.questions * self.options
@@ -388,13 +378,8 @@ _PRIVATE = (".localhost", ".internal")
 class SameOrigin:
     """Refuses requests that pages of other origins make.
 
-    Parameters
-    ----------
-    app : ASGI application
-    hosts : collection of str, optional
-        Names of the server, besides addresses and names that no web site can have; None: any name.
-    origins : collection of str
-        Other hosts whose pages may send requests.
+    `hosts` are names of the server, besides addresses and names that no web site can have; None: any name. `origins`
+    are other hosts whose pages may send requests.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None, origins: Collection[str]) -> None:

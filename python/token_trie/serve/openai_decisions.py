@@ -144,13 +144,7 @@ class DecisionRequest(Extras):
 
 
 async def decisions(engine: Engine, body: DecisionRequest, sets: Sets, limits: Limits, model: str) -> dict[str, Any]:
-    """Answer a request.
-
-    Raises
-    ------
-    RefusedError
-        The request cannot be answered; names the place.
-    """
+    """Answer a request; RefusedError, with the place, if it cannot be answered."""
     check_count(len(body.questions), limits.questions, ("questions",))
     options = body.options(engine)
     questions = await engine.on_worker(lambda: _questions(body, limits, sets))

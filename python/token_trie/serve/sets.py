@@ -32,15 +32,10 @@ KEYS = ("mask", "indices")
 
 
 def filtered(made: TokenTrie | Choices[Any], given: dict[str, Any]) -> TokenTrie | Choices[Any]:
-    """Return the set of the members that a request's filter keeps.
+    """Return the set of the members that a request's filter keeps; ArgumentError if it is invalid, or keeps none.
 
     ``mask`` is base64 of one bit per member, the lowest of a byte first, padded with zeros; ``indices`` are indices of
     members.
-
-    Raises
-    ------
-    ArgumentError
-        The filter is invalid, or keeps no member.
     """
     n = made.core.n_leaves if isinstance(made, TokenTrie) else len(made)
     keep = _bits(given["mask"], n) if "mask" in given else _indices(given["indices"], n)
@@ -91,13 +86,7 @@ _MAX_FILTERS, _MAX_FILTER_BYTES = 64, 256 << 20
 
 
 def read_set(llm: Llama, given: Any) -> AnySet:
-    """Read a set from JSON: a payload, ``{"choices": …}``, texts, or texts with values.
-
-    Raises
-    ------
-    TokenTrieError
-        It is no set, or does not fit the model.
-    """
+    """Read a set from JSON: a payload, ``{"choices": …}``, texts, texts with values; TokenTrieError if it is none."""
     if isinstance(given, dict) and "descriptors" in given:
         return TokenTrie.from_payload(given, llm=llm)
     if isinstance(given, dict) and list(given) == ["choices"]:
@@ -176,14 +165,9 @@ class Filed:
 
 
 class Sets:
-    """The sets of a server. For the event loop's thread.
+    """The sets of a server, up to a number and a memory of all. For the event loop's thread.
 
-    Parameters
-    ----------
-    folder
-        Folder that keeps them; None: they are lost when the server ends.
-    max_sets, max_bytes
-        Limits of their number and of their memory.
+    A folder keeps them; without one, they are lost when the server ends.
     """
 
     def __init__(self, folder: Path | None = None, max_sets: int = 1000, max_bytes: int = 256 << 20) -> None:

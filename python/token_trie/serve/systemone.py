@@ -111,13 +111,7 @@ def question_of(shape: Noul | ChoiceShape | ScoreShape, limits: Limits, sets: Se
 
 
 async def systemone(engine: Engine, body: SystemOneRequest, sets: Sets, limits: Limits, model: str) -> dict[str, Any]:
-    """Answer a request.
-
-    Raises
-    ------
-    RefusedError
-        The request cannot be answered; names the place.
-    """
+    """Answer a request; RefusedError, with the place, if it cannot be answered."""
     options = body.options(engine)
     reader = await read_request(body, sets, limits, options, engine)
     answers, usage = (await reader.answers()).values(), reader.usage

@@ -428,10 +428,7 @@ Constraint: TypeAlias = OneOf | BySchema | ByGrammar
 def constraint_of(shape: GenerationRequest, sets: Sets, limits: Limits) -> tuple[Constraint, Place]:
     """Return the constraint of a request and its place in the body.
 
-    Raises
-    ------
-    RefusedError
-        There are two constraints, an unknown set, or a grammar where grammars are not allowed.
+    RefusedError for two constraints, an unknown set, or a grammar where grammars are not allowed.
     """
     found = list(_constraints(shape, sets))
     if len(found) > 1:

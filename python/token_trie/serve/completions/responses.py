@@ -115,14 +115,8 @@ def event(data: Any) -> bytes:
 class EventStream(Response):
     """Server-sent events, until the client leaves.
 
-    Parameters
-    ----------
-    events
-        The events.
-    close
-        Ends the generation; always awaited after the response.
-    on_late
-        Returns the last event if the time is over.
+    `close` ends the generation, and is always awaited after the response. `on_late` returns the last event if the time
+    is over.
     """
 
     media_type = "text/event-stream"
@@ -193,13 +187,7 @@ _log = logging.getLogger("token_trie.serve")
 
 
 async def chat_completion(engine: Engine, shape: ChatRequest, sets: Sets, limits: Limits, model: str) -> Any:
-    """Answer a chat.
-
-    Raises
-    ------
-    RefusedError
-        The request cannot be answered; names the place.
-    """
+    """Answer a chat; RefusedError, with the place, if it cannot be answered."""
     refuse_unsupported(shape)
     turns = turns_of(shape.messages)
     constraint, place = constraint_of(shape, sets, limits)
