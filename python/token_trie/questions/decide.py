@@ -7,6 +7,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
@@ -204,17 +205,19 @@ def answering(
 def _answer(
     asked: Mapping[K, Asked], name: K, scored: Sequence[Scored], priors: Sequence[Scored | None]
 ) -> Answered[Any]:
-    try:
+    with _naming(name):
         return asked[name].answer(scored, priors)
-    except TokenTrieError as error:
-        raise naming(name, error) from error
 
 
-def naming(name: object, error: TokenTrieError) -> TokenTrieError:
-    """Return an error of a question with its name before the message."""
-    if name is None or not isinstance(error, (ArgumentError, VocabularyError, ContextError)):
-        return error
-    return type(error)(f"questions[{name!r}]: {error}")
+@contextmanager
+def _naming(name: object) -> Iterator[None]:
+    """Put the name of a question, if it has one, before the message of an error."""
+    try:
+        yield
+    except (ArgumentError, VocabularyError, ContextError) as error:
+        if name is None:
+            raise
+        raise type(error)(f"questions[{name!r}]: {error}") from error
 
 
 def prior_steps(asked: Mapping[K, Asked]) -> list[ReadStep]:
@@ -234,23 +237,21 @@ def priors_in(asked: Mapping[K, Asked], results: Sequence[Scored]) -> _Priors[K]
 
 def read_in_turn(asking: Asking[R], read: Callable[[ReadStep], Any]) -> R:
     """Read the steps one after the other; an error names the question."""
-
-    def named(step: ReadStep) -> Any:
-        try:
-            return read(step)
-        except TokenTrieError as error:
-            own = naming(step.name, error)
-            if own is error:
-                raise
-            raise own from error
-
     try:
         steps = next(asking)
         while True:
-            steps = asking.send([named(step) for step in steps])
+            steps = asking.send(_read_each(steps, read))
     except StopIteration as end:
         result: R = end.value
         return result
+
+
+def _read_each(steps: list[ReadStep], read: Callable[[ReadStep], Any]) -> list[Any]:
+    found = []
+    for step in steps:
+        with _naming(step.name):
+            found.append(read(step))
+    return found
 
 
 def _read_by(llm: Llama, known: dict[object, Any], state: str, options: DecideOptions, step: ReadStep) -> Any:
@@ -362,9 +363,9 @@ def _about(llm: Llama, state: object, asked: dict[str | None, Asked], options: D
     return named(read_in_turn(asking, partial(_read_by, llm, known, state_text(state), options)))
 
 
-def named(answers: dict[str | None, Answered[Any]]) -> Any:
-    """Return answers by name, or the single answer that has none."""
-    return answers.get(None, answers)
+def named(answers: dict[str | None, Any] | TokenTrieError) -> Any:
+    """Return answers by name, or the single answer that has none; an error as it is."""
+    return answers if isinstance(answers, TokenTrieError) else answers.get(None, answers)
 
 
 def read_questions(questions: object, options: DecideOptions, llm: Llama | None = None) -> dict[str | None, Asked]:
@@ -386,10 +387,8 @@ def read_questions(questions: object, options: DecideOptions, llm: Llama | None 
         if not isinstance(question, (Choice, Predicate, Score)):
             kind = type(question).__name__
             raise ArgumentError(f"questions[{name!r}]: {kind} where Choice, Predicate or Score belongs")
-        try:
+        with _naming(name):
             asked[name] = asked_of(question, options.of(name), llm)
-        except TokenTrieError as error:
-            raise naming(name, error) from error
     return asked
 
 
@@ -402,11 +401,8 @@ def _check_named(options: DecideOptions, names: Container[object]) -> None:
 
 def priors_of(llm: Llama, asked: dict[str | None, Asked], options: DecideOptions) -> _Priors[str | None]:
     """Return the scores of the texts of each question's views without a state; None where not needed."""
-    return read_in_turn(_priors(asked), partial(_read_by, llm, attachment(llm).known, "", options))
-
-
-def _priors(asked: dict[str | None, Asked]) -> Asking[_Priors[str | None]]:
-    return priors_in(asked, (yield prior_steps(asked)))
+    read = partial(_read_by, llm, attachment(llm).known, "", options)
+    return priors_in(asked, _read_each(prior_steps(asked), read))
 
 
 def decide_after(stream: Stream, state: str | None, questions: object, options: DecideOptions) -> Any:
@@ -553,16 +549,12 @@ def decide_many(
 
     def find(batch: Batch | Sequential) -> Iterator[tuple[int, Any]]:
         if over_rows(read.calibration) is not None:
-            return enumerate(map(_named, _over_rows(llm, batch, states, asked, read)))
+            return enumerate(map(named, _over_rows(llm, batch, states, asked, read)))
         if read.reproducible:
             return enumerate(_one_by_one(llm, states, asked, read))
-        return enumerate(map(_named, _together(llm, batch, states, asked, read)))
+        return enumerate(map(named, _together(llm, batch, states, asked, read)))
 
     return many.results(find)
-
-
-def _named(answers: dict[str | None, Any] | TokenTrieError) -> Any:
-    return answers if isinstance(answers, TokenTrieError) else named(answers)
 
 
 def _check_over_rows(options: DecideOptions, asked: _Asked) -> None:
@@ -628,7 +620,9 @@ def _read(
     def readings() -> Iterator[Callable[[], Reading]]:
         for row in rows:
             under_way.append(row)
-            yield from (partial(_reading, llm, row.state, step) for step in row.steps)
+            yield from (
+                partial(lambda state, step: step.reading(llm, state_text(state)), row.state, s) for s in row.steps
+            )
 
     results = score_all(llm, batch, readings())
     for first in results:
@@ -636,17 +630,12 @@ def _read(
         yield _sent(row, [first, *itertools.islice(results, len(row.steps) - 1)])
 
 
-def _reading(llm: Llama, state: object, step: ReadStep) -> Reading:
-    return step.reading(llm, state_text(state))
-
-
 def _sent(row: _Row, results: list[Scored | TokenTrieError]) -> dict[str | None, Any] | TokenTrieError | _Row:
-    for step, result in zip(row.steps, results, strict=True):
-        if isinstance(result, TokenTrieError):
-            own = naming(step.name, result)
-            own.__cause__ = None if own is result else result
-            return own
     try:
+        for step, result in zip(row.steps, results, strict=True):
+            if isinstance(result, TokenTrieError):
+                with _naming(step.name):
+                    raise result
         return row._replace(steps=row.asking.send(results))
     except StopIteration as end:
         answers: dict[str | None, Any] = end.value
