@@ -6,12 +6,11 @@ Examples
 """
 
 from token_trie.decisions.calibration import BatchPrior, Contextual, Weights
-from token_trie.decisions.choose import choose
+from token_trie.decisions.choose import choose, score
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.lists import ListDecision, choose_list
 from token_trie.decisions.many import choose_many, score_many
 from token_trie.decisions.options import Think
-from token_trie.decisions.score import score
 from token_trie.errors import (
     ArgumentError,
     BusyError,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from token_trie.decisions.choose import choose
+from token_trie.decisions.choose import choose, score
 from token_trie.decisions.lists import choose_list
 from token_trie.decisions.many import choose_many
-from token_trie.decisions.score import score
 from token_trie.llama.asynchronous import Asynchronous, asynchronous_iterator
 from token_trie.llama.batch import cancel
 from token_trie.questions.decide import decide, decide_many

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.choose import ChoiceRequest
+from token_trie.decisions.choose import ChoiceRequest, score_beside
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.lists import ListDecision, ListRequest
 from token_trie.decisions.options import MAX_SCORED, ChooseOptions, ListOptions, RecordOptions, ScoreOptions
 from token_trie.decisions.run import run_behind
-from token_trie.decisions.score import score_beside
 from token_trie.errors import ArgumentError
 from token_trie.llama.asynchronous import Asynchronous
 from token_trie.llama.contexts import StreamOptions

@@ -21,8 +21,7 @@ from token_trie.llama.contexts import devices
 from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
 from token_trie.native.llama_facts import context_of, model_of
 from token_trie.questions.decide import decide
-from token_trie.questions.options import FormName
-from token_trie.questions.profile import keep_profile, profile_of
+from token_trie.questions.options import FormName, keep_profile, profile_of
 from token_trie.questions.trained import LETTERS, single_tokens, trained_of
 from token_trie.sets.prompt import has_chat_template, tokenize_prompt
 from token_trie.show.trie import plain

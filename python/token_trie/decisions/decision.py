@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from token_trie.decisions.bound_choices import BoundChoices
 from token_trie.errors import ArgumentError
-from token_trie.native.checks import check_counts
+from token_trie.native.options import check_counts
 from token_trie.sets.trie import TokenTrie
 
 T = TypeVar("T")

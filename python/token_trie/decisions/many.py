@@ -14,18 +14,16 @@ import numpy as np
 
 from token_trie.arrays import Floats
 from token_trie.decisions.calibration import Calibrator, Mean, over_rows, refuse_over_rows
-from token_trie.decisions.choose import ChoiceRequest, Undecided
+from token_trie.decisions.choose import ChoiceRequest, ScoreRequest, Undecided
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
 from token_trie.decisions.run import Request, Running, begin, run
-from token_trie.decisions.score import ScoreRequest
 from token_trie.errors import ArgumentError, BusyError, CancelledError, TokenTrieError
 from token_trie.llama.batch import ENDED, WAIT_MS, Batch, Sequential, can_share, n_ctx_of
 from token_trie.llama.contexts import opened
-from token_trie.native.checks import check_counts, check_flags, lookup
 from token_trie.native.core import Llama
 from token_trie.native.lifetime import lease
-from token_trie.native.options import takes
+from token_trie.native.options import check_counts, check_flags, lookup, takes
 from token_trie.progress import Progress
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt

@@ -10,8 +10,7 @@ from token_trie.decisions.calibration import CalibrationLike, Calibrator, check_
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LEAF_ENDS, LeafEnd, Sampling
 from token_trie.llama.span import STEP_MODES, StepMode
-from token_trie.native.checks import check_counts, check_flags, check_numbers, lookup
-from token_trie.native.options import Options
+from token_trie.native.options import Options, check_counts, check_flags, check_numbers, lookup
 from token_trie.sets.spelling import Tokenization, check_tokenization
 
 Mode: TypeAlias = Literal["exact", "greedy", "sampled", "aligned", "beam"]

@@ -10,10 +10,10 @@ from token_trie.decisions.run import Plan, PlanStep, Prefix, Request
 from token_trie.llama.batch import check_room
 from token_trie.llama.query import Query
 from token_trie.llama.text import TextOptions
-from token_trie.native.checks import check_counts, encode
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import lib
 from token_trie.native.lifetime import lease
+from token_trie.native.options import check_counts, encode
 
 MAX_TOKENS = 1024
 """Default length limit of a text, in tokens; the context may allow fewer."""

@@ -22,8 +22,8 @@ from token_trie.decisions.decision import Decision
 from token_trie.decisions.many import choose_many
 from token_trie.decisions.options import ChooseOptions
 from token_trie.errors import ArgumentError, TokenTrieError
-from token_trie.native.checks import check_counts
 from token_trie.native.core import Llama, llama_cpp
+from token_trie.native.options import check_counts
 from token_trie.records.fill import Record, fill_many, read_for_many, read_template
 from token_trie.records.schema import MAX_DEPTH, is_false, referred
 from token_trie.sets.prompt import Template, text_of

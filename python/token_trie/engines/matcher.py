@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from token_trie.errors import ArgumentError
 from token_trie.llama.span import SpanOptions, follow_set, read_span
-from token_trie.native.checks import check_counts
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lifetime import lease
-from token_trie.native.options import takes
+from token_trie.native.options import check_counts, takes
 from token_trie.sets.spelling import Tokens, check_start, to_token, to_tokens
 from token_trie.sets.trie import TokenTrie
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from token_trie.errors import ArgumentError
-from token_trie.native.checks import check_counts, encode
+from token_trie.native.options import check_counts, encode
 from token_trie.sets.trie import TokenTrie
 
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from token_trie.engines.matcher import PUT_BACK
 from token_trie.errors import ArgumentError, LimitError, VocabularyError
-from token_trie.native.checks import check_counts, lookup
 from token_trie.native.core import _core
+from token_trie.native.options import check_counts, lookup
 from token_trie.sets.spelling import to_tokens
 from token_trie.sets.trie import TokenTrie
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from token_trie.engines.matcher import PUT_BACK, BatchMatcher, TrieMatcher
 from token_trie.errors import ArgumentError
-from token_trie.native.checks import check_counts
+from token_trie.native.options import check_counts
 
 try:
     import torch

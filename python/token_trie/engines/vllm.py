@@ -34,8 +34,8 @@ import numpy.typing as npt
 from token_trie.engines.matcher import PUT_BACK, BatchMatcher, TrieMatcher
 from token_trie.errors import ArgumentError, PayloadError, TokenTrieError, VocabularyError
 from token_trie.llama.span import STEP_MODES, SpanOptions
-from token_trie.native.checks import encode, lookup
 from token_trie.native.core import _core
+from token_trie.native.options import encode, lookup
 from token_trie.sets.choices import read_choices
 from token_trie.sets.lru import Memory
 from token_trie.sets.spelling import find_seam, inner_tokens, joined, spell

@@ -16,13 +16,12 @@ import numpy.typing as npt
 from token_trie.errors import ArgumentError
 from token_trie.llama.native_stream import NativeStream
 from token_trie.llama.query import Sampling, native_sampling
-from token_trie.native.checks import check_counts, check_flags, check_integers, check_numbers, native_seed
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import check_pointer, ffi, lib, new_struct
 from token_trie.native.lifetime import Attachment, Closeable, be_quiet_with, interruptible, quiet
 from token_trie.native.llama_facts import context_of, model_of
 from token_trie.native.loaded import adapters_of, is_mixed, note_loaded_state
-from token_trie.native.options import Options
+from token_trie.native.options import Options, check_counts, check_flags, check_integers, check_numbers, native_seed
 
 
 @dataclass(frozen=True)

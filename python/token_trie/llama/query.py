@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, TokenTrieError, from_status
 from token_trie.llama.span import Span, native_params
-from token_trie.native.checks import check_counts, check_numbers, native_seed
 from token_trie.native.ffi import c_strings, check, ffi, lib, new_struct
-from token_trie.native.options import Options
+from token_trie.native.options import Options, check_counts, check_numbers, native_seed
 from token_trie.sets.trie import TokenTrie
 
 

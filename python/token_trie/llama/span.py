@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError
-from token_trie.native.checks import check_counts, check_flags, encode_names, lookup
 from token_trie.native.core import _core
 from token_trie.native.ffi import c_strings, ffi, new_struct
-from token_trie.native.options import Options
+from token_trie.native.options import Options, check_counts, check_flags, encode_names, lookup
 from token_trie.sets.spelling import Speller, inner_tokens, to_tokens
 from token_trie.sets.trie import TokenTrie
 

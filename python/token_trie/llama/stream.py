@@ -20,10 +20,10 @@ from token_trie.llama.contexts import LlamaCache, StreamOptions, common_prefix, 
 from token_trie.llama.native_stream import NativeStream, close_with, wait_for_dropped
 from token_trie.llama.query import Answer, Query, Sampling, native_sampling, read_answer, take_raised
 from token_trie.llama.span import SetTrie, SpanOptions, StepMode, native_params, read_span
-from token_trie.native.checks import check_integers, encode
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import c_strings, check, ffi, lib, new_struct
 from token_trie.native.lifetime import attachment, interruptible, lease
+from token_trie.native.options import check_integers, encode
 from token_trie.sets.payload import json_of
 from token_trie.sets.prompt import Prompt, tokenize_alone, tokenize_prompt
 from token_trie.sets.trie import TokenTrie

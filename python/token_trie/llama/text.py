@@ -13,8 +13,8 @@ from token_trie.errors import ArgumentError
 from token_trie.llama.contexts import common_prefix
 from token_trie.llama.query import Sampling
 from token_trie.llama.stream import Stream
-from token_trie.native.checks import check_counts, encode
 from token_trie.native.core import _core
+from token_trie.native.options import check_counts, encode
 from token_trie.sets.prompt import tokenize_text
 from token_trie.sets.spelling import check_tokens, find_seam, inner_seam
 

@@ -25,8 +25,7 @@ from token_trie.native.lifetime import attachment, lease
 from token_trie.native.options import takes
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import FormAsked, FormView, Put, begins_with_state
-from token_trie.questions.options import DecideOptions
-from token_trie.questions.profile import PROFILES, profile_of
+from token_trie.questions.options import PROFILES, DecideOptions, profile_of
 from token_trie.questions.question import (
     Answered,
     Choice,

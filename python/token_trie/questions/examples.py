@@ -14,7 +14,7 @@ import numpy as np
 
 from token_trie.decisions.gold import import_sklearn, read_gold
 from token_trie.errors import ArgumentError
-from token_trie.native.checks import check_counts
+from token_trie.native.options import check_counts
 from token_trie.questions.question import Question, state_text
 from token_trie.sets.lru import Memory
 

@@ -19,8 +19,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from token_trie.arrays import Floats
 from token_trie.decisions.calibration import Calibrator
 from token_trie.errors import ArgumentError
-from token_trie.native.checks import check_flags, check_numbers, encode, lookup
 from token_trie.native.core import Llama
+from token_trie.native.options import check_flags, check_numbers, encode, lookup
 from token_trie.questions.examples import Examples, Shot, Shots
 from token_trie.questions.question import (
     NONE_OF_THESE,

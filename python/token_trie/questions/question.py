@@ -14,7 +14,7 @@ from token_trie.arrays import Floats
 from token_trie.decisions.calibration import CalibrationName
 from token_trie.decisions.decision import Candidate
 from token_trie.errors import ArgumentError
-from token_trie.native.checks import check_counts, check_flags, encode
+from token_trie.native.options import check_counts, check_flags, encode
 from token_trie.sets.catalogue import Catalogue
 from token_trie.sets.choices import Choices, read_choices
 from token_trie.sets.trie import TokenTrie

@@ -32,11 +32,10 @@ from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import n_ctx_of
 from token_trie.llama.query import Query
 from token_trie.llama.text import TextOptions, tokenize_after
-from token_trie.native.checks import lookup
 from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.llama_facts import model_of
-from token_trie.native.options import takes
+from token_trie.native.options import lookup, takes
 from token_trie.records.fill import (
     N_RECORDS,
     Filling,

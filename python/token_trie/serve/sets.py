@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, TokenTrieError
-from token_trie.native.checks import encode_names
 from token_trie.native.core import Llama
 from token_trie.native.files import UNFINISHED, sync_folder, write_whole
+from token_trie.native.options import encode_names
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import Place, RefusedError, invalid, refusing
 from token_trie.sets.choices import Choices, read_choices

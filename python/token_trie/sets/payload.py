@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from token_trie.errors import ArgumentError, PayloadError
-from token_trie.native.checks import encode
 from token_trie.native.core import _core, logger
+from token_trie.native.options import encode
 
 
 class CacheStats(NamedTuple):

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
-from token_trie.native.checks import encode
 from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
 from token_trie.native.lifetime import attachment
 from token_trie.native.llama_facts import model_of, registered_chat_handler
+from token_trie.native.options import encode
 from token_trie.sets.control_tokens import Rendered, may_become_control, read, render, tokens_of
 from token_trie.sets.spelling import check_tokens
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, LimitError, VocabularyError
-from token_trie.native.checks import encode
+from token_trie.native.options import encode
 
 Tokenization: TypeAlias = Literal["canonical", "any"]
 

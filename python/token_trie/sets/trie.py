@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, VocabularyError
-from token_trie.native.checks import encode, encode_names
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import set_of
 from token_trie.native.files import write_whole
 from token_trie.native.lifetime import attachment, lease
+from token_trie.native.options import encode, encode_names
 from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.lru import Memory
 from token_trie.sets.payload import json_of, named_leaves, payload_of, payload_of_texts, read_prefix_dict

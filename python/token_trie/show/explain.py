@@ -20,9 +20,9 @@ from token_trie.decisions.options import MAX_SCORED
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, run
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LEAF_ENDS, LeafEnd, Query
-from token_trie.native.checks import check_counts, lookup
 from token_trie.native.core import Llama
 from token_trie.native.lifetime import lease
+from token_trie.native.options import check_counts, lookup
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie

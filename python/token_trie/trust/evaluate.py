@@ -20,8 +20,8 @@ from token_trie.decisions.gold import import_sklearn, one_thread, read_gold
 from token_trie.decisions.many import choose_many
 from token_trie.errors import ArgumentError, CalibrationError
 from token_trie.llama.query import LeafEnd
-from token_trie.native.checks import check_counts
 from token_trie.native.core import Llama
+from token_trie.native.options import check_counts
 from token_trie.questions.options import FORMS
 from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike

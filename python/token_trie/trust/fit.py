@@ -16,7 +16,7 @@ from token_trie.arrays import Floats, Ints, States
 from token_trie.decisions.calibration import MIN_ROWS, Base, BatchPrior, Mean
 from token_trie.decisions.gold import import_sklearn, one_thread
 from token_trie.errors import ArgumentError, CalibrationError
-from token_trie.native.checks import check_counts, lookup
+from token_trie.native.options import check_counts, lookup
 from token_trie.trust.fitted import Head, HeldOut, Measured
 from token_trie.trust.metrics import (
     Folds,

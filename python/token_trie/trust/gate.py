@@ -10,7 +10,7 @@ import numpy.typing as npt
 from token_trie.arrays import Floats, Ints
 from token_trie.decisions.gold import import_sklearn
 from token_trie.errors import ArgumentError
-from token_trie.native.checks import check_numbers
+from token_trie.native.options import check_numbers
 from token_trie.trust.metrics import effective, read_groups, shares_of
 
 N_STEPS = 50

@@ -12,8 +12,7 @@ from token_trie.arrays import Floats
 from token_trie.native.core import Llama
 from token_trie.questions.decide import decide_many
 from token_trie.questions.form import Form, softmax
-from token_trie.questions.options import FORMS
-from token_trie.questions.profile import BRIEFLY, BY_NAME, FROM_LIST, MEASURED, Profile, profile_by_file
+from token_trie.questions.options import BRIEFLY, BY_NAME, FORMS, FROM_LIST, MEASURED, Profile, profile_by_file
 from token_trie.questions.question import Choice, Predicate, Question, Score
 from token_trie.sets.prompt import has_chat_template
 

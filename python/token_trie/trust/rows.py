@@ -26,11 +26,10 @@ from token_trie.decisions.options import ChooseOptions
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import Batch, Sequential
 from token_trie.llama.query import LEAF_ENDS, LeafEnd
-from token_trie.native.checks import check_counts, encode, lookup
 from token_trie.native.core import Llama, _core
 from token_trie.native.files import write_whole
 from token_trie.native.lifetime import lease
-from token_trie.native.options import Options
+from token_trie.native.options import Options, check_counts, encode, lookup
 from token_trie.questions.decide import priors_of, read_questions
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form, FormAsked, FormView

@@ -12,8 +12,7 @@ import pytest
 from labelling import TEXTS, Cli
 from tiny_model import write_tiny_model
 from token_trie import Choice, Examples, decide
-from token_trie.questions.options import FORMS
-from token_trie.questions.profile import Profile, keep_profile
+from token_trie.questions.options import FORMS, Profile, keep_profile
 
 QUESTION = "Which team?"
 TEAMS = {"billing": "yes Paris", "sales": None, "other": "Pizza = food"}

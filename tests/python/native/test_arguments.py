@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from token_trie import ArgumentError
 from token_trie.llama.query import Sampling
-from token_trie.native.checks import check_counts, check_integers, check_numbers, native_seed
+from token_trie.native.options import check_counts, check_integers, check_numbers, native_seed
 
 LONG = 10**5000  # which Python does not write
 

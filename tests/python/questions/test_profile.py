@@ -7,8 +7,7 @@ import pytest
 from token_trie import ArgumentError, Choice, Form, Predicate, Score, StreamHandle, decide, decide_many
 from token_trie.native.lifetime import attachment
 from token_trie.questions.decide import asked_of
-from token_trie.questions.options import FORMS, DecideOptions
-from token_trie.questions.profile import PROFILES, name_of, profile_of
+from token_trie.questions.options import FORMS, PROFILES, DecideOptions, name_of, profile_of
 from token_trie.trust.rows import RowOptions
 
 TEAM = Choice("Which team?", {"billing": "payments", "sales": "offers"})

@@ -31,8 +31,7 @@ from token_trie import (
 )
 from token_trie.native.lifetime import attachment
 from token_trie.questions.examples import Examples
-from token_trie.questions.options import FORMS
-from token_trie.questions.profile import BRIEFLY, PROFILES, Profile
+from token_trie.questions.options import BRIEFLY, FORMS, PROFILES, Profile
 from token_trie.questions.searched import MAX_WHOLE, N_FOUND
 
 STATE, ASK = "I was charged twice for Pizza in Paris.", "Which team?"

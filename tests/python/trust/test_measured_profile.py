@@ -10,8 +10,7 @@ import pytest
 from token_trie import ArgumentError, Choice, Form, decide
 from token_trie.native.lifetime import attachment
 from token_trie.questions.form import lists_options
-from token_trie.questions.options import FORMS
-from token_trie.questions.profile import PROFILES, Profile, keep_profile, profile_of
+from token_trie.questions.options import FORMS, PROFILES, Profile, keep_profile, profile_of
 from token_trie.trust.profile import CANDIDATES, KNOWN, _chosen, measure_profile
 
 TEAM = Choice("Which team?", ["billing", "sales"])

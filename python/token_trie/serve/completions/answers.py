@@ -12,11 +12,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from token_trie.decisions.choose import ChoiceRequest
+from token_trie.decisions.choose import ChoiceRequest, ScoreRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, RecordOptions, ScoreOptions
 from token_trie.decisions.run import Request
-from token_trie.decisions.score import ScoreRequest
 from token_trie.decisions.text import MAX_TOKENS, FreeText, TextRequest, text_of
 from token_trie.errors import GrammarError
 from token_trie.llama.text import TextOptions

@@ -15,9 +15,9 @@ from typing import Annotated, Any, BinaryIO, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from token_trie.errors import GrammarError
-from token_trie.native.checks import encode
 from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.lifetime import lease
+from token_trie.native.options import encode
 from token_trie.records.tools import for_template, read_arguments
 from token_trie.serve.limits import Body, Claim, Limits, Place, check_depth, invalid, refusing
 from token_trie.serve.sets import KEYS, AnySet, Sets, read_set
