@@ -139,8 +139,8 @@ def _of_texts(
     texts = [text_in(row, text) for row in checked(rows, [text] if name is None else [text, name])]
     names = texts if name is None else [text_in(row, name) for row in rows]
     seam = find_seam(vocab, [], leading_space)
-    spelling = spell(vocab, seam, texts, all_spaced=leading_space is True, is_whole=True)
-    return _Members(spelling.tokens, np.diff(spelling.offsets), names)
+    tokens, offsets, _ = spell(vocab, seam, texts, all_spaced=leading_space is True, is_whole=True)
+    return _Members(tokens, np.diff(offsets), names)
 
 
 def _of_ids(rows: list[TableRow], ids: str, name: str | None) -> _Members:

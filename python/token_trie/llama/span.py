@@ -14,7 +14,6 @@ from token_trie.native.core import _core
 from token_trie.native.ffi import c_strings, ffi, new_struct
 from token_trie.native.options import Options, check_counts, check_flags, encode_names, lookup
 from token_trie.sets.spelling import Speller, inner_tokens, to_tokens
-from token_trie.sets.trie import TokenTrie
 
 StepMode: TypeAlias = Literal["greedy", "sampled"]
 OnComplete: TypeAlias = Literal["release", "end", "restart"]
@@ -157,14 +156,6 @@ def native_params(span: Span) -> Any:
         if tokens is not None and len(tokens):
             members |= {name: ffi.from_buffer("llama_token[]", tokens), f"n_{name}": len(tokens)}
     return new_struct("token_trie_params", exclude=c_strings(span.exclude), n_exclude=len(span.exclude), **members)
-
-
-class SetTrie(NamedTuple):
-    """The trie of a stream, with the rules of its span."""
-
-    trie: TokenTrie
-    native: Any
-    """A struct token_trie_params."""
 
 
 if TYPE_CHECKING:  # by scripts/keywords

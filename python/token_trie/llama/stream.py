@@ -19,7 +19,7 @@ from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.contexts import LlamaCache, StreamOptions, common_prefix, native_options, open_file, open_on
 from token_trie.llama.native_stream import NativeStream, close_with, wait_for_dropped
 from token_trie.llama.query import Answer, Query, Sampling, native_sampling, read_answer, take_raised
-from token_trie.llama.span import SetTrie, SpanOptions, StepMode, native_params, read_span
+from token_trie.llama.span import SpanOptions, StepMode, native_params, read_span
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import c_strings, check, ffi, lib, new_struct
 from token_trie.native.lifetime import attachment, interruptible, lease
@@ -235,7 +235,9 @@ class Steps:
                         self._admit(reader)
                         check(self._draw_by(native.pointer, reader.sampling))
                     if reader.n_cancels != self.n_cancels:
-                        raise _CancelledBetweenSteps
+                        self.is_cancelled = True
+                        self.dismiss(reader)
+                        return None
                     reader.thread = caller
                     token, stop = self._token, self._stop
                     if native.logging is nullcontext:
@@ -257,15 +259,11 @@ class Steps:
                     return _new(Step, (token_id, text, logprob, forced == 1))
                 finally:
                     native.entered = 0
-        except _CancelledBetweenSteps:
-            self.is_cancelled = True
         except BusyError:
             raise
         except Exception:
             self.dismiss(reader)
             raise
-        self.dismiss(reader)
-        return None
 
     def _admit(self, reader: StepReader) -> None:
         if self._reader() is not None:
@@ -331,10 +329,6 @@ _new = tuple.__new__
 _GOES_ON = lib.TOKEN_TRIE_STOP_MAX_TOKENS
 
 
-class _CancelledBetweenSteps(Exception):  # noqa: N818
-    """The generation was cancelled between two native calls."""
-
-
 T = TypeVar("T")
 
 _DEFAULTS = StreamOptions()
@@ -355,7 +349,7 @@ class Stream:
     def __init__(
         self, llm: Llama | str | os.PathLike[str], *, keeps_llm: bool = True, options: StreamOptions = _DEFAULTS
     ) -> None:
-        self._set: SetTrie | None = None  # the current trie
+        self._set: tuple[TokenTrie, Any] | None = None  # the current trie, and a struct token_trie_params
         self._continues = keeps_llm  # whether random draws without a seed go on from call to call
         self._default_spans: dict[StepMode | None, Any] = {}  # checked once
         self._sets: dict[str | None, TokenTrie] = {}  # of the payload, by path
@@ -572,18 +566,18 @@ class Stream:
             native = native_params(self.native.with_vocab(lambda vocab: read_span(vocab, mode, rules)))
             if rules is _DEFAULT_SPAN:
                 self._default_spans[mode] = native
-        self.set_span(SetTrie(trie, native))
+        self.set_span((trie, native))
 
-    def set_span(self, span: SetTrie) -> None:
+    def set_span(self, span: tuple[TokenTrie, Any]) -> None:
         """Constrain the following tokens by a trie with checked rules, from its root."""
         set_trie = lib.token_trie_stream_set_token_trie
-        self.steps.change(set_trie, span.trie.c_set, span.native, after=lambda: self._keep(span))
+        self.steps.change(set_trie, span[0].c_set, span[1], after=lambda: self._keep(span))
 
     def clear_span(self) -> None:
         """Remove the trie; a grammar set before applies again."""
         self.steps.change(lib.token_trie_stream_clear_token_trie, after=lambda: self._keep(None))
 
-    def _keep(self, span: SetTrie | None) -> None:
+    def _keep(self, span: tuple[TokenTrie, Any] | None) -> None:
         self._set = span
 
     def set_grammar(self, gbnf: str | None, root: str = "root") -> None:
@@ -602,7 +596,7 @@ class Stream:
         """The state of the stream."""
         held = self._set
         state = self.raw_state
-        return state_of(state, self.steps.is_cancelled, None if held is None or held is not self._set else held.trie)
+        return state_of(state, self.steps.is_cancelled, None if held is None or held is not self._set else held[0])
 
     @property
     def raw_state(self) -> Any:

@@ -380,10 +380,6 @@ class FormAsked(Asked):
     def _takes_scores(self) -> bool:
         return self.calibrator is None or self.calibrator.needs_scores
 
-    def calibrated(self, calibrator: Calibrator | None) -> FormAsked:
-        """Return the question with another calibrator, or None."""
-        return replace(self, calibrator=calibrator)
-
     def wanting(self, reading: Reading) -> Reading:
         """Return a reading of a view with the outputs that the answer needs."""
         with_state = self.calibrator is not None and self.calibrator.needs_state
@@ -432,7 +428,7 @@ class FormAsked(Asked):
     def over_rows(self, calibrator: Calibrator) -> FormAsked:
         """Return the question with a calibrator that takes the mean over many states as the prior of each view."""
         values = [*self.question.values, *([None] if len(self.classes) > len(self.question.values) else [])]
-        return self.calibrated(calibrator.for_values(values))
+        return replace(self, calibrator=calibrator.for_values(values))
 
     def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
         """Return the answer, from the mean log-weights of the first len(scored) views."""

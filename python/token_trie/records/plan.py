@@ -102,29 +102,25 @@ class Object:
     fields: tuple[Field, ...]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Sized:
-    """A collection with bounds on its size."""
+@dataclass(frozen=True, eq=False)
+class Map:
+    """An object with free keys and values of one kind."""
 
+    key: String
+    node: Node
     min_items: int
     max_items: int
 
 
 @dataclass(frozen=True, eq=False)
-class Map(Sized):
-    """An object with free keys and values of one kind."""
-
-    key: String
-    node: Node
-
-
-@dataclass(frozen=True, eq=False)
-class Array(Sized):
+class Array:
     """A list; its first items may have nodes of their own."""
 
     heads: tuple[Node, ...]
     item: Node | None
     unique: bool
+    min_items: int
+    max_items: int
 
     @cached_property
     def is_flat(self) -> bool:

@@ -762,8 +762,8 @@ def choose_tool(
     Arguments of calls in the messages are JSON objects, or the text of one, as OpenAI has them. The template gets an
     object.
     """
-    asking = _ToolsAsked(llm, read_tools(tools), RecordOptions.read("choose_tool", options), tool_choice, n_ctx_of(llm))
-    answer: ToolCall[Any] | FreeText = run(llm, *asking.read(messages))
+    read = _reader_of(llm, read_tools(tools), RecordOptions.read("choose_tool", options), tool_choice, n_ctx_of(llm))
+    answer: ToolCall[Any] | FreeText = run(llm, *read(messages))
     return answer
 
 
@@ -811,34 +811,31 @@ def choose_tool_many(
     given, found = read_for_many("choose_tool_many", "choose_tool", options), read_tools(tools)
     n_parallel = N_RECORDS if n_parallel is None else n_parallel
     many = Many(llm, conversations, "conversation", "choose_tool", progress, n_parallel, n_ctx, on_error, as_ready)
-    asking = _ToolsAsked(llm, found, given, tool_choice, n_ctx_of(llm) if n_ctx is None else n_ctx)
-    rows = map(lambda messages: lambda: asking.read(messages), conversations)
+    read = _reader_of(llm, found, given, tool_choice, n_ctx_of(llm) if n_ctx is None else n_ctx)
+    rows = map(lambda messages: lambda: read(messages), conversations)
     return many.results(lambda batch: Admission(llm, batch, rows).results(in_order=not as_ready))
 
 
-class _ToolsAsked:
-    """Reads conversations in which a tool is called, or with "auto" may be."""
+def _reader_of(
+    llm: Llama, tools: tuple[Tool, ...], options: RecordOptions, tool_choice: str, n_ctx: int
+) -> Callable[[Sequence[Mapping[str, Any]]], tuple[list[int], Request[Any]]]:
+    """Return what reads a conversation: its tokens, and the request for a call after them; with "auto", or a text."""
+    is_free = lookup(tool_choice, {"required": 0, "auto": 1}, "tool_choice") > 0
+    if is_free and options.think is not None:
+        raise ArgumentError('think: goes with tool_choice="required"; with "auto" a model thinks in its text')
+    shown = [tool.shown for tool in tools]
 
-    def __init__(
-        self, llm: Llama, tools: tuple[Tool, ...], options: RecordOptions, tool_choice: str, n_ctx: int
-    ) -> None:
-        self._is_free = lookup(tool_choice, {"required": 0, "auto": 1}, "tool_choice") > 0
-        if self._is_free and options.think is not None:
-            raise ArgumentError('think: goes with tool_choice="required"; with "auto" a model thinks in its text')
-        self._llm, self._tools, self._options, self._n_ctx = llm, tools, options, n_ctx
+    def prompt(messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], CallTemplate]:
+        return ask_for_tools(llm, messages, shown, n_ctx, must=not is_free)
 
-    def read(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], Request[Any]]:
-        """Return the tokens of a conversation, and the request after them."""
-        llm, tools, options = self._llm, self._tools, self._options
+    def read(messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], Request[Any]]:
         with lease(llm):
-            tokens, template = self._prompt(messages)
+            tokens, template = prompt(messages)
         call = tool_request(tools, options, template)
-        if not self._is_free:
+        if not is_free:
             return tokens, call
         drawn = TextOptions(**vars(options.settled(options.mode == "sampled")) | {"seed": options.seed})
         text = TextBeforeCall(llm, options.max_tokens, drawn, beginnings=beginnings_of_calls(tools, template))
-        return tokens, call_or_text(messages, tools, lambda others: self._prompt(others)[0], call, text)
+        return tokens, call_or_text(messages, tools, lambda others: prompt(others)[0], call, text)
 
-    def _prompt(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], CallTemplate]:
-        shown = [tool.shown for tool in self._tools]
-        return ask_for_tools(self._llm, messages, shown, self._n_ctx, must=not self._is_free)
+    return read

@@ -163,7 +163,7 @@ class Calibrations:
         found = self._of.get((asked.asked, asked.classes)) if self._of else None
         if found is None or (found.needs_state and options.reproducible):
             return asked
-        return asked.calibrated(found)
+        return replace(asked, calibrator=found)
 
 
 def _question(asked: str) -> list[object]:

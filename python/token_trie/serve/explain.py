@@ -48,7 +48,7 @@ async def explain(engine: Engine, body: SystemOneRequest, sets: Sets, limits: Li
     if isinstance(shape, ChoiceShape) and shape.x_set is not None:
         raise invalid("a set is not explained; its options would have to be in the request", (*place, "x_set"))
     if isinstance(asked, FormAsked) and asked.calibrator is not None and asked.calibrator.needs_state:
-        asked = asked.calibrated(options.calibrator)  # a head has no tree to show
+        asked = replace(asked, calibrator=options.calibrator)  # a head has no tree to show
     reader = replace(reader, asked={place: asked}, counts=False)
     first = asked.views[0]
 

@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -59,15 +59,6 @@ def check_tokenization(tokenization: object) -> None:
         raise ArgumentError(f"tokenization: {tokenization!r} is none of 'canonical', 'any'")
 
 
-class Spelling(NamedTuple):
-    """Choices as token sequences."""
-
-    tokens: npt.NDArray[np.int32]
-    offsets: npt.NDArray[np.int64]
-    n_moved: int
-    """Tokens removed from the end of the prompt; the choices begin with their text."""
-
-
 def check_texts(texts: Sequence[str]) -> list[bytes]:
     """Return choices as UTF-8; ArgumentError if one is empty, or contains a NUL or a lone surrogate."""
     try:
@@ -103,8 +94,10 @@ def inner_seam(vocab: Speller, before: Sequence[int]) -> Seam:
     return Seam(*_tail(vocab, end, (2, 8, 64)), False)
 
 
-def spell(vocab: Speller, seam: Seam, texts: Sequence[str], *, all_spaced: bool, is_whole: bool) -> Spelling:
-    """Tokenize choices after a seam.
+def spell(
+    vocab: Speller, seam: Seam, texts: Sequence[str], *, all_spaced: bool, is_whole: bool
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], int]:
+    """Tokenize choices after a seam; return their tokens, the offset of each, and by how many the prompt is shorter.
 
     `all_spaced`: whether the seam's space comes before every choice, even one that begins with white space. `is_whole`:
     whether the tail is the whole prompt; then part of it must stay.
@@ -116,7 +109,7 @@ def spell(vocab: Speller, seam: Seam, texts: Sequence[str], *, all_spaced: bool,
         raise VocabularyError(
             "the whole prompt merges with the choices; let it begin with more text, or give leading_space"
         )
-    return Spelling(*_drop_each(tokens, offsets, n_same), len(seam.tail) - n_same)
+    return *_drop_each(tokens, offsets, n_same), len(seam.tail) - n_same
 
 
 def following(seam: Seam, texts: Sequence[str], *, all_spaced: bool) -> list[bytes]:

@@ -546,9 +546,8 @@ def fit(
             spelled = map(bytes.decode, following(seam, texts, all_spaced=all_spaced))
             core, n_moved = _core.cached_trie(payload_of_texts(texts, spelled).encode(), None, vocab), 0
         else:
-            spelling = spell(vocab, seam, texts, all_spaced=all_spaced, is_whole=is_whole)
-            core = _core.Trie.build(spelling.tokens, spelling.offsets, list(texts), vocab.fingerprint())
-            n_moved = spelling.n_moved
+            tokens, offsets, n_moved = spell(vocab, seam, texts, all_spaced=all_spaced, is_whole=is_whole)
+            core = _core.Trie.build(tokens, offsets, list(texts), vocab.fingerprint())
         trie = TokenTrie.of_core(core)
         return FittedSet(trie, np.arange(len(trie)) if len(trie) == len(texts) else trie.rows(texts), n_moved)
 

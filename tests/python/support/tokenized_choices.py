@@ -28,8 +28,8 @@ def fit_choices(llm: Any, prompt: Any, choices: list[str], *, leading_space: boo
     tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
     seam = find_seam(vocab_of(llm), tokens, leading_space)
     is_whole = len(seam.tail) == len(tokens)
-    spelling = spell(vocab_of(llm), seam, choices, all_spaced=leading_space is True, is_whole=is_whole)
-    return Fitted(tokens, len(tokens) - spelling.n_moved, spelling.tokens, spelling.offsets)
+    spelled, offsets, n_moved = spell(vocab_of(llm), seam, choices, all_spaced=leading_space is True, is_whole=is_whole)
+    return Fitted(tokens, len(tokens) - n_moved, spelled, offsets)
 
 
 def spell_choices(llm: Any, prompt: Any, choices: list[str]) -> list[str]:
