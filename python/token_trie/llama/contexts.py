@@ -45,7 +45,7 @@ def devices() -> list[Device]:
         return [Device(*each) for each in _core.devices()]
 
 
-_SAMPLING = "top_k", "min_p", "penalty_last_n", "penalty_repeat", "penalty_freq", "penalty_present"
+_PENALTIES = "penalty_last_n", "penalty_repeat", "penalty_freq", "penalty_present"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,8 @@ class StreamOptions(Options):
         with. The context is small at first and grows when needed.
     seed : int, optional
         For random draws: the same seed draws the same tokens; by default a new seed each time.
-    top_k, min_p, penalty_last_n, penalty_repeat, penalty_freq, penalty_present
-        Sampling options besides temperature and top_p; 0 turns them off, and so does ``penalty_repeat=1``.
+    penalty_last_n, penalty_repeat, penalty_freq, penalty_present
+        llama.cpp's penalties for repetition; 0 turns them off, and so does ``penalty_repeat=1``.
     jump_forward : bool
         Whether forced tokens are returned without evaluation and evaluated in the next batch. If False, each token is
         evaluated alone. This is slower, but equal, bit by bit, to other loops of single tokens, also on quantized
@@ -76,8 +76,6 @@ class StreamOptions(Options):
 
     n_ctx: int | None = None
     seed: int | None = None
-    top_k: int = 0
-    min_p: float = 0.0
     penalty_last_n: int = 0
     penalty_repeat: float = 1.0
     penalty_freq: float = 0.0
@@ -92,18 +90,14 @@ class StreamOptions(Options):
             check_counts(n_ctx=self.n_ctx)
         native_seed(self.seed)
         check_flags(jump_forward=self.jump_forward)
-        check_integers(
-            **{name: getattr(self, name) for name in ("top_k", "penalty_last_n", "n_threads", "n_gpu_layers")}
-        )
-        check_numbers(
-            **{name: getattr(self, name) for name in ("min_p", "penalty_repeat", "penalty_freq", "penalty_present")}
-        )
+        check_integers(**{name: getattr(self, name) for name in ("penalty_last_n", "n_threads", "n_gpu_layers")})
+        check_numbers(**{name: getattr(self, name) for name in ("penalty_repeat", "penalty_freq", "penalty_present")})
         _device_of(self.device_sampling)
 
     @property
-    def sampling_defaults(self) -> dict[str, Any]:
-        """Members of struct token_trie_sampling for calls that do not give them."""
-        return {name: getattr(self, name) for name in _SAMPLING}
+    def penalties(self) -> dict[str, Any]:
+        """Members of struct token_trie_sampling that hold for all calls."""
+        return {name: getattr(self, name) for name in _PENALTIES}
 
 
 def native_options(options: StreamOptions) -> Any:
@@ -113,7 +107,7 @@ def native_options(options: StreamOptions) -> Any:
         n_ctx=options.n_ctx or 0,
         n_threads=options.n_threads,
         n_gpu_layers=options.n_gpu_layers,
-        sampling=native_sampling(Sampling(seed=options.seed), draws=False, **options.sampling_defaults),
+        sampling=native_sampling(Sampling(seed=options.seed), draws=False, **options.penalties),
         step_by_step=int(not options.jump_forward),
         device_sampling=_device_of(options.device_sampling),
     )
@@ -299,8 +293,6 @@ if TYPE_CHECKING:  # by scripts/keywords
 
         n_ctx: int | None
         seed: int | None
-        top_k: int
-        min_p: float
         penalty_last_n: int
         penalty_repeat: float
         penalty_freq: float

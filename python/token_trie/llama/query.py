@@ -75,8 +75,8 @@ class Sampling(Options):
         return float(self.temperature)
 
 
-def native_sampling(sampling: Sampling, draws: bool, *, continues: bool = False, **defaults: Any) -> Any:
-    """Return a struct token_trie_sampling; `defaults` are members for options that are off.
+def native_sampling(sampling: Sampling, draws: bool, *, continues: bool = False, **penalties: Any) -> Any:
+    """Return a struct token_trie_sampling; `penalties` are other members.
 
     `draws` is that of `Sampling.effective_temperature`; `continues`: whether, without a seed, the stream's random draws
     continue.
@@ -84,13 +84,14 @@ def native_sampling(sampling: Sampling, draws: bool, *, continues: bool = False,
     seed = lib.TOKEN_TRIE_SEED_RANDOM if sampling.seed is None else native_seed(sampling.seed)
     if sampling.seed is None and continues:
         seed = lib.TOKEN_TRIE_SEED_KEEP
-    given = {"top_k": int(sampling.top_k), "min_p": float(sampling.min_p)}
     return new_struct(
         "token_trie_sampling",
         seed=seed,
         temperature=sampling.effective_temperature(draws),
         top_p=float(sampling.top_p),
-        **{**defaults, **{name: value for name, value in given.items() if value}},
+        top_k=int(sampling.top_k),
+        min_p=float(sampling.min_p),
+        **penalties,
     )
 
 
@@ -147,7 +148,7 @@ class Query:
         """Whether the answer is written token by token."""
         return self.mode in ("greedy", "sampled", "text")
 
-    def native(self, *, is_alone: bool = False, continues: bool = False, **defaults: Any) -> Any:
+    def native(self, *, is_alone: bool = False, continues: bool = False, **penalties: Any) -> Any:
         """Return the struct, of a query for a stream if `is_alone`; other arguments are those of `native_sampling`."""
         pointers: dict[str, Any] = {}
         if self.trie is not None:
@@ -164,7 +165,7 @@ class Query:
             )
         if self.is_decoded:
             draws = self.mode == "sampled"
-            pointers["sampling"] = native_sampling(self.sampling, draws, continues=continues, **defaults)
+            pointers["sampling"] = native_sampling(self.sampling, draws, continues=continues, **penalties)
         if self.leaf_weights is not None:
             weights = ffi.from_buffer("double[]", np.ascontiguousarray(self.leaf_weights, np.float64))
             pointers |= {"leaf_weights": weights, "n_leaf_weights": len(weights)}

@@ -125,13 +125,13 @@ class StepReader:
 class Steps:
     """Token-by-token generation; one reader at a time. The native stream is closed when this is dropped.
 
-    `kept` is kept alive as long as this; `defaults` are those of `native_sampling`.
+    `kept` is kept alive as long as this; `penalties` are those of `native_sampling`.
     """
 
-    def __init__(self, native: NativeStream, kept: object, defaults: dict[str, Any]) -> None:
+    def __init__(self, native: NativeStream, kept: object, penalties: dict[str, Any]) -> None:
         self.native = native
         self.kept = kept
-        self.defaults = defaults
+        self.penalties = penalties
         self.sampling = Sampling()  # of the native stream, without its seed
         close_with(self, native)
         self.n_cancels = 0
@@ -197,13 +197,13 @@ class Steps:
     def set_seed(self, seed: int | None) -> None:
         """Restart random draws from a seed; None: a new seed each time."""
         sampling = replace(self.sampling, seed=seed)
-        self.change(lib.token_trie_stream_set_sampling, native_sampling(sampling, draws=False, **self.defaults))
+        self.change(lib.token_trie_stream_set_sampling, native_sampling(sampling, draws=False, **self.penalties))
 
     def _draw_by(self, stream: Any, sampling: Sampling) -> int:
         """Set the sampling inside a call, without restarting its random draws; return the status."""
         if sampling == self.sampling:
             return 0
-        native = native_sampling(sampling, draws=False, continues=True, **self.defaults)
+        native = native_sampling(sampling, draws=False, continues=True, **self.penalties)
         status = int(lib.token_trie_stream_set_sampling(stream, native))
         if status == 0:
             self.sampling = sampling
@@ -367,7 +367,7 @@ class Stream:
             self._like = weakref.ref(llm)
             self._llama_cache = attached.made(LlamaCache)
         self.native = native
-        self.steps = Steps(native, llm if keeps_llm else None, options.sampling_defaults)
+        self.steps = Steps(native, llm if keeps_llm else None, options.penalties)
 
     def fork(self) -> Stream:
         """Make a second stream that continues from here, as of `StreamHandle.fork`."""
@@ -376,7 +376,7 @@ class Stream:
         other.__dict__.update(self.__dict__)
         other._default_spans = {}
         other.native = self.native.fork()
-        other.steps = Steps(other.native, self.steps.kept, self.steps.defaults)
+        other.steps = Steps(other.native, self.steps.kept, self.steps.penalties)
         other.steps.sampling = self.steps.sampling
         return other
 
@@ -612,7 +612,7 @@ class Stream:
         ArgumentError for an empty sequence or a query that cannot be answered here; ContextError if the answer does not
         fit the context, or the model's graph has no hidden state that can be read; CancelledError.
         """
-        native = query.native(is_alone=True, continues=self._continues, **self.steps.defaults)
+        native = query.native(is_alone=True, continues=self._continues, **self.steps.penalties)
         after = ffi.NULL if prefix is None else ffi.from_buffer("llama_token[]", np.array(prefix, np.int32))
         out = ffi.new("struct token_trie_answer **")
         arguments = after, 0 if prefix is None else len(prefix), native, out

@@ -13,14 +13,12 @@ from token_trie import ArgumentError, StreamHandle
     [
         ({"llm": "nowhere.gguf"}, "nowhere.gguf"),
         ({"llm": __file__}, "could not be loaded as a model"),
-        ({"top_k": -1}, "top_k: -1 is negative"),
-        ({"min_p": 2.0}, "min_p"),
         ({"penalty_repeat": -1.0}, "penalty_repeat"),
-        ({"min_p": 10**400}, "min_p: int too large"),
+        ({"penalty_freq": 10**400}, "penalty_freq: int too large"),
         ({"seed": -1}, "seed: -1"),
         ({"seed": True}, "seed: True"),
-        ({"top_k": "many"}, "top_k: str where an integer belongs"),
-        ({"top_k": 2**31}, "top_k: 2147483648 has more than 32 bits"),
+        ({"penalty_last_n": "many"}, "penalty_last_n: str where an integer belongs"),
+        ({"penalty_last_n": 2**31}, "penalty_last_n: 2147483648 has more than 32 bits"),
         ({"n_threads": True}, "n_threads: bool"),
         ({"n_ctx": -1}, "n_ctx"),
         ({"n_ctx": True}, "n_ctx: True is not a count"),
@@ -39,7 +37,7 @@ def test_bad_options_are_refused(
 
 def test_integers_may_be_numpys(tiny: Any, model_paths: dict[str, Path]) -> None:
     for llm in (tiny, model_paths["tiny"]):
-        with StreamHandle(llm, n_ctx=np.int64(256), seed=np.uint32(5), top_k=np.int32(3)) as stream:  # type: ignore[arg-type]
+        with StreamHandle(llm, n_ctx=np.int64(256), seed=np.uint32(5), penalty_last_n=np.int32(3)) as stream:  # type: ignore[arg-type]
             assert stream.state.n_context_max == 256
             stream.prefill("Answer:")
             assert len(list(stream.generate(np.int64(3)))) <= 3  # type: ignore[arg-type]
