@@ -99,7 +99,7 @@ def test_a_few_logits_give_the_tokens_and_logprobs_of_all(llm: Any) -> None:
     ends = oracle.end_of_generation(llm)
     n_cut = 0
     with StreamHandle(llm, n_ctx=256) as stream:
-        for case in range(100):
+        for case in range(32):
             # Runs of forced tokens of every length, from a few tokens up to more than are evaluated alone.
             width = (2, 30, 700, 5000)[case % 4]
             heads = [tuple(rng.integers(300, 2000, rng.integers(1, 4)).tolist()) for _ in range(2)]
@@ -133,7 +133,7 @@ def test_a_few_logits_give_the_tokens_and_logprobs_of_all(llm: Any) -> None:
             (free,) = stream.generate(max_tokens=1)
             llm.eval(list(walked[evaluated:]))
             assert free.token == int(oracle.logits(llm).argmax())
-    assert n_cut >= 75
+    assert n_cut >= 24
 
 
 def test_every_answer_at_a_high_temperature_is_a_member(smollm2: Any) -> None:
