@@ -17,19 +17,14 @@ from token_trie.decisions.bound_choices import BoundCalibration, BoundChoices, R
 from token_trie.decisions.calibration import fingerprint
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions, Think
 from token_trie.errors import ArgumentError, CancelledError, ContextError, TokenTrieError
-from token_trie.llama.batch import (
-    Batch,
-    SharedBatch,
-    chooser,
-    shared_batch_of,
-)
+from token_trie.llama.batch import Batch, SharedBatch, own_stream_of, shared_batch_of
 from token_trie.llama.contexts import common_prefix
 from token_trie.llama.query import NO_ANSWER, Answer, LeafEnd, Query
 from token_trie.llama.stream import Stream
 from token_trie.llama.text import tokenize_after
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import lib
-from token_trie.native.lifetime import lease
+from token_trie.native.lifetime import attachment, lease
 from token_trie.sets.lru import Memory
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.spelling import inner_tokens
@@ -307,12 +302,14 @@ def think_on(stream: Stream, think: Think, seed: int | None, tokens: list[int]) 
 
 def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
     """Answer a request after a prompt; errors are those of `Request.steps` and of `chooser`."""
-    with lease(llm):
+    attached = attachment(llm)
+    with attached.lease():
         running = begin(llm, prompt, request)
-    shared = shared_batch_of(llm)
+    own = own_stream_of(llm, attached)
+    shared = shared_batch_of(llm, attached, own)
     if shared is not None:
         return _run_in(shared, running)
-    with chooser(llm) as stream:
+    with own.lent() as stream:
         return drive(running, stream)
 
 

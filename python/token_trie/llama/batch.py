@@ -113,7 +113,12 @@ def chooser(llm: Llama) -> AbstractContextManager[Stream]:
     BusyError if this thread has it already, and calls from a callback or signal handler; CancelledError if the wait was
     cancelled.
     """
-    return attachment(llm).make(OwnStream, lambda: OwnStream(Stream(llm, keeps_llm=False))).lent()
+    return own_stream_of(llm, attachment(llm)).lent()
+
+
+def own_stream_of(llm: Llama, attached: Attachment) -> OwnStream:
+    """Return the Llama's stream, made on first use."""
+    return attached.make(OwnStream, lambda: OwnStream(Stream(llm, keeps_llm=False)))
 
 
 def n_ctx_of(llm: Llama) -> int:
@@ -240,13 +245,11 @@ class Batch(Closeable):
 _GATHERED_S = 0.5
 
 
-def shared_batch_of(llm: Llama) -> SharedBatch | None:
+def shared_batch_of(llm: Llama, attached: Attachment, own: OwnStream) -> SharedBatch | None:
     """Return the batch to join if this Llama works for another thread; None if it does not, or if there is no batch."""
-    attached = attachment(llm)
-    own = attached.made(OwnStream)
-    is_taken = own is not None and own.is_taken
-    if own is not None and own.holder == acting_thread():
+    if own.holder == acting_thread():
         return None
+    is_taken = own.is_taken
     shared = attached.made(SharedBatch)
     if shared is None:
         if not is_taken or not can_share(llm):
