@@ -22,11 +22,10 @@ from token_trie.decisions.calibration import (
 )
 from token_trie.errors import ArgumentError, CalibrationError, ContextError
 from token_trie.llama.batch import check_room
-from token_trie.llama.query import LeafEnd, Query
+from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lifetime import attachment
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
-from token_trie.sets.lru import Memory
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import Tokenization, check_start, joined
 from token_trie.sets.trie import TokenTrie, fit
@@ -237,35 +236,12 @@ def _require_one_value_a_leaf(choices: Choices[Any], leaf_of: npt.NDArray[np.int
             )
 
 
-_KEPT, _WEIGHT = 64, 1_000_000
-
-
-@dataclass(frozen=True, eq=False)
-class Prior:
+class Prior(NamedTuple):
     """Choices after a prompt of a calibration, whose scores are subtracted."""
 
     tokens: list[int]
     choices: BoundChoices[Any]
     leaf_end: LeafEnd
-    memory: Memory[Floats]
-
-    @property
-    def query(self) -> Query:
-        """The query after its prompt."""
-        return Query("scores", self.choices.trie, leaf_end=self.leaf_end)
-
-    def find(self) -> Floats | None:
-        """Return the scores of the choices, if they are remembered."""
-        of_leaves = self.memory.find(self._key)
-        return None if of_leaves is None else self.choices.aligned(of_leaves)
-
-    def keep(self, of_leaves: Floats) -> Floats:
-        """Remember the scores of the leaves; return those of the choices."""
-        return self.choices.aligned(self.memory.get(self._key, len(self.choices.trie), lambda: of_leaves))
-
-    @property
-    def _key(self) -> tuple[Any, ...]:
-        return self.choices.trie, tuple(self.tokens), self.leaf_end
 
 
 class BoundCalibration:
@@ -348,9 +324,8 @@ def bind_calibration(
         return BoundCalibration(calibrator, bound, prior=prior)
     if reader.owner == "handle":
         raise ArgumentError("calibration: Contextual goes with a Llama, as its prompt takes the place of another")
-    memory: Memory[Floats] = reader.known.setdefault("priors", Memory(_KEPT, _WEIGHT))
     priors = (bind(reader, reader.tokenize(prompt), given, *spelled) for prompt in calibrator.prompts)  # type: ignore[arg-type]
-    return BoundCalibration(calibrator, bound, priors=tuple(Prior(*one, leaf_end, memory) for one in priors))
+    return BoundCalibration(calibrator, bound, priors=tuple(Prior(*one, leaf_end) for one in priors))
 
 
 def _check_weights(added: Floats, bound: BoundChoices[Any]) -> None:

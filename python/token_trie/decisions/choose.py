@@ -137,7 +137,7 @@ class ScoreRequest(Request[Floats]):
             "scores", choices.trie, leaf_end=options.leaf_end, branches=options.branches, with_state=takes_state
         )
         beginning = [first_token(reader.vocab)] if options.normalize == "prior" else []
-        calibration = yield from calibrated(calibration)
+        calibration = yield from calibrated(reader, calibration)
         answer = yield PlanStep(tokens, query, is_beside)
         scores = answer.logprobs
         if beginning:
@@ -315,7 +315,7 @@ class ChoiceRequest(Written[Any]):
         bound = self._bound(reader, prefix)
         tokens, choices, calibration = bound.tokens, bound.choices, bound.calibration
         if calibration is not None and calibration.priors and not bound.weighs_found:
-            bound = replace(bound, calibration=(yield from calibrated(calibration)))
+            bound = replace(bound, calibration=(yield from calibrated(reader, calibration)))
         answer = yield PlanStep(tokens, bound.query)
         if not self.decides:
             check_finite(choices.of_left(answer.logprobs, -np.inf))

@@ -188,15 +188,23 @@ def _answer(stream: Stream, step: PlanStep, sequence: Sequence[int]) -> Answer:
     return answer
 
 
-def calibrated(calibration: BoundCalibration | None) -> Plan[BoundCalibration | None]:
-    """Return a calibration that is ready for use: its prompts are scored first, unless their scores are known."""
+_MAX_PRIORS, _MAX_SCORES = 64, 1_000_000
+
+
+def calibrated(reader: Reader, calibration: BoundCalibration | None) -> Plan[BoundCalibration | None]:
+    """Return a calibration that is ready for use: its prompts are scored first, unless their scores are remembered."""
     if calibration is None or not calibration.priors:
         return calibration
+    memory: Memory[Floats] = reader.known.setdefault("priors", Memory(_MAX_PRIORS, _MAX_SCORES))
     scores = []
-    for prior in calibration.priors:
-        known = prior.find()
-        scores.append(prior.keep((yield PlanStep(prior.tokens, prior.query)).logprobs) if known is None else known)
-    return calibration.with_prior(scores[0] if len(scores) == 1 else np.mean(scores, axis=0))
+    for tokens, choices, leaf_end in calibration.priors:
+        key = choices.trie, tuple(tokens), leaf_end
+        of_leaves = memory.find(key)
+        if of_leaves is None:
+            of_leaves = (yield PlanStep(tokens, Query("scores", choices.trie, leaf_end=leaf_end))).logprobs
+            memory.put(key, len(choices.trie), of_leaves)
+        scores.append(choices.aligned(of_leaves))
+    return calibration.with_prior(np.mean(scores, axis=0))
 
 
 _KEPT = 100_000
