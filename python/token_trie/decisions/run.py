@@ -53,11 +53,6 @@ class Request(ABC, Generic[R]):
         """How to think before the answer; None: not at all."""
         return None
 
-    @property
-    def seed(self) -> int | None:
-        """Seed of the random draws."""
-        return None
-
     @abstractmethod
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[R]:
         """Yield its steps after a prompt; until the first one, the reader's lease is held.
@@ -73,13 +68,9 @@ class Written(Request[R]):
 
     @property
     def think(self) -> Think | None:
-        """How to think before the answer; None: not at all."""
-        return self.options.think
-
-    @property
-    def seed(self) -> int | None:
-        """Seed of the random draws."""
-        return self.options.seed
+        """How to think before the answer, by the seed of the answer if it has one; None: not at all."""
+        think, seed = self.options.think, self.options.seed
+        return think if think is None or seed is None else replace(think, seed=seed)
 
 
 class PlanStep(NamedTuple):
@@ -242,7 +233,7 @@ _CHECK_EVERY = 8
 """Tokens of a thought between two checks of its time limit."""
 
 
-def thought_after(think: Think, seed: int | None, tokens: list[int], with_vocab: WithVocab) -> Plan[Prefix]:
+def thought_after(think: Think, tokens: list[int], with_vocab: WithVocab) -> Plan[Prefix]:
     """Let the model think after tokens; return them with the thought and its marker."""
     marker: list[int] = with_vocab(
         lambda vocab: inner_tokens(think.marker, "think: marker", vocab, special=True).tolist()
@@ -255,7 +246,7 @@ def thought_after(think: Think, seed: int | None, tokens: list[int], with_vocab:
         query = Query(
             "text",
             TokenTrie.from_sequences({"": marker[:1]}),  # any set, as its span never begins
-            sampling=replace(think, seed=None if seed is None else seed + n_texts),
+            sampling=replace(think, seed=None if think.seed is None else think.seed + n_texts),
             # Or as many as fit into the context.
             max_tokens=left + len(marker) + _RESPELLED if is_last else _CHECK_EVERY,
             start_after=marker,
@@ -301,9 +292,9 @@ def end_of_thought(
     return None
 
 
-def think_on(stream: Stream, think: Think, seed: int | None, tokens: list[int]) -> Prefix:
+def think_on(stream: Stream, think: Think, tokens: list[int]) -> Prefix:
     """Think after tokens on a stream, whose sequence then ends in the marker."""
-    prefix = drive(Running(thought_after(think, seed, tokens, stream.with_vocab)), stream)
+    prefix = drive(Running(thought_after(think, tokens, stream.with_vocab)), stream)
     stream.prefill(prefix.tokens)
     return prefix._replace(is_standing=True)
 
@@ -338,7 +329,7 @@ def _think_then(llm: Llama, request: Request[R], think: Think, tokens: list[int]
         with lease(llm):
             return use(vocab_of(llm))
 
-    prefix = yield from thought_after(think, request.seed, tokens, with_vocab)
+    prefix = yield from thought_after(think, tokens, with_vocab)
     with lease(llm):
         running = Running(request.steps(reader_of(llm, n_ctx), prefix))
     return (yield from running.rest())
@@ -354,7 +345,7 @@ def run_behind(stream: Stream, request: Request[R]) -> R:
             raise ArgumentError("nothing to answer behind: prefill first")
         prefix = Prefix(before, is_standing=True)
         if request.think is not None:
-            prefix = think_on(stream, request.think, request.seed, before)
+            prefix = think_on(stream, request.think, before)
         answer = drive(read_on(stream, partial(request.steps, prefix=prefix)), stream, prefix.tokens)
         # Even without tokens, because this restarts the grammar after the answer.
         stream.splice(stream.raw_state.n_tokens, [])

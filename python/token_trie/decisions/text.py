@@ -66,11 +66,6 @@ class TextRequest(Request[FreeText]):
             encode(self.gbnf, "grammar")
 
     @property
-    def seed(self) -> int | None:
-        """Seed of the random draws."""
-        return self.options.seed
-
-    @property
     def stops(self) -> list[str]:
         """The stop strings."""
         return list(self.options.stop)

@@ -160,7 +160,7 @@ def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
     """Score texts after a prompt that becomes the stream's sequence; with is_beside, the sequence does not change."""
     prefix = Prefix(stream.tokenize(reading.prompt))
     if reading.think is not None:
-        prefix = think_on(stream, reading.think, None, prefix.tokens)
+        prefix = think_on(stream, reading.think, prefix.tokens)
     return drive(read_on(stream, partial(reading.steps, prefix=prefix, is_beside=is_beside)), stream)
 
 

@@ -592,11 +592,6 @@ class CallOrText(Request[ToolCall[Any] | R]):
     prompt: Callable[[str], list[int]]
     """Returns the tokens of a prompt with another request."""
 
-    @property
-    def seed(self) -> int | None:
-        """Seed of the random draws."""
-        return self.call.seed
-
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[ToolCall[Any] | R]:
         """Decide, and write the call or the other answer."""
         calls = yield from self.calls(reader, prefix.tokens)

@@ -110,6 +110,8 @@ def test_thoughts_are_drawn_from_a_seed(smollm2: Any) -> None:
     think = Think(MARKER, max_tokens=8, temperature=2.0)
     thoughts = [choose(smollm2, PROMPT, ["yes", "no"], seed=seed, think=think).thought for seed in (1, 1, 2)]
     assert thoughts[0] == thoughts[1] != thoughts[2]
+    own = Think(MARKER, max_tokens=8, temperature=2.0, seed=1)
+    assert choose(smollm2, PROMPT, ["yes", "no"], think=own).thought == thoughts[0]
 
 
 def test_the_span_begins_where_a_plain_search_says(precise: Any) -> None:
