@@ -49,6 +49,7 @@ LabelMode: TypeAlias = Literal["exact", "greedy"]
 _ABSENT = "N/A"
 _N_LOOKED_AT = 20
 _MAX_NAMED = 10
+_MIN_ROWS, _NEARLY_ALL = 4, 0.9
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,14 @@ class RowLabeller(RowJob):
         if n and unused:
             more = f" and {len(unused) - _MAX_NAMED:,} more" if len(unused) > _MAX_NAMED else ""
             say(f"no row got: {', '.join(unused[:_MAX_NAMED])}{more}")
+        favoured = [text for text, count in counts.items() if n >= _MIN_ROWS and count >= _NEARLY_ALL * n]
+        if favoured:
+            given, batch = self.calibrating.given, "--calibration batch, if the choices are about equally frequent, or "
+            batch = "" if isinstance(given, Calibration) or over_rows(given) is not None else batch
+            say(
+                f"nearly all rows got {favoured[0]}, which the model may favour. Try {batch}token-trie evaluate, which "
+                "compares ways to answer on rows whose answers are known"
+            )
         skipped = f", {n_left_out:,} left out" if n_left_out else ""
         unfit = f"; in {self._n_unfit:,} the model gives the choices together less than 1 %" if self._n_unfit else ""
         say(f"{n:,} rows labelled{skipped}{unfit}")

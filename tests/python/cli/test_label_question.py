@@ -198,3 +198,14 @@ def test_the_summary_names_choices_that_no_row_got(cli: Cli) -> None:
     done = label(cli, cli.table(TEXTS[:1]), "--calibration", "raw")
     (value,) = {row["value"] for row in cli.rows()}
     assert f"no row got: {', '.join(team for team in TEAMS if team != value)}" in done.err
+
+
+def test_the_summary_says_what_to_try_where_one_choice_has_nearly_all_rows(cli: Cli) -> None:
+    table, by_text = cli.table(TEXTS[:1] * 4), ("-p", "{text}")
+    raw = label(cli, table, *by_text, "--calibration", "raw")
+    assert "nearly all rows got" in raw.err
+    assert "Try --calibration batch, if the choices are about equally frequent" in " ".join(raw.err.split())
+    batch = label(cli, table, *by_text, "--calibration", "batch", output=cli.folder / "batch.csv")
+    assert (batch.code, "--calibration batch" in batch.err) == (0, False)
+    few = label(cli, cli.table(TEXTS[:1] * 3), *by_text, output=cli.folder / "few.csv")
+    assert (few.code, "nearly all rows" in few.err) == (0, False)
