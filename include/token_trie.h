@@ -578,7 +578,8 @@ struct token_trie_query {
                                                     best-first search, which is exact */
     size_t n_best;                               /* BEST: 0: 1 */
     uint64_t max_nodes;                          /* BEST: nodes to evaluate; 0: no limit. At the limit, the best
-                                                    members found so far are the answer; there is at least one */
+                                                    members found so far are the answer; there is at least one. A beam
+                                                    narrows to n_best nodes instead, and stops at twice the limit */
     int32_t timeout_ms;                          /* BEST: the same limit in time, checked between batches; 0: none */
     int32_t max_tokens;          /* TEXT, and lists: fewer if the context has less room. In a batch, a prompt
                                     leaves room for one token at least */

@@ -8,6 +8,7 @@ import asyncio
 import base64
 import importlib.util
 import json
+import math
 import os
 import shutil
 import socket
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -45,6 +47,7 @@ _MAX_TOKENS = 96
 _SLOTS = 8  # of llama-server
 _MOST_SERIAL = 8  # clients of a server that answers one request after the other
 _N_MEMBERS = 1_000_000
+_N_HEAVY = 4  # clients of each kind of heavy request
 
 OURS, LLAMA, PYTHON = "token-trie", "llama-server", "llama-cpp-python"
 
@@ -123,6 +126,20 @@ def _save_set(model: str, folder: str) -> None:
         Path(folder) / "titles.trie"
     )
     llm.close()
+
+
+def _report(state: str) -> dict[str, Any]:
+    """Return a request for a record of about 200 tokens."""
+    report = {"type": "object", "properties": {"report": {"type": "string", "minLength": 800, "maxLength": 900}}}
+    schema = {"name": "report", "schema": {**report, "required": ["report"]}, "strict": True}
+    return _chat(
+        "Write a report, as JSON.", response_format={"type": "json_schema", "json_schema": schema}, max_tokens=256
+    )[1](state)
+
+
+def _long_state(state: str) -> dict[str, Any]:
+    """Return a question about a state of about 1,500 tokens."""
+    return _systemone(" ".join([state] * 140))
 
 
 def _listed(state: str) -> str:
@@ -257,11 +274,13 @@ _SERVERS = {OURS: (_own, "/health"), LLAMA: (_llama, "/health"), PYTHON: (_pytho
 
 _TITLE = "Answers a second over HTTP, on loopback"
 _NOTE = "Of decisions with described options, token-trie gives every probability, the others one answer."
+_BESIDE = f"A short question, /v1/systemone, beside {2 * _N_HEAVY} heavy clients"
+_HEAVY = f"{_N_HEAVY} ask for records of 200 tokens, {_N_HEAVY} about states of 1,500 tokens. Times in ms."
 
 
 def run(options: Any) -> None:
     """Measure the servers that are there beside each other: all are up, and take turns."""
-    results, rows = Results("serve"), []
+    results, rows, waits = Results("serve"), [], []
     seconds = _SECONDS * (options.rounds or 1)
     for model in map(find, options.models):
         with ExitStack() as stack:
@@ -278,8 +297,10 @@ def run(options: Any) -> None:
                     if f">{other}" in row:
                         row[f">x {other}"] = row[f">{OURS}"] / row[f">{other}"]
                 rows.append(row)
+            assert urls[OURS] is not None  # otherwise an error was raised
+            waits.append({"model": model.stem, **asyncio.run(_beside_heavy(urls[OURS], 4 * seconds))})
     results.rows = rows
-    results.tables.append(Table(_TITLE, rows, _NOTE))
+    results.tables += [Table(_TITLE, rows, _NOTE), Table(_BESIDE, waits, _HEAVY)]
     results.finish(options.output)
     if options.output is not None:
         plots.serve(rows, options.output.with_suffix(".png"))
@@ -353,3 +374,27 @@ async def _press(
     median, slowest = np.percentile(took, [50, 99]) * 1e3
     row = {f">{name}": len(took) / wall, f">{name} p50 ms": float(median), f">{name} p99 ms": float(slowest)}
     return row | ({f">{name} invalid": n_invalid} if n_invalid else {})
+
+
+async def _beside_heavy(url: str, seconds: float) -> dict[str, float]:
+    """Return how long a client waits for answers to short questions, alone and beside clients with heavy requests."""
+
+    async def press(path: str, body: Body, is_valid: Callable[[Any], bool], n: int, seconds: float) -> dict[str, float]:
+        return await _press(url + path, body, is_valid, n, seconds, OURS)
+
+    short = partial(press, "/v1/systemone", _systemone, _has_answer, 1, seconds)
+    heavy = [
+        partial(press, "/v1/chat/completions", _report, lambda reply: json.loads(_text_of(reply))["report"]),
+        partial(press, "/v1/systemone", _long_state, _has_answer),
+    ]
+    alone = await short()
+    others = [asyncio.ensure_future(each(_N_HEAVY, math.inf)) for each in heavy]
+    beside = await short()
+    for other in others:
+        other.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    row: dict[str, float] = {}
+    for name in ("p50", "p99"):
+        of = f">{OURS} {name} ms"
+        row |= {f">{name} alone": alone[of], f">{name} beside": beside[of], f">{name} x": beside[of] / alone[of]}
+    return row

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -251,12 +252,29 @@ class BestLeaves final : public TreeQuery {
 
     std::vector<Entry> next_of_beam() {
         std::vector<Entry> level;
-        for (const std::size_t n = budget(options_.beam_width); level.size() < n && goes_on(open_);) {
+        for (const std::size_t n = width_of_beam(); level.size() < n && goes_on(open_);) {
             level.push_back(open_.pop());
         }
         miss_open();
         open_.clear();
         return level;
+    }
+
+    // With max_nodes, the first depths are the widest: each later one is left n_best nodes. As a dive, it goes on to
+    // leaves, with twice max_nodes at most.
+    std::size_t width_of_beam() {
+        const std::uint64_t most = 2 * options_.max_nodes;
+        if (options_.max_nodes == 0 || is_late_ || n_evaluated_ >= most || open_.empty()) {
+            return budget(options_.beam_width);
+        }
+        if (!tokens_to_ends_) {
+            tokens_to_ends_.emplace(trie_);
+        }
+        const std::uint64_t n_later = std::max<std::uint64_t>((*tokens_to_ends_)[open_.top().node], 1) - 1;
+        const std::uint64_t n_kept = n_evaluated_ + n_later * options_.n_best;
+        const std::uint64_t rest = options_.max_nodes - std::min(options_.max_nodes, n_kept);
+        const std::uint64_t width = std::max<std::uint64_t>(rest, options_.n_best);
+        return std::min({width, std::uint64_t{options_.beam_width}, most - n_evaluated_});
     }
 
     bool goes_on(const Heap & heap) const { return !heap.empty() && may_win(heap.top()); }
@@ -457,6 +475,7 @@ class BestLeaves final : public TreeQuery {
     Heap open_;
     std::vector<Entry> batch_;  // under way, by node; -inf until the node above it is known
     FoundLeaves found_{options_.n_best};
+    std::optional<TokensToEnds> tokens_to_ends_;  // of a beam
     ScoreRules::Split split_;
 };
 

@@ -31,8 +31,10 @@ from token_trie.sets.trie import TokenTrie
 
 MAX_WHOLE = 255
 """Largest number of members that are all scored: as many options as a request may describe."""
-N_FOUND = 12
+N_FOUND = 6
 """Number of members of a larger set that are found, to be weighed against their scores without content."""
+_WIDTH, _NODES = 2, 15
+"""For each of them, the width of the beam that finds them, and the number of nodes at which it has narrowed to them."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -71,7 +73,10 @@ class SetReading(Reading):
             leaves = np.flatnonzero(choices.trie.core.left())
             answer = yield PlanStep(tokens, Query("scores", choices.few(leaves), leaf_end=LEAF_END), is_beside)
         else:
-            best = Query("best", choices.trie, leaf_end=LEAF_END, n_best=min(self.n_best, n), max_nodes=MAX_NODES)
+            n_best = min(self.n_best, n)
+            # Members that are weighed need no proof, which takes most of the nodes of a best-first search.
+            width, max_nodes = (_WIDTH * n_best, _NODES * n_best) if others else (0, MAX_NODES)
+            best = Query("best", choices.trie, leaf_end=LEAF_END, n_best=n_best, beam_width=width, max_nodes=max_nodes)
             answer = yield PlanStep(tokens, best, is_beside)
             leaves = answer.leaves
         logprobs = answer.logprobs[: len(leaves)]

@@ -252,6 +252,28 @@ TEST_F(SearchTest, ABudgetGivesLeavesAndHowMuchIsUnproved) {
     EXPECT_GE(hasty.logprobs.back() + hasty.info.gap, exact.logprobs.back()) << "the gap is a bound";
 }
 
+TEST_F(SearchTest, ABeamNarrowsAsItsNodesEndAndFindsAsManyLeaves) {
+    std::mt19937 rng(7);
+    std::set<Tokens> texts;
+    for (Tokens text : random_texts(rng, 3000, 6, 40)) {
+        text.resize(6, text.front());  // no leaf is nearer than others
+        texts.insert(text);
+    }
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of(texts);
+    SearchOptions options;
+    options.n_best = 3;
+    options.beam_width = 16;
+    const Answer wide = search(sequence_, cursor_of(trie), options, kNotCancelled);
+    options.max_nodes = 1000;
+    EXPECT_EQ(search(sequence_, cursor_of(trie), options, kNotCancelled).leaves, wide.leaves);
+    options.max_nodes = 40;
+    const Answer narrow = search(sequence_, cursor_of(trie), options, kNotCancelled);
+    EXPECT_EQ(narrow.leaves.size(), options.n_best);
+    EXPECT_LE(narrow.info.n_evaluated, 2 * options.max_nodes);
+    EXPECT_LT(narrow.info.n_evaluated, wide.info.n_evaluated);
+    EXPECT_GE(narrow.logprobs.back() + narrow.info.gap, wide.logprobs.back()) << "the gap is a bound";
+}
+
 TEST_F(SearchTest, ANarrowBeamSaysWhatItMayHaveMissed) {
     std::mt19937 rng(8);
     const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 3000, 6, 40));
