@@ -91,30 +91,10 @@ def score_continuations(
     n_ctx: int | None = None,
     advance: Callable[[int], None] = lambda n: None,
 ) -> list[Continuation]:
-    """Score continuations, each after its context; those of one context are a tree, and all contexts in one batch.
+    """Score continuations, each after its context, all of token ids; return them in the order of the pairs.
 
-    Parameters
-    ----------
-    llm : llama_cpp.Llama
-        The model.
-    pairs : sequence of (context, continuation)
-        Both are token ids, at least one.
-    greedy : bool
-        Whether to find is_greedy; it is False otherwise.
-    n_ctx : int, optional
-        As for `choose_many`.
-    advance : callable
-        Called with the number of newly scored pairs.
-
-    Returns
-    -------
-    list of Continuation
-        In the order of the pairs.
-
-    Raises
-    ------
-    ArgumentError, VocabularyError, ContextError
-        As for `choose_many`.
+    Those of one context are a tree, and all contexts are in one batch. `is_greedy` is False unless `greedy` asks for
+    it. `advance` is called with the number of newly scored pairs. `n_ctx` and errors are those of `choose_many`.
     """
     if not pairs:
         return []
@@ -164,17 +144,8 @@ def generate_texts(
 ) -> None:
     """Generate a text after each prompt by its query, and call done with its index and each finished text.
 
-    Parameters
-    ----------
-    n_ctx : int
-        Tokens of the context, which the prompts in flight share with their texts of full length.
-
-    Raises
-    ------
-    ArgumentError, VocabularyError, ContextError
-        A prompt cannot be generated from.
-    CancelledError
-        The Llama was closed meanwhile.
+    The prompts in flight share a context of `n_ctx` tokens with their texts of full length. Errors are those of
+    `choose_many`.
     """
     with _batch(llm, n_ctx) as batch:
         in_flight = {}

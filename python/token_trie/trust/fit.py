@@ -93,25 +93,11 @@ def fit_readings(
 ) -> tuple[Parameters, HeldOut | None]:
     """Fit a calibration to readings and, with labels, measure it by nested cross-validation (Varma and Simon, 2006).
 
-    For each fold, the kind and all hyperparameters are chosen on the other folds alone, by folds of these.
-
-    Parameters
-    ----------
-    gold : ndarray of int64, shape (n_rows,), or None
-        Positions of the right classes.
-    prior : ndarray of float64, shape (n_classes,), optional
-        For kinds without labels: the logarithms of the class frequencies.
-    groups : array, shape (n_rows,), optional
-        Rows of one group, such as duplicates, are one observation. By default, rows with equal readings.
-    more : Readings, optional
-        The readings of the texts of `Kind.more_rows`.
-
-    Raises
-    ------
-    CalibrationError
-        There are too few rows, rows of one class only, or scores that are not finite.
-    ArgumentError
-        The kind needs labels, or takes none.
+    For each fold, the kind and all hyperparameters are chosen on the other folds alone, by folds of these. `gold` has
+    the positions of the right classes; `prior`, for kinds without labels, the logarithms of the class frequencies. Rows
+    of one group, by default those with equal readings, are one observation. `more` are the readings of the texts of
+    `Kind.more_rows`. CalibrationError for too few rows, rows of one class only, or scores that are not finite;
+    ArgumentError if the kind needs labels, or takes none.
     """
     parts = [part for part in (readings.raw, readings.contextual, readings.states) if part is not None]
     for part in parts:

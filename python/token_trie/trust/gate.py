@@ -70,30 +70,15 @@ def find_gate(
     groups: npt.ArrayLike | None = None,
     n_ways: int = 1,
 ) -> Gate:
-    """Find the lowest confidence from which answers reach a target accuracy.
+    """Find the lowest confidence from which answers on held-out rows reach a target accuracy, with an assurance.
 
     The thresholds form a grid over numbers of different rows, fixed in advance. Each is tested by the lower of two
     bounds of Clopper and Pearson (1934): on the accuracy over different rows, which is exact, and on the accuracy over
     all rows, with the effective sample size of `effective`. Tests in a fixed order that stop at the first failure need
     no correction. Several such sequences start at different thresholds, so that a few confident mistakes do not end all
-    of them; they share the risk equally (Angelopoulos et al., "Learn then Test", 2021).
-
-    Parameters
-    ----------
-    confidence : ndarray of float64, shape (n_rows,)
-        The probability of each answer, on held-out rows.
-    is_right : ndarray of bool, shape (n_rows,)
-    target_accuracy, assurance : float
-        In (0, 1).
-    groups : array, shape (n_rows,), optional
-        Equal rows have the same value; by default no two rows are equal.
-    n_ways : int
-        Number of ways to answer from which this one was chosen on the same rows; they share the risk equally.
-
-    Raises
-    ------
-    ArgumentError
-        A target is outside (0, 1), or groups do not fit the rows.
+    of them; they share the risk equally (Angelopoulos et al., "Learn then Test", 2021). So do the `n_ways` to answer
+    from which this one was chosen on the same rows. Rows of one group are equal; by default no two rows are.
+    ArgumentError if a target is outside (0, 1), or groups do not fit the rows.
     """
     check_numbers(target_accuracy=target_accuracy, assurance=assurance)
     for name, value in (("target_accuracy", target_accuracy), ("assurance", assurance)):

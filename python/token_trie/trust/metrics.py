@@ -188,19 +188,9 @@ def figures_of(
     mass: Floats | None,
     groups: Ints | None = None,
 ) -> Figures:
-    """Compute the metrics of answers.
+    """Compute the metrics of answers to one or more rows, by the positions of the right classes and of the answers.
 
-    Parameters
-    ----------
-    texts : tuple of str
-        The classes.
-    gold, answers : ndarray of int64, shape (n_rows,)
-        Positions of classes, n_rows at least 1.
-    probabilities : ndarray of float64, shape (n_rows, n_classes), or None
-        An answer's probability is its confidence.
-    mass : ndarray of float64, shape (n_rows,), or None
-    groups : ndarray of int64, shape (n_rows,), optional
-        Equal rows have the same number; by default no two rows are equal.
+    The probability of an answer is its confidence. Rows of one group are equal; by default no two rows are.
     """
     metrics: Any = import_sklearn("metrics")
     labels = np.arange(len(texts))

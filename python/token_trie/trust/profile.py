@@ -174,16 +174,8 @@ def measure_profile(llm: Llama, on_form: Callable[[str], object] = str) -> tuple
     """Return the profile that answers the shipped questions best, and the measurements of each type of question.
 
     The forms of the profile by the file are kept, unless others have a lower log loss by more than its standard error.
-
-    Parameters
-    ----------
-    on_form : callable, optional
-        It is called with the type of question and the name of each form before it is measured.
-
-    Raises
-    ------
-    VocabularyError, ContextError, BusyError, CancelledError
-        As in `decide_many`.
+    `on_form` is called with the type of question and the name of each form before it is measured. Errors are those of
+    `decide_many`.
     """
     by_file, forms, trials = profile_by_file(llm), dict[str, tuple[Form, ...]](), dict[str, Trial]()
     for kind, names in _OF_TYPE.items():
