@@ -267,18 +267,13 @@ class Many:
                 for n, (position, result) in enumerate(find(batch), 1):
                     shown.move(n)
                     if isinstance(result, TokenTrieError):
-                        result = _placed(f"{self.each}s[{position}]", result)
+                        placed = type(result)(f"{self.each}s[{position}]: {result}")
+                        placed.__cause__, result = result, placed
                         if self.on_error == "raise":
                             raise result
                     yield (position, result) if self.as_ready else result
 
         return Results(self.llm, self.n_parallel or 0, self.n_ctx, results)
-
-
-def _placed(where: str, error: TokenTrieError) -> TokenTrieError:
-    placed = type(error)(f"{where}: {error}")
-    placed.__cause__ = error
-    return placed
 
 
 def decided(

@@ -9,9 +9,9 @@ from token_trie.decisions.bound_choices import Reader
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Request
 from token_trie.llama.batch import check_room
 from token_trie.llama.query import Query
+from token_trie.llama.stream import STOPS
 from token_trie.llama.text import TextOptions
 from token_trie.native.core import Llama, vocab_of
-from token_trie.native.ffi import lib
 from token_trie.native.lifetime import lease
 from token_trie.native.options import check_counts, encode
 
@@ -81,17 +81,9 @@ class TextRequest(Request[FreeText]):
         tokens, found = list(answer.tokens), answer.figures.stop_string
         with lease(self.llm):
             text = text_of(self.llm, tokens)
-        return FreeText(text, tokens, _STOPS[answer.figures.stop], stops[found] if found >= 0 else None, n_prompt)
+        return FreeText(text, tokens, STOPS[answer.figures.stop], stops[found] if found >= 0 else None, n_prompt)
 
 
 def text_of(llm: Llama, tokens: list[int]) -> str:
     """Return the text of tokens, without an unfinished character at the end; the caller holds a lease."""
     return codecs.utf_8_decode(vocab_of(llm).detokenize(tokens), "replace", False)[0]
-
-
-_STOPS = {
-    lib.TOKEN_TRIE_STOP_MAX_TOKENS: "max_tokens",
-    lib.TOKEN_TRIE_STOP_COMPLETE: "complete",
-    lib.TOKEN_TRIE_STOP_END: "end",
-    lib.TOKEN_TRIE_STOP_STRING: "string",
-}

@@ -44,16 +44,13 @@ class StateText(str):
 
 def state_text(state: object) -> StateText:
     """Return the text of a state: text as it is, chat messages as paragraphs, otherwise JSON, or ArgumentError."""
-    text = StateText(_state_text(state))
-    text.given = state
-    return text
-
-
-def _state_text(state: object) -> str:
     if isinstance(state, Sequence) and not isinstance(state, (str, bytes)) and state and all(map(_is_message, state)):
         turns = [f"{message['role']}: {_content(message, i)}" for i, message in enumerate(state)]
-        return text_of("\n\n".join(turns), "state")
-    return text_of(state, "state")
+        text = StateText(text_of("\n\n".join(turns), "state"))
+    else:
+        text = StateText(text_of(state, "state"))
+    text.given = state
+    return text
 
 
 def _is_message(value: object) -> bool:
