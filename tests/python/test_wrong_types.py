@@ -79,12 +79,11 @@ def test_the_options_of_a_handle(precise: Any) -> None:
     def open_and_close(
         n_ctx: Any = 64,
         seed: Any = 0,
-        top_k: Any = 0,
-        min_p: Any = 0.0,
+        penalty_freq: Any = 0.0,
         penalty_last_n: Any = 0,
         jump_forward: Any = True,
     ) -> None:
-        options = {"top_k": top_k, "min_p": min_p, "penalty_last_n": penalty_last_n, "jump_forward": jump_forward}
+        options = {"penalty_freq": penalty_freq, "penalty_last_n": penalty_last_n, "jump_forward": jump_forward}
         StreamHandle(precise, n_ctx=n_ctx, seed=seed, **options).close()
 
     try_each(open_and_close)
