@@ -34,7 +34,8 @@ class Progress(AbstractContextManager["Progress"]):
         """Show that n things are done so far; `done` is the part of the total, by default n."""
         if self._bar is not None:
             rate = n / max(time.monotonic() - self._started, 1e-9)
-            self._bar.set_description_str(f"{n:,} {self._noun}, {rate:,.1f} / s", refresh=False)
+            pace = f"{rate:,.1f} / s" if rate >= 1 or n == 0 else f"{1 / rate:,.1f} s each"
+            self._bar.set_description_str(f"{n:,} {self._noun}, {pace}", refresh=False)
             self._bar.update((n if done is None else done) - self._bar.n)
 
     def clear(self) -> None:

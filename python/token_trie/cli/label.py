@@ -199,7 +199,8 @@ class RowLabeller(RowJob):
         if figures and self.calibrating.gate is not None:
             figures = [*figures, float(not self.calibrating.gate.decides(figures[0] or 0.0))]
         numbers = [*figures, *(probabilities if self._probabilities else ())]
-        return dict(zip(self.columns, [text, *(float(f"{one or 0.0:.6g}") for one in numbers)], strict=True))
+        cells = (None if one is None else float(f"{one:.6g}") for one in numbers)
+        return dict(zip(self.columns, [text, *cells], strict=True))
 
     def count(self, values: Mapping[str, Any]) -> None:
         """Count the label of a row."""

@@ -192,7 +192,7 @@ def _answer_rows(job: RowJob, llm: Llama, table: Table, results: ResultTable, on
                 job.count(values)
             except TokenTrieError as error:
                 leave_out(row, str(error.__cause__ or error))
-            progress.move(n, table.read)
+            progress.move(n, table.read * n / (n + len(under_way)))  # rows are read before they are answered
     return n_left_out
 
 

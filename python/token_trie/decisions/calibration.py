@@ -108,11 +108,16 @@ def _told(name: str, own: Any, other: Any) -> str:
     if name == "model":  # facts that both have are left out
         facts, others = own.split(), other.split()
         own, other = (" ".join(fact for fact in a if fact not in b) for a, b in ((facts, others), (others, facts)))
-    return f"{_short(own)}, where this is {_short(other)}"
+    n_same = next((i for i, (a, b) in enumerate(zip(own, other, strict=False)) if a != b), min(len(own), len(other)))
+    begin = max(n_same - 60, 0)
+    return f"{_short(own, begin)}, where this is {_short(other, begin)}"
 
 
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 160 else f"{text[:160]}…")
+def _short(text: str, begin: int) -> str:
+    """Quote a long text from a little before the place where it differs."""
+    if len(text) <= 160:
+        return repr(text)
+    return repr(f"{'…' if begin else ''}{text[begin : begin + 160]}{'…' if begin + 160 < len(text) else ''}")
 
 
 def _facts(facts: Mapping[str, Any]) -> str:

@@ -115,7 +115,7 @@ def fit_readings(
         raise ArgumentError("frequencies: go without labels, which tell them")
     if n_different < MIN_LABELLED:
         raise CalibrationError(
-            f"gold: {n_different} different rows, where {MIN_LABELLED} are the fewest that tell something"
+            f"gold: {n_different} different rows, and at least {MIN_LABELLED} are needed; give more rows"
         )
     folds = folds_of(gold, own, n_folds)
     if not folds:
@@ -175,7 +175,7 @@ def _domain(readings: Readings, more: Readings | None, n_different: int) -> Para
 
 def _mean(readings: Readings, more: Readings | None, n_different: int, *, add: np.ufunc) -> Parameters:
     if n_different < MIN_ROWS:
-        raise CalibrationError(f"rows: {n_different} different, where {MIN_ROWS} are the fewest that tell something")
+        raise CalibrationError(f"rows: {n_different} different, and at least {MIN_ROWS} are needed; give more rows")
     base: Base = "raw" if readings.contextual is None else "contextual"
     return {"base": base, "bias": mean_bias(readings.scores(base), add)}
 
@@ -190,7 +190,7 @@ def mean_bias(scores: Floats, add: np.ufunc = np.add) -> Floats:
 def in_domain(rows: Sequence[Any], seed: int = _SEED) -> list[str]:
     """Make texts of random words of the rows, of their mean length; the rows' common beginning and end stay."""
     if len(rows) < MIN_ROWS:
-        raise CalibrationError(f"rows: {len(rows)}, where {MIN_ROWS} are the fewest that tell something")
+        raise CalibrationError(f"rows: {len(rows)}, and at least {MIN_ROWS} are needed; give more rows")
     for i, row in enumerate(rows):
         if not isinstance(row, str):
             raise ArgumentError(f"rows[{i}]: {type(row).__name__}, where 'domain' takes texts")
