@@ -141,11 +141,11 @@ def test_rows_without_labels_have_their_mean_taken_out() -> None:
 @pytest.mark.parametrize(
     ("n", "gold", "kind", "message"),
     [
-        (10, [0, 1] * 5, "auto", "gold: 10 different rows, where 20 are the fewest"),
+        (10, [0, 1] * 5, "auto", "gold: 10 different rows, and at least 20 are needed"),
         (30, [1] * 30, "auto", "gold: all rows are 'class 1'"),
         (30, [1] * 29 + [0], "auto", "gold: all rows but those of one text are 'class 1'"),
         (30, [0, 1, 2] * 10, "head", "gold: no row of 'class 3', where a head needs some of each class"),
-        (5, None, "batch", "rows: 5 different, where 8 are the fewest"),
+        (5, None, "batch", "rows: 5 different, and at least 8 are needed"),
     ],
 )
 def test_rows_that_tell_too_little_are_refused(n: int, gold: Any, kind: Any, message: str) -> None:
@@ -282,9 +282,9 @@ def test_rows_that_repeat_are_not_more_rows() -> None:
     rng = np.random.default_rng(13)
     own = np.repeat(np.arange(7), 10)
     readings = readings_of(rng.normal(size=(7, 2))[own])
-    with pytest.raises(CalibrationError, match="gold: 7 different rows, where 20"):
+    with pytest.raises(CalibrationError, match="gold: 7 different rows, and at least 20"):
         fit_readings(readings, own % 2)
-    with pytest.raises(CalibrationError, match="rows: 7 different, where 8"):
+    with pytest.raises(CalibrationError, match="rows: 7 different, and at least 8"):
         fit_readings(readings, None)
 
 

@@ -34,7 +34,7 @@ def test_rows_of_the_domain_keep_what_all_begin_and_end_with(texts: list[list[st
 def test_rows_without_words_of_their_own_have_no_domain() -> None:
     with pytest.raises(CalibrationError, match="rows: they are all the same"):
         in_domain(["Query: a\nIntent: "] * 9, 0)
-    with pytest.raises(CalibrationError, match="rows: 2, where 8"):
+    with pytest.raises(CalibrationError, match="rows: 2, and at least 8"):
         in_domain(["a b", "c d"], 0)
     with pytest.raises(ArgumentError, match=r"rows\[3\]: list, where 'domain' takes texts"):
         in_domain([*"abc", [1], *"defgh"], 0)
