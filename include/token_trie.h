@@ -166,10 +166,10 @@ struct token_trie_params {
 
 /* The state of a sampler. */
 enum token_trie_state {
-    TOKEN_TRIE_WALKING = 0,  /* inside the set: the next token is constrained */
-    TOKEN_TRIE_COMPLETE = 1, /* the span ended normally: it was released, or an end token was accepted */
-    TOKEN_TRIE_ESCAPED = 2,  /* a token outside the allowed set was accepted; there has been no constraint since */
-    TOKEN_TRIE_THINKING = 3  /* start_after has not occurred yet */
+    TOKEN_TRIE_CONSTRAINED = 0, /* inside the set: the next token is constrained */
+    TOKEN_TRIE_COMPLETE = 1,    /* the span ended normally: it was released, or an end token was accepted */
+    TOKEN_TRIE_ESCAPED = 2,     /* a token outside the allowed set was accepted; there has been no constraint since */
+    TOKEN_TRIE_THINKING = 3     /* start_after has not occurred yet */
 };
 
 /* Why a span ends after the last finished member. Known as soon as only the end of the span can follow. */

@@ -142,7 +142,7 @@ Ending Cursor::ending() const {
     }
     const bool more = has_more(left_after_.get(), n_items());
     const std::uint32_t n_out = left_ == nullptr ? 0 : left_->children_out(node_).size;
-    if (state_ == State::walking && (more || trie_->children(node_).size > n_out)) {
+    if (state_ == State::constrained && (more || trie_->children(node_).size > n_out)) {
         return Ending::none;
     }
     if (more || follow_->on_complete() != OnComplete::restart) {
@@ -158,7 +158,7 @@ AllowedSet Cursor::allowed() const {
     if (state_ == State::thinking && follow_->must_start_after(n_thought_)) {
         return next_of_marker();
     }
-    if (state_ != State::walking) {
+    if (state_ != State::constrained) {
         set.everything = true;
         set.except = state_ == State::thinking ? follow_->not_before() : TokenSpan{};
         return set;
@@ -229,7 +229,7 @@ bool Cursor::accept_any(Token token) {
     if (state_ == State::thinking) {
         return think(token);
     }
-    if (state_ != State::walking) {
+    if (state_ != State::constrained) {
         return true;
     }
     const Meaning is = meaning(token);
@@ -260,7 +260,7 @@ bool Cursor::think(Token token) {
     }
     ++n_thought_;
     in_marker_ = follow_->marker().step(in_marker_, token);
-    state_ = in_marker_ == follow_->marker().size() ? State::walking : State::thinking;
+    state_ = in_marker_ == follow_->marker().size() ? State::constrained : State::thinking;
     return true;
 }
 

@@ -35,7 +35,7 @@ class Marker {
 
 enum class OnComplete { release = TOKEN_TRIE_RELEASE, end = TOKEN_TRIE_END, restart = TOKEN_TRIE_RESTART };
 enum class State {
-    walking = TOKEN_TRIE_WALKING,
+    constrained = TOKEN_TRIE_CONSTRAINED,
     complete = TOKEN_TRIE_COMPLETE,
     escaped = TOKEN_TRIE_ESCAPED,
     thinking = TOKEN_TRIE_THINKING
@@ -235,14 +235,16 @@ class Cursor {
         reset();
     }
 
-    // While thinking or walking: what may come next. Otherwise everything.
+    // While thinking or constrained: what may come next. Otherwise everything.
     AllowedSet allowed() const;
 
     // While thinking: the token that brings the marker nearest.
     AllowedSet next_of_marker() const noexcept;
 
     // Whether token, next, would end the span after a finished leaf: no part of a member, nor of a separator.
-    bool ends_with(Token token) const { return state_ == State::walking && meaning(token).kind == Meaning::Kind::end; }
+    bool ends_with(Token token) const {
+        return state_ == State::constrained && meaning(token).kind == Meaning::Kind::end;
+    }
 
     // Whether token, next, completes the marker.
     bool begins_span(Token token) const noexcept {
@@ -274,12 +276,12 @@ class Cursor {
         n_thought_ = 0;
         n_span_ = 0;
         at_leaf_ = false;
-        state_ = follow_->marker().empty() ? State::walking : State::thinking;
+        state_ = follow_->marker().empty() ? State::constrained : State::thinking;
     }
 
     State state() const noexcept { return state_; }
     // Whether the span is still to begin or to end.
-    bool is_active() const noexcept { return state_ == State::walking || state_ == State::thinking; }
+    bool is_active() const noexcept { return state_ == State::constrained || state_ == State::thinking; }
     // The leaf finished last; kNoLeaf while one is under way, be it a longer one from a finished one.
     LeafId leaf() const noexcept { return leaf_; }
     // Why the span is over, or has nothing but its end before it; none while a member may go on or another begin.
@@ -304,7 +306,7 @@ class Cursor {
     // Most steps of most cursors: a child, where nothing is out, nor ever will be. Otherwise false, and nothing is
     // done.
     bool accept_child(Token token) {
-        if (state_ != State::walking || left_ != nullptr || in_separator_ != 0) {
+        if (state_ != State::constrained || left_ != nullptr || in_separator_ != 0) {
             return false;
         }
         const EdgeId edge = trie_->edge_by(node_, token);
@@ -345,7 +347,7 @@ class Cursor {
     std::int64_t n_thought_ = 0;
     std::int64_t n_span_ = 0;  // tokens since the span began
     bool at_leaf_ = false;     // whether the item that node_ is in is a finished one
-    State state_ = State::walking;
+    State state_ = State::constrained;
 };
 
 // Throws Error (vocab) if a token is none of n_vocab; what() names the list.

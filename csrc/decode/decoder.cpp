@@ -36,7 +36,7 @@ namespace {
 // which. The cursor then takes one.
 bool finish_span(Cursor & cursor, const llama_vocab * vocab) {
     const bool released = cursor.follow().on_complete() == OnComplete::release;
-    if (cursor.state() == State::walking && !released) {
+    if (cursor.state() == State::constrained && !released) {
         const AllowedSet next = cursor.allowed();
         Token end = -1;
         if (!next.everything && next.for_each([&](Token token) {

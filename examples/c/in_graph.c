@@ -33,7 +33,7 @@ int main(int argc, char ** argv) {
     llama_token tokens[256];
     int n = (int)tokenize(vocab, argv[2], true, tokens, 256);
     struct token_trie_sampler_state state = {.size = sizeof state};
-    while (state.state == TOKEN_TRIE_WALKING) {
+    while (state.state == TOKEN_TRIE_CONSTRAINED) {
         if (llama_decode(context, llama_batch_get_one(tokens, n)) != 0) {
             fail("the prompt could not be evaluated");
         }

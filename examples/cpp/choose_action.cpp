@@ -56,7 +56,7 @@ int main(int argc, char ** argv) {
     Tokens next = tokenize(vocab, argv[2], true);
     token_trie_sampler_state state = {};
     state.size = sizeof state;
-    while (state.state == TOKEN_TRIE_WALKING) {
+    while (state.state == TOKEN_TRIE_CONSTRAINED) {
         if (llama_decode(context.get(), llama_batch_get_one(next.data(), static_cast<int>(next.size()))) != 0) {
             return fail("the prompt could not be evaluated");
         }

@@ -17,7 +17,7 @@ class Oracle {
 
     // nullopt: every token.
     std::optional<std::set<Token>> allowed() const {
-        if (state_ != State::walking) {
+        if (state_ != State::constrained) {
             return std::nullopt;
         }
         if (!due_.empty()) {
@@ -35,13 +35,13 @@ class Oracle {
     }
 
     bool accept(Token token) {
-        if (state_ != State::walking) {
+        if (state_ != State::constrained) {
             return true;
         }
         if (!due_.empty()) {
             const bool right = due_.front() == token;
             due_.erase(due_.begin());
-            state_ = right ? State::walking : State::escaped;
+            state_ = right ? State::constrained : State::escaped;
             return right;
         }
         if (continuations(left_, item_).count(token) > 0) {
@@ -128,7 +128,7 @@ class Oracle {
     Tokens item_;  // the member under way
     Tokens due_;   // what is left of a separator under way
     std::int32_t finished_before_ = 0;
-    State state_ = State::walking;
+    State state_ = State::constrained;
 };
 
 // A random set with options to go with it, over the tokens 0 .. n_tokens. Separators and end tokens are drawn from the

@@ -59,7 +59,7 @@ StreamModel StreamModel::fork() const {
 
 void StreamModel::begin_generate() {
     is_over_ = false;
-    if (set_ && !is_walking() && !is_released()) {
+    if (set_ && !is_constrained() && !is_released()) {
         begin_span();
     }
 }
@@ -77,10 +77,10 @@ void StreamModel::emit(const token_trie_token & token) {
             "a text's length");
     require(is_utf8(token.text, token.text_len), "texts are whole characters");
     require(tokens_.size() < capacity_, "a full context takes no token");
-    const std::optional<std::set<Token>> allowed = is_walking() ? oracle_->allowed() : std::nullopt;
+    const std::optional<std::set<Token>> allowed = is_constrained() ? oracle_->allowed() : std::nullopt;
     if (!allowed) {
         require(token.forced == 0 && std::isnan(token.logprob), "free text has no logprob");
-        require(ends_.count(token.id) == 0 || (is_walking() && !ends_span(token.id)), "ends are not passed on");
+        require(ends_.count(token.id) == 0 || (is_constrained() && !ends_span(token.id)), "ends are not passed on");
         ++n_free_;
     } else {
         require(allowed->count(token.id) > 0, "a token under a trie is allowed");
@@ -91,7 +91,7 @@ void StreamModel::emit(const token_trie_token & token) {
         ++(token.forced == 1 ? n_forced_ : n_chosen_);
     }
     tokens_.push_back(token.id);
-    if (!is_walking()) {
+    if (!is_constrained()) {
         return;
     }
     const test::Tokens item = oracle_->item();
@@ -103,7 +103,7 @@ void StreamModel::emit(const token_trie_token & token) {
             items_.back() = {tokens_.size() - oracle_->item().size(), tokens_.size()};
         }
     }
-    if (is_walking() && !is_released()) {
+    if (is_constrained() && !is_released()) {
         // Nothing but ends of generation left: the span is over without one.
         const std::optional<std::set<Token>> next = oracle_->allowed();
         if (next && std::all_of(next->begin(), next->end(), [&](Token t) { return ends_span(t); })) {
@@ -125,7 +125,7 @@ void StreamModel::end_generate(std::int32_t stop) {
         require(stop == TOKEN_TRIE_STOP_COMPLETE, "a span that is over is complete");
         return;
     }
-    if (!is_walking()) {
+    if (!is_constrained()) {
         require(stop == TOKEN_TRIE_STOP_END, "free text ends");
         return;
     }

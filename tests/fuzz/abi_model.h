@@ -58,7 +58,7 @@ class StreamModel {
    private:
     void begin_span();
     bool is_released() const { return set_->options.on_complete == OnComplete::release; }
-    bool is_walking() const { return set_ && oracle_->state() == State::walking; }
+    bool is_constrained() const { return set_ && oracle_->state() == State::constrained; }
     // Whether token is an end of generation and would end the span, rather than go on with it.
     bool ends_span(Token token) const;
 

@@ -221,7 +221,7 @@ def test_a_decision_that_fails_puts_the_trie_back(precise: Any, stream: StreamHa
     stream.set_token_trie(TokenTrie.from_choices(precise, ["yes", "no"]))
     with pytest.raises(ContextError):
         stream.choose(["x" * 3000, "y"])
-    assert stream.state.span == "walking"
+    assert stream.state.span == "constrained"
     with pytest.raises(ArgumentError, match="calibration: Contextual goes with a Llama"):
         stream.choose(ACTIONS, calibration=Contextual(PROMPT))
     assert "".join(step.text for step in stream.generate()).strip() in ("yes", "no")

@@ -127,7 +127,7 @@ void decide_in_chain(std::mt19937 & rng, const Wrong & wrong) {
             wrong("step " + std::to_string(step) + ": the sampler stands elsewhere than the oracle");
             return;
         }
-        if (oracle.state() != State::walking && !one_in(rng, 4)) {
+        if (oracle.state() != State::constrained && !one_in(rng, 4)) {
             return;  // else once more: whatever comes behind is left alone
         }
         if (!fits) {

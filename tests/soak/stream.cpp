@@ -251,7 +251,7 @@ void Streams::decide(std::mt19937 & rng, const Wrong & wrong) {
     Oracle & oracle = listener.oracle();
     const bool stopped_by_itself = state.stop == TOKEN_TRIE_STOP_COMPLETE || state.stop == TOKEN_TRIE_STOP_END;
     // By an end token, which is not passed on.
-    const bool ended = stopped_by_itself && oracle.state() == State::walking;
+    const bool ended = stopped_by_itself && oracle.state() == State::constrained;
     if (ended) {
         oracle.accept(kTinyEnd);
     }

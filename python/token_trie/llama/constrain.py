@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from token_trie.llama.span import SpanKeywords
 
-WALKING, THINKING = 0, 3  # enum token_trie_state
+CONSTRAINED, THINKING = 0, 3  # enum token_trie_state
 ROOT = 0
 
 
@@ -60,7 +60,7 @@ class ConstrainedCall(Call):
         """Add a token."""
         self.tokens.append(token)
         cursor = self.cursor
-        if cursor.state in (WALKING, THINKING):
+        if cursor.state in (CONSTRAINED, THINKING):
             cursor.accept(token)
             # A finished member may become the beginning of a longer one, which replaces it.
             del self.leaves[cursor.n_items :], self._ends[cursor.n_items :]
@@ -411,7 +411,7 @@ class Constraint:
         cursor, ends = generation.cursor, self._end_of_generation
         if cursor.state == THINKING:
             return None
-        if cursor.state == WALKING:
+        if cursor.state == CONSTRAINED:
             allowed = None if cursor.leaf is None else cursor.allowed()
             candidates = [] if allowed is None or len(allowed) > len(ends) else allowed.tolist()
             if not candidates or not set(candidates).issubset(ends):

@@ -49,7 +49,7 @@ class StreamState:
     stop: str
     """Why the last `generate` ended: "none", "max_tokens", "complete", "end", "callback", "cancelled" or "string"."""
     span: str
-    """"thinking", "walking", "complete" or "escaped"; "none" without a trie."""
+    """"thinking", "constrained", "complete" or "escaped"; "none" without a trie."""
     n_items: int
     leaf: int | None
     """Index of the member that was finished last."""
@@ -85,7 +85,7 @@ class StreamState:
 
 STOPS = ("none", "max_tokens", "complete", "end", "callback", "cancelled", "string")
 ENDINGS = ("none", "token", "max_items", "none_left", "max_span")
-SPANS = ("walking", "complete", "escaped", "thinking", "none")
+SPANS = ("constrained", "complete", "escaped", "thinking", "none")
 
 
 def state_of(state: Any, is_cancelled: bool, trie: TokenTrie | None) -> StreamState:

@@ -74,7 +74,7 @@ TEST(Abi, APayloadBecomesASamplerThatTellsWhereItStands) {
     const Sampler sampler = init(kPayload.c_str());
     ASSERT_NE(sampler, nullptr) << token_trie_last_error();
     token_trie_sampler_state state = state_of(sampler.get());
-    EXPECT_EQ(state.state, TOKEN_TRIE_WALKING);
+    EXPECT_EQ(state.state, TOKEN_TRIE_CONSTRAINED);
     EXPECT_EQ(state.n_items, 0);
     EXPECT_EQ(state.leaf, -1);
     EXPECT_EQ(state.leaf_name, nullptr);
@@ -152,7 +152,7 @@ TEST_F(AbiVocab, TextsBecomeASamplerOfAllTheirSpellings) {
             EXPECT_EQ(state.state, TOKEN_TRIE_COMPLETE);
             EXPECT_STREQ(state.leaf_name, "yes");
         } else {
-            EXPECT_EQ(state.state, TOKEN_TRIE_WALKING);
+            EXPECT_EQ(state.state, TOKEN_TRIE_CONSTRAINED);
         }
     }
     EXPECT_EQ(seen, std::set<std::string>({" ", " y", " ye", " yes"}));

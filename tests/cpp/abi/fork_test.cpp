@@ -53,7 +53,7 @@ TEST_F(AbiFork, KeepsItsPlaceInTheTrie) {
     ASSERT_EQ(token_trie_stream_generate(stream.get(), 2, nullptr, nullptr), TOKEN_TRIE_OK);
     const Handle other = fork(stream);
     token_trie_stream_clear_token_trie(stream.get());
-    EXPECT_EQ(state_of(other).span, TOKEN_TRIE_WALKING);
+    EXPECT_EQ(state_of(other).span, TOKEN_TRIE_CONSTRAINED);
     EXPECT_EQ(text_of(other).size(), 2U);
     EXPECT_EQ(state_of(other).span, TOKEN_TRIE_COMPLETE);
     EXPECT_EQ(state_of(stream).span, -1);

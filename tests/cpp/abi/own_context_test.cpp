@@ -126,7 +126,7 @@ TEST_F(AbiOwnContext, TakesOverWhatAnotherHasEvaluated) {
     const token_trie_stream_state state = state_of(stream);
     EXPECT_EQ(state.n_imported, kLong.size());
     EXPECT_EQ(state.n_tokens, 0U);
-    EXPECT_EQ(state.span, TOKEN_TRIE_WALKING) << "nothing else has changed";
+    EXPECT_EQ(state.span, TOKEN_TRIE_CONSTRAINED) << "nothing else has changed";
     ASSERT_EQ(prefill(stream, kLong), TOKEN_TRIE_OK);
     EXPECT_EQ(text_of(stream), "READ");
 }

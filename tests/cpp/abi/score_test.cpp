@@ -177,7 +177,7 @@ TEST_F(AbiScore, ASpanUnderWayStays) {
     ASSERT_EQ(set_trie(stream_.get(), kSet), TOKEN_TRIE_OK);
     ASSERT_EQ(score(), TOKEN_TRIE_OK) << token_trie_last_error();
     ASSERT_EQ(search(1), TOKEN_TRIE_OK);
-    EXPECT_EQ(state().span, TOKEN_TRIE_WALKING);
+    EXPECT_EQ(state().span, TOKEN_TRIE_CONSTRAINED);
     EXPECT_EQ(state().n_tokens, kPrompt.size());
 }
 
@@ -204,7 +204,7 @@ TEST_F(AbiScore, ADecodingAppendsWhatASpanWouldGenerate) {
         EXPECT_EQ(its.n_branches, generated.n_branches);
         EXPECT_EQ(its.n_forced, generated.n_forced);
         EXPECT_EQ(state().n_tokens, generated.n_tokens);
-        EXPECT_EQ(state().span, TOKEN_TRIE_WALKING) << "the stream's own set starts again";
+        EXPECT_EQ(state().span, TOKEN_TRIE_CONSTRAINED) << "the stream's own set starts again";
     }
 }
 

@@ -42,7 +42,7 @@ TEST(Cursor, UnderReleaseBothALeafAndItsContinuationAreReachable) {
     Cursor cursor = cursor_of(read_and_read_file());
     EXPECT_EQ(allowed(cursor), Set({7}));
     EXPECT_TRUE(cursor.accept(7));
-    EXPECT_EQ(cursor.state(), State::walking) << "READ_FILE is still to be had";
+    EXPECT_EQ(cursor.state(), State::constrained) << "READ_FILE is still to be had";
     EXPECT_EQ(allowed(cursor), std::nullopt) << "so is any text after READ";
     Cursor longer = cursor;
     EXPECT_TRUE(cursor.accept(99));
@@ -93,7 +93,7 @@ TEST(Cursor, ATokenOutsideTheAllowedSetEndsTheSpan) {
     EXPECT_TRUE(cursor.accept(7)) << "no constraint since";
     EXPECT_EQ(cursor.state(), State::escaped);
     cursor.reset();
-    EXPECT_EQ(cursor.state(), State::walking);
+    EXPECT_EQ(cursor.state(), State::constrained);
     EXPECT_EQ(allowed(cursor), Set({7}));
 }
 
@@ -117,13 +117,13 @@ TEST(Cursor, ATokenOfTwoMeaningsTakesTheFirstOfThem) {
     by_separator.accept(5);
     EXPECT_EQ(by_separator.leaf(), 1U) << "5 went on to B; it began no separator";
     by_separator.accept(5);
-    EXPECT_EQ(by_separator.state(), State::walking) << "5 was the separator, not the end";
+    EXPECT_EQ(by_separator.state(), State::constrained) << "5 was the separator, not the end";
     EXPECT_EQ(allowed(by_separator), Set({1, 6}));
 
     Cursor by_member = cursor_of(trie, {OnComplete::restart, {6}, {}, 0});
     by_member.accept(1);
     by_member.accept(6);
-    EXPECT_EQ(by_member.state(), State::walking) << "6 began C, not the end";
+    EXPECT_EQ(by_member.state(), State::constrained) << "6 began C, not the end";
     EXPECT_EQ(by_member.n_items(), 2);
 }
 
@@ -161,7 +161,7 @@ TEST(Cursor, RandomWalksAgreeWithTheOracle) {
         }
         cursor.reset();
         ASSERT_EQ(allowed(cursor), Oracle(random.members, random.options).allowed());
-        ASSERT_EQ(cursor.state(), State::walking);
+        ASSERT_EQ(cursor.state(), State::constrained);
         ASSERT_EQ(cursor.n_items(), 0);
         ASSERT_EQ(cursor.leaf(), kNoLeaf);
     }

@@ -47,7 +47,7 @@ TEST(Marker, TheSpanBeginsBehindItAndNoSooner) {
     }
     EXPECT_EQ(cursor.n_items(), 0);
     EXPECT_TRUE(cursor.accept(6));
-    EXPECT_EQ(cursor.state(), State::walking);
+    EXPECT_EQ(cursor.state(), State::constrained);
     EXPECT_TRUE(cursor.accept(7));
     EXPECT_EQ(cursor.trie().name(cursor.leaf()), "READ");
     cursor.reset();
@@ -65,14 +65,14 @@ TEST(Marker, WhatIsMissingOfItIsForcedWhenNoMoreIsFree) {
     EXPECT_EQ(cursor.allowed().only(), 6) << "5 6 stand already";
     EXPECT_FALSE(Cursor(cursor).accept(7));
     EXPECT_TRUE(cursor.accept(6));
-    EXPECT_EQ(cursor.state(), State::walking);
+    EXPECT_EQ(cursor.state(), State::constrained);
 
     Cursor at_once = cursor_of(think({5, 6}, 0));
     EXPECT_EQ(at_once.allowed().only(), 5);
     at_once.accept(5);
     EXPECT_EQ(at_once.allowed().only(), 6);
     at_once.accept(6);
-    EXPECT_EQ(at_once.state(), State::walking);
+    EXPECT_EQ(at_once.state(), State::constrained);
 }
 
 TEST(Marker, AnEndTokenThatIsPartOfItIsLegal) {
@@ -81,7 +81,7 @@ TEST(Marker, AnEndTokenThatIsPartOfItIsLegal) {
     EXPECT_FALSE(cursor.ends_with(kEnd));
     EXPECT_TRUE(cursor.accept(kEnd));
     EXPECT_TRUE(cursor.accept(5));
-    EXPECT_EQ(cursor.state(), State::walking);
+    EXPECT_EQ(cursor.state(), State::constrained);
 }
 
 // Random thoughts full of beginnings of the marker: the span begins where a plain search says.
@@ -111,7 +111,7 @@ TEST(Marker, TheSpanBeginsWhereAPlainSearchSays) {
             ASSERT_TRUE(cursor.accept(only < 0 ? thought[n] : only));
             ++n;
         }
-        ASSERT_EQ(cursor.state(), State::walking);
+        ASSERT_EQ(cursor.state(), State::constrained);
 
         const auto found = std::search(thought.begin(), thought.end(), marker.begin(), marker.end());
         std::size_t expected = static_cast<std::size_t>(found - thought.begin()) + marker.size();

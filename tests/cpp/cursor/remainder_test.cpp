@@ -86,7 +86,7 @@ TEST(Remainder, WithoutASeparatorWhatBeginsTheNextItemIsWhatIsLeft) {
     Cursor cursor = cursor_of(four(), options);
     EXPECT_EQ(after(cursor, {7, 9}), Set({5, 7}));
     EXPECT_EQ(after(cursor, {5}), Set({5, 7})) << "5 was D; another one is the end";
-    EXPECT_EQ(cursor.state(), State::walking);
+    EXPECT_EQ(cursor.state(), State::constrained);
     EXPECT_TRUE(cursor.accept(5));
     EXPECT_EQ(cursor.state(), State::complete);
 }
@@ -137,7 +137,7 @@ TEST(Remainder, WhatIsExcludedIsOutFromTheBeginningUnderEveryFollowSet) {
         EXPECT_EQ(cursor.leaf(), kNoLeaf);
         EXPECT_TRUE(cursor.accept(9));
         EXPECT_EQ(cursor.trie().name(cursor.leaf()), "C");
-        EXPECT_EQ(cursor.state(), on_complete == OnComplete::release ? State::complete : State::walking);
+        EXPECT_EQ(cursor.state(), on_complete == OnComplete::release ? State::complete : State::constrained);
     }
 }
 
@@ -156,7 +156,7 @@ TEST(Remainder, EveryListGoesOnToTheLastMember) {
         Cursor cursor = cursor_of(trie, random.options);
         std::set<Tokens> seen;
         Tokens item;
-        while (cursor.state() == State::walking) {
+        while (cursor.state() == State::constrained) {
             const Set choices = allowed(cursor);
             ASSERT_FALSE(choices.empty()) << "a dead end";
             const Token token = *std::next(choices.begin(), static_cast<std::ptrdiff_t>(rng() % choices.size()));

@@ -206,7 +206,7 @@ TEST_F(StreamSpan, APrefillBeginsSpanAndTextAnew) {
     set(*stream, trie_of({{"smile", bytes("\U0001F600")}}));
     EXPECT_EQ(run(stream, 2).text(), "") << "inside a character";
     stream->prefill(kPrompt);
-    EXPECT_EQ(cursor_of(stream).state(), State::walking);
+    EXPECT_EQ(cursor_of(stream).state(), State::constrained);
     EXPECT_EQ(run(stream).text(), "\U0001F600");
 }
 

@@ -65,7 +65,7 @@ class PlainDecoder {
         for (const Token token : prompt) {
             feed(token);
         }
-        while (oracle.state() == State::walking) {
+        while (oracle.state() == State::constrained) {
             const std::set<Token> allowed = oracle.allowed().value_or(std::set<Token>{});
             if (allowed.empty()) {
                 ADD_FAILURE() << "a set under " << members.size() << " members that allows any token";
@@ -168,7 +168,7 @@ TEST_F(StreamTest, NoOutputOfAThousandSampledDecisionsIsInvalid) {
         }
         n_ended += stop_of(stream) == Stop::complete ? 1 : 0;
         if (random.options.on_complete != OnComplete::release && stop_of(stream) == Stop::complete &&
-            oracle.state() == State::walking) {
+            oracle.state() == State::constrained) {
             ASSERT_TRUE(oracle.accept(kTinyEnd)) << "an end that is not passed on";
         }
     }

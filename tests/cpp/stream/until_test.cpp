@@ -78,7 +78,7 @@ TEST_F(StreamUntil, EndsWhereASpanBegins) {
     EXPECT_EQ(out.stop_string, -1);
     ASSERT_LE(out.tokens.size(), 9U);
     EXPECT_EQ(Tokens(out.tokens.end() - 2, out.tokens.end()), marker);
-    EXPECT_EQ(state_of(stream_).span, TOKEN_TRIE_WALKING);
+    EXPECT_EQ(state_of(stream_).span, TOKEN_TRIE_CONSTRAINED);
     // And the span follows.
     ASSERT_EQ(token_trie_stream_generate(stream_.get(), 24, nullptr, nullptr), TOKEN_TRIE_OK);
     EXPECT_EQ(state_of(stream_).stop, TOKEN_TRIE_STOP_COMPLETE);
@@ -99,7 +99,7 @@ TEST_F(StreamUntil, TheMarkersOwnTokensStayAlsoWhereTheySpellAStopString) {
     EXPECT_EQ(out.stop_string, -1);
     EXPECT_EQ(out.tokens, marker);
     EXPECT_EQ(out.passed_on, text);
-    EXPECT_EQ(state_of(stream_).span, TOKEN_TRIE_WALKING);
+    EXPECT_EQ(state_of(stream_).span, TOKEN_TRIE_CONSTRAINED);
 }
 
 // A token in which a stop string stands may be one, and what stands there before it several.

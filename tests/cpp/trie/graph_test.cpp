@@ -129,7 +129,7 @@ TEST(Graph, ATextThatIsTakenIsOutInEverySpelling) {
         const auto trie = graph_of({texts.begin(), texts.end()}, vocabulary);
         Cursor cursor(trie, std::make_shared<const FollowSet>(*trie, options));
         Tokens item;
-        while (cursor.state() == State::walking) {
+        while (cursor.state() == State::constrained) {
             std::set<Token> expected;
             for (const std::string & one : left) {
                 for (const Tokens & spelling : spellings(one, vocabulary)) {

@@ -174,7 +174,7 @@ def test_a_thought_without_room_leaves_the_sequence_and_the_trie(precise: Any, s
     with pytest.raises(ContextError):
         stream.choose(["yes", "no"], think=Think([300, 301, 302, 303, 304, 305], max_tokens=2000))
     assert stream.tokens == before
-    assert stream.state.span == "walking"
+    assert stream.state.span == "constrained"
 
 
 def test_thoughts_under_asyncio_end_when_they_are_waited_for_too_long(precise: Any, stream: StreamHandle) -> None:

@@ -187,7 +187,7 @@ def test_max_tokens_cuts_a_span_and_the_next_call_goes_on(stream: StreamHandle) 
     stream.prefill(PROMPT)
     stream.set_token_trie(TokenTrie.from_sequences({"a": [400, 401, 402]}))
     assert [step.token for step in stream.generate(max_tokens=2)] == [400, 401]
-    assert (stream.state.stop, stream.state.span, stream.state.leaf) == ("max_tokens", "walking", None)
+    assert (stream.state.stop, stream.state.span, stream.state.leaf) == ("max_tokens", "constrained", None)
     assert [step.token for step in stream.generate(max_tokens=1)] == [402]
     assert (stream.state.stop, stream.state.leaf) == ("complete", 0)
 

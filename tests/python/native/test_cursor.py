@@ -11,7 +11,7 @@ from token_trie import ArgumentError, TokenTrie
 from token_trie.native.core import _core
 
 RELEASE, END, RESTART = 0, 1, 2
-WALKING, COMPLETE, ESCAPED = 0, 1, 2
+CONSTRAINED, COMPLETE, ESCAPED = 0, 1, 2
 EOS, COMMA = 90, 91
 
 members = st.sets(st.lists(st.integers(0, 5), min_size=1, max_size=4).map(tuple), min_size=1, max_size=12)
@@ -77,7 +77,7 @@ def test_a_walk_by_hand() -> None:
 def test_allowed_sets_are_those_of_a_plain_set(leaves: set[oracle.Member], data: st.DataObject) -> None:
     cursor = make_cursor(leaves, END, (EOS,))
     walked: oracle.Member = ()
-    while cursor.state == WALKING:
+    while cursor.state == CONSTRAINED:
         expected = sorted(oracle.allowed(leaves, walked, {EOS}))
         assert allowed(cursor) == expected
         assert np.flatnonzero(cursor.mask(100)).tolist() == expected
@@ -93,7 +93,7 @@ def test_every_list_that_restart_lets_through_is_made_of_members(
 ) -> None:
     cursor = make_cursor(leaves, RESTART, (EOS,), separator, max_items)
     walked: oracle.Member = ()
-    while cursor.state == WALKING and len(walked) < 12:
+    while cursor.state == CONSTRAINED and len(walked) < 12:
         token = data.draw(st.sampled_from(cursor.allowed().tolist()))
         assert cursor.accept(token)
         walked += (token,)
@@ -117,7 +117,7 @@ def test_a_unique_list_has_no_repeat_nothing_excluded_and_no_dead_end(
     least = data.draw(st.integers(0, len(leaves - exclude)))
     cursor = make_cursor(leaves, RESTART, (EOS,), (COMMA,), 0, least, unique=True, exclude=exclude)
     left, items, item = leaves - exclude, set(), ()
-    while cursor.state == WALKING:
+    while cursor.state == CONSTRAINED:
         expected = oracle.allowed(left, item, {COMMA, EOS})
         expected -= {COMMA} if left == {item} else set()
         expected -= {EOS} if len(items) + 1 < least else set()
@@ -146,7 +146,7 @@ def test_a_token_outside_the_allowed_set_ends_the_span(leaves: set[oracle.Member
 def test_release_ends_the_span_at_a_leaf_that_leads_no_further() -> None:
     cursor = make_cursor({(7,), (7, 8)}, RELEASE)
     cursor.accept(7)
-    assert (cursor.state, allowed(cursor), cursor.leaf) == (WALKING, None, 0)
+    assert (cursor.state, allowed(cursor), cursor.leaf) == (CONSTRAINED, None, 0)
     cursor.accept(8)
     assert (cursor.state, cursor.leaf) == (COMPLETE, 1)
     assert cursor.mask(4).all()
