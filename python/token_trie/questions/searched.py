@@ -31,9 +31,9 @@ from token_trie.sets.trie import TokenTrie
 
 MAX_WHOLE = 255
 """Largest number of members that are all scored: as many options as a request may describe."""
-N_FOUND = 6
+N_FOUND = 8
 """Number of members of a larger set that are found, to be weighed against their scores without content."""
-_WIDTH, _NODES = 2, 15
+_WIDTH, _NODES = 3, 15
 """For each of them, the width of the beam that finds them, and the number of nodes at which it has narrowed to them."""
 
 
