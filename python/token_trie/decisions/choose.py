@@ -198,7 +198,8 @@ def by_scores(
         order = choices.ranked(ranks)
         leaf = int(order[0])
         best = order[:n_best]
-        candidates = _candidates(choices, best, (np.log(p) if own is None else own)[best])
+        logprobs = ranks - ranks.max() - np.log(weights.sum()) if own is None else own
+        candidates = _candidates(choices, best, logprobs[best])
         lead = float(ranks[leaf] - (ranks[order[1]] if len(order) > 1 else -np.inf))
     else:
         by_tokens = np.argsort(choices.trie.core.leaf_nodes())
