@@ -379,16 +379,22 @@ async def _health(request: Request) -> Response:
 
 async def _models(request: Request) -> Response:
     server: Server = request.app.state.server
+    names = [server.name, "jev-latest"]
+    asked = request.path_params.get("name")
     try:
         server.require_key(request)
+        if asked is not None and asked not in names:
+            raise RefusedError("not_found", f"there is no such model; this one is {server.name!r}")
     except RefusedError as refusal:
         status, body = OPENAI.render(refusal)
         return JSONResponse(body, status)
-    names = [server.name, "jev-latest"]
+    models = [{"id": name, "object": "model", "created": 0, "owned_by": "token-trie"} for name in names]
+    if asked is not None:
+        return JSONResponse(models[names.index(asked)])
     return JSONResponse(
         {
             "object": "list",
-            "data": [{"id": name, "object": "model", "created": 0, "owned_by": "token-trie"} for name in names],
+            "data": models,
             "models": [
                 {"name": name, "description": "Answers with one of a known set.", "release_date": "2026-11-23"}
                 for name in names
@@ -428,6 +434,7 @@ ROUTES: list[Route] = [
     Route(_SET, Endpoint(_SET, OPENAI, _put_set, reads=True), methods=["PUT"], name="Registers a set."),
     Route(_SET, Endpoint(_SET, OPENAI, _delete_set), methods=["DELETE"], name="Forgets a set."),
     Route("/v1/models", _models, methods=["GET"], name="The model, as both formats tell of it."),
+    Route("/v1/models/{name}", _models, methods=["GET"], name="The model, as OpenAI's clients retrieve it."),
     Route("/health", _health, methods=["GET"], name="Whether the model is loaded."),
     Route("/metrics", _metrics, methods=["GET"], name="Counts, for Prometheus."),
     Route("/openapi.json", _openapi, methods=["GET"], name="This description."),

@@ -41,6 +41,8 @@ def test_there_is_health_a_list_of_models_counts_and_a_description(server: str) 
     assert httpx.get(f"{server}/health").json() == {"status": "ok"}
     models = httpx.get(f"{server}/v1/models").json()
     assert models["data"][0]["id"] == models["models"][0]["name"]
+    assert [httpx.get(f"{server}/v1/models/{one['id']}").json() for one in models["data"]] == models["data"]
+    assert httpx.get(f"{server}/v1/models/another").status_code == 404
     ask(server)
     assert 'token_trie_requests_total{path="/v1/systemone",status="200"}' in httpx.get(f"{server}/metrics").text
     paths = httpx.get(f"{server}/openapi.json").json()["paths"]
