@@ -19,7 +19,7 @@ from token_trie.questions.question import TOP, Answered, Choice, ChoiceAnswer, Q
 from token_trie.questions.scores import Asked, QuestionView, Reading, Scored
 from token_trie.questions.searched import MAX_WHOLE
 from token_trie.serve.engine import Engine, Outcome
-from token_trie.serve.limits import Body, Limits, Place, check_count, invalid, refusing
+from token_trie.serve.limits import Body, Limits, Place, Shape, check_count, invalid, refusing
 from token_trie.serve.sets import AnySet, Sets
 from token_trie.sets.choices import Choices
 from token_trie.sets.prompt import Prompt
@@ -145,7 +145,7 @@ class SetFilter(BaseModel):
     indices: Annotated[list[StrictInt], Field(fail_fast=True)] | None = None
 
 
-class SetChoice(BaseModel):
+class SetChoice(Shape):
     """A choice that names its options, or a registered set whose members are its options."""
 
     x_set: StrictStr | None = None
@@ -196,7 +196,7 @@ class SetChoice(BaseModel):
 _MAX_ORDERS = 64
 
 
-class ThoughtText(BaseModel):
+class ThoughtText(Shape):
     """Options of thinking, for answers that are close."""
 
     max_tokens: int = Field(256, ge=0, le=4096)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import ipaddress
 import itertools
 import math
@@ -14,8 +15,8 @@ from operator import mul
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ValidationError, WrapValidator
-from pydantic_core import ErrorDetails, from_json
+from pydantic import BaseModel, ValidationError, WrapValidator, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError, from_json
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -224,7 +225,27 @@ class Claim:
         self._n = self._taken = 0
 
 
-class Body(BaseModel):
+_MISSPELT = 0.85
+"""Similarity, as difflib's ratio, from which an unknown key seems to be a misspelt one."""
+_MAX_KEYS, _MAX_KEY = 8, 32
+
+
+class Shape(BaseModel):
+    """Part of a request. Unknown keys are ignored, as the formats want it, but misspelt ones are refused."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_misspelt(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            known = {field.alias or name for name, field in cls.model_fields.items()}
+            unknown = (key for key in given if key not in known and len(key) <= _MAX_KEY)
+            for key in itertools.islice(unknown, _MAX_KEYS):
+                for near in difflib.get_close_matches(key, known - given.keys(), 1, _MISSPELT):
+                    raise PydanticCustomError("unknown_key", "unknown key; is {near} meant?", {"near": near})
+        return given
+
+
+class Body(Shape):
     """Shape of a body, which estimates the memory of its answer."""
 
     def claim(self, limits: Limits, claim: Claim) -> None:

@@ -19,7 +19,17 @@ from token_trie.questions.question import (
 )
 from token_trie.serve.decisions import Extras, SetChoice, StateReader, extras, prepared
 from token_trie.serve.engine import Engine
-from token_trie.serve.limits import Claim, Limits, Place, check_count, check_depth, count_values, invalid, refusing
+from token_trie.serve.limits import (
+    Claim,
+    Limits,
+    Place,
+    Shape,
+    check_count,
+    check_depth,
+    count_values,
+    invalid,
+    refusing,
+)
 from token_trie.serve.sets import Sets
 
 _JSON_DEPTH, _JSON_VALUES, _JSON_BYTES = 32, 10_000, 256 << 10
@@ -82,7 +92,7 @@ class FunctionCallOutput(BaseModel):
     output: Parts
 
 
-class PredicateShape(BaseModel):
+class PredicateShape(Shape):
     """A question answered by yes or no."""
 
     model_config = ConfigDict(title="Predicate")
@@ -95,7 +105,7 @@ class PredicateShape(BaseModel):
 class ChoiceShape(SetChoice):
     """A question answered by one of its options."""
 
-    class Option(BaseModel):
+    class Option(Shape):
         """An option."""
 
         value: StrictStr | StrictBool
@@ -109,10 +119,10 @@ class ChoiceShape(SetChoice):
     choices: Annotated[list[Option], Field(min_length=2, fail_fast=True)] | None = None
 
 
-class ScoreShape(BaseModel):
+class ScoreShape(Shape):
     """A question answered by a level."""
 
-    class Level(BaseModel):
+    class Level(Shape):
         """A level; the lowest is first."""
 
         label: StrictStr

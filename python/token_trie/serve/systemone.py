@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StrictStr
+from pydantic import ConfigDict, Field, StrictStr
 
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import (
@@ -21,7 +21,7 @@ from token_trie.questions.question import (
 )
 from token_trie.serve.decisions import Extras, SetChoice, StateReader, extras, prepared
 from token_trie.serve.engine import Engine
-from token_trie.serve.limits import IN_PIECES, Claim, Limits, Place, check_count, invalid, refusing
+from token_trie.serve.limits import IN_PIECES, Claim, Limits, Place, Shape, check_count, invalid, refusing
 from token_trie.serve.sets import Sets
 
 JsonText: TypeAlias = StrictStr | dict[str, Any] | list[Any]
@@ -31,10 +31,10 @@ _DEFAULT_INSTRUCTIONS = {"noul": "Is it so?", "choice": "Which one is it?", "sco
 """Default instructions."""
 
 
-class Noul(BaseModel):
+class Noul(Shape):
     """A question answered by yes or no."""
 
-    class Criteria(BaseModel):
+    class Criteria(Shape):
         """Descriptions of yes and no."""
 
         true: JsonText | None = None
@@ -55,7 +55,7 @@ class ChoiceShape(SetChoice):
     criteria: Annotated[dict[str, JsonText | None], Field(min_length=2), IN_PIECES] | None = None
 
 
-class ScoreShape(BaseModel):
+class ScoreShape(Shape):
     """A question answered by a level."""
 
     model_config = ConfigDict(title="Score")

@@ -66,6 +66,43 @@ def test_faults_keep_their_places_and_members_their_order() -> None:
     assert len(refused(parse, SystemOneRequest, {"state": "a", "questions": few}).faults) == 3
 
 
+QUESTION = {"type": "choice", "instructions": "Which?", "criteria": {"a": None, "b": None}}
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "meant"),
+    [
+        ("instruction", {"type": "noul"}, "instructions"),
+        ("x_fliter", {"type": "choice", "x_set": "products"}, "x_filter"),
+        ("criterias", {"type": "choice", "x_set": "products"}, "criteria"),
+        ("note", QUESTION, None),
+        ("instruction", QUESTION, None),
+    ],
+)
+def test_a_misspelt_key_of_a_question_is_refused_and_another_is_ignored(
+    key: str, given: Any, meant: str | None
+) -> None:
+    body = {"state": "a", "questions": {"q": {**given, key: "Is it right?"}}}
+    if meant is None:
+        assert parse(SystemOneRequest, body).questions.keys() == {"q"}
+        return
+    refusal = refused(parse, SystemOneRequest, body)
+    assert [(fault.place, fault.message) for fault in refusal.faults] == [
+        (("questions", "q"), f"unknown key; is {meant} meant?")
+    ]
+
+
+def test_a_misspelt_option_is_refused_and_keys_of_other_servers_are_ignored() -> None:
+    body = {"state": "a", "questions": {"q": QUESTION}, "x_trace_id": "1", "seed": 7}
+    parse(SystemOneRequest, body)
+    assert "x_calibration" in refused(parse, SystemOneRequest, {**body, "x_calibraton": None}).message
+    assert "temperature" in refused(parse, CompletionRequest, {"prompt": "a", "temprature": 0}).message
+    parse(
+        CompletionRequest,
+        {"prompt": "a", "user": "me", "logit_bias": None, "best_of": 1, "guided_decoding_backend": ""},
+    )
+
+
 def test_a_refusal_does_not_say_back_what_was_sent() -> None:
     long = "x" * N
     for questions in ({long: 0}, {"q": {"type": long}}):

@@ -19,7 +19,7 @@ from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.lifetime import lease
 from token_trie.native.options import encode
 from token_trie.records.tools import for_template, read_arguments
-from token_trie.serve.limits import Body, Claim, Limits, Place, check_depth, invalid, refusing
+from token_trie.serve.limits import Body, Claim, Limits, Place, Shape, check_depth, invalid, refusing
 from token_trie.serve.sets import KEYS, AnySet, Sets, read_set
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template
 
@@ -128,7 +128,7 @@ Stop: TypeAlias = Annotated[StrictStr, Field(max_length=1000)]
 Count: TypeAlias = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 
 
-class StructuredOutputs(BaseModel):
+class StructuredOutputs(Shape):
     """Constraints in vLLM's format."""
 
     model_config = ConfigDict(extra="allow")
@@ -140,7 +140,7 @@ class StructuredOutputs(BaseModel):
     grammar: StrictStr | None = None
 
 
-class JSONSchema(BaseModel):
+class JSONSchema(Shape):
     """A named schema."""
 
     name: StrictStr = ""
@@ -148,7 +148,7 @@ class JSONSchema(BaseModel):
     strict: StrictBool | None = None
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(Shape):
     """Constraints in OpenAI's format."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -157,7 +157,7 @@ class ResponseFormat(BaseModel):
     """The schema in the format of llama.cpp's server."""
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Shape):
     """Options of a stream."""
 
     include_usage: StrictBool = False
