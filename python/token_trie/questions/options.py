@@ -191,9 +191,7 @@ FROM_LIST = Form(
     prior=False,
 )
 # It begins as `BRIEFLY` does, so that both together read the state once.
-BY_NAME = Form(
-    f"Text:\n{{{{ state }}}}\n\n{LIST}\nAnswer with the name of one option.", reads="names", chat=True, prior=False
-)
+BY_NAME = Form(f"Text:\n{{{{ state }}}}\n\n{LIST}\nAnswer with the name of one option.", reads="names", chat=True)
 
 _PLAIN, _BRIEFLY_RAW = FORMS["unlisted"], replace(BRIEFLY, prior=False)
 

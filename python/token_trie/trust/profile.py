@@ -23,7 +23,7 @@ CANDIDATES = {
     "unlisted, chat, no prior": replace(BRIEFLY, prior=False),
     "listed before, chat": replace(FROM_LIST, prior=True),
     "listed before, chat, no prior": FROM_LIST,
-    "listed, chat, no prior": BY_NAME,
+    "listed, chat": BY_NAME,
     "listed, no prior": replace(FORMS["listed"], prior=False),
     "letters, no prior": replace(FORMS["letters"], prior=False),
 }
