@@ -188,7 +188,6 @@ FROM_LIST = Form(
     f"{LIST}\nText:\n{{{{ state }}}}\n\nAnswer with one of the names above alone.",
     reads="names",
     chat=True,
-    prior=False,
 )
 # It begins as `BRIEFLY` does, so that both together read the state once.
 BY_NAME = Form(f"Text:\n{{{{ state }}}}\n\n{LIST}\nAnswer with the name of one option.", reads="names", chat=True)

@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from operator import mul
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
@@ -230,14 +231,19 @@ _MISSPELT = 0.85
 _MAX_KEYS, _MAX_KEY = 8, 32
 
 
+@cache
+def _keys_of(shape: type[BaseModel]) -> frozenset[str]:
+    return frozenset(field.alias or name for name, field in shape.model_fields.items())
+
+
 class Shape(BaseModel):
     """Part of a request. Unknown keys are ignored, as the formats want it, but misspelt ones are refused."""
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_misspelt(cls, given: Any) -> Any:
-        if isinstance(given, dict):
-            known = {field.alias or name for name, field in cls.model_fields.items()}
+        known = _keys_of(cls)
+        if isinstance(given, dict) and not given.keys() <= known:
             unknown = (key for key in given if key not in known and len(key) <= _MAX_KEY)
             for key in itertools.islice(unknown, _MAX_KEYS):
                 for near in difflib.get_close_matches(key, known - given.keys(), 1, _MISSPELT):
