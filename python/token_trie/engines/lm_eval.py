@@ -13,20 +13,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from token_trie.errors import ArgumentError
-from token_trie.llama.batch import Batch, can_share
-from token_trie.llama.contexts import StreamOptions
-from token_trie.llama.query import Answer, Query, Sampling
-from token_trie.llama.stream import Stream
-from token_trie.native.core import Llama, llama_cpp, vocab_of
-from token_trie.native.lifetime import lease
+from token_trie.decisions.bound_choices import Reader
+from token_trie.decisions.many import Admission
+from token_trie.decisions.run import Plan, PlanStep, Prefix, Request
+from token_trie.decisions.text import TextRequest
+from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.llama.batch import Batch, Sequential, can_share
+from token_trie.llama.query import Query
+from token_trie.llama.text import TextOptions
+from token_trie.native.core import Llama, llama_cpp
 from token_trie.sets.trie import TokenTrie
 
 _missing: ImportError | None = None
@@ -43,35 +47,7 @@ except ImportError as error:
     )
 
 Tokens = tuple[int, ...]
-
-# Tokens of the contexts in flight, for two batches: a second query for a context finds it evaluated.
-_IN_FLIGHT = 512
-
-
-class _InTurn:
-    """Replaces a `Batch` for models whose sequences cannot share cells of the KV cache."""
-
-    def __init__(self, llm: Llama, n_ctx: int | None) -> None:
-        self._stream = Stream(llm, options=StreamOptions(n_ctx=n_ctx))
-        self._queries: deque[tuple[int, Sequence[int], Query]] = deque()
-        self._n = 0
-
-    def submit(self, tokens: Sequence[int], query: Query) -> int:
-        self._n += 1
-        self._queries.append((self._n, tokens, query))
-        return self._n
-
-    def wait(self) -> Answer:
-        ticket, tokens, query = self._queries.popleft()
-        self._stream.prefill(tokens)
-        return self._stream.answer(query)._replace(ticket=ticket)
-
-    def close(self) -> None:
-        self._stream.close()
-
-
-def _batch(llm: Llama, n_ctx: int | None) -> closing[Batch] | closing[_InTurn]:
-    return closing(Batch(llm, n_ctx=n_ctx)) if can_share(llm) else closing(_InTurn(llm, n_ctx))
+R = TypeVar("R")
 
 
 class Continuation(NamedTuple):
@@ -81,6 +57,45 @@ class Continuation(NamedTuple):
     """Natural logarithm of the probability of its tokens."""
     is_greedy: bool
     """Whether each token is the most probable one of the vocabulary."""
+
+
+@dataclass(frozen=True)
+class _Continuations(Request[list[Continuation]]):
+    """A request for the scores of different continuations of one context."""
+
+    continuations: tuple[Tokens, ...]
+    vocabulary: TokenTrie | None
+    """Every token, to find the greedy ones; None: `is_greedy` is False."""
+
+    def steps(self, reader: Reader, prefix: Prefix) -> Plan[list[Continuation]]:
+        """Score them as one tree, then follow what the model writes greedily as long as one of them begins so."""
+        trie = TokenTrie.from_sequences({str(i): tokens for i, tokens in enumerate(self.continuations)})
+        query = Query("best", trie, leaf_end="any", n_best=len(trie), goes_on=self.vocabulary is not None)
+        answer = yield PlanStep(prefix.tokens, query)
+        logprobs = dict(zip(answer.leaves.tolist(), answer.logprobs.tolist(), strict=True))
+        written: Tokens = ()
+        greedy: set[Tokens] = set()
+        while self.vocabulary is not None and any(
+            len(tokens) > len(written) and tokens[: len(written)] == written for tokens in self.continuations
+        ):
+            query = Query("best", self.vocabulary, leaf_end="any", goes_on=True)
+            best = yield PlanStep([*prefix.tokens, *written], query)
+            written += (int(best.leaves[0]),)
+            greedy.add(written)
+        return [Continuation(logprobs.get(i, -inf), each in greedy) for i, each in enumerate(self.continuations)]
+
+
+def _answers(
+    llm: Llama, requests: Sequence[tuple[Sequence[int], Request[R]]], n_ctx: int | None
+) -> Iterator[tuple[int, R]]:
+    """Yield indices and results of requests after prompts, in one batch; those of similar prompts are neighbours."""
+    order = sorted(range(len(requests)), key=lambda i: list(requests[i][0]))
+    made = (partial(lambda prompt, request: (list(prompt), request), *requests[i]) for i in order)
+    with closing(Batch(llm, n_ctx=n_ctx) if can_share(llm) else Sequential(llm)) as batch:
+        for position, result in Admission(llm, batch, made).results(in_order=False):
+            if isinstance(result, TokenTrieError):
+                raise result
+            yield order[position], result
 
 
 def score_continuations(
@@ -98,64 +113,31 @@ def score_continuations(
     """
     if not pairs:
         return []
-    found: dict[Tokens, dict[Tokens, list[int]]] = {}
+    of_context: dict[Tokens, dict[Tokens, list[int]]] = {}
     for i, (context, continuation) in enumerate(pairs):
-        found.setdefault(tuple(context), {}).setdefault(tuple(continuation), []).append(i)
+        of_context.setdefault(tuple(context), {}).setdefault(tuple(continuation), []).append(i)
     n_vocab = llm.n_vocab()
-    vocabulary = TokenTrie.from_arrays(np.arange(n_vocab, dtype=np.int32), np.arange(n_vocab + 1))
-    logprobs, is_greedy = np.full(len(pairs), -np.inf), np.zeros(len(pairs), bool)
-    waiting = deque(sorted(found))  # similar contexts are neighbours
-    scored: dict[int, Tokens] = {}  # contexts, by ticket
-    followed: dict[int, tuple[Tokens, Tokens]] = {}  # contexts, and what the model writes greedily after them
-
-    with _batch(llm, n_ctx) as batch:
-
-        def follow(context: Tokens, written: Tokens) -> None:
-            """Query the best token of the vocabulary, if a continuation begins with what is written."""
-            n = len(written)
-            if any(len(tokens) > n and tokens[:n] == written for tokens in found[context]):
-                query = Query("best", vocabulary, leaf_end="any")
-                followed[batch.submit([*context, *written], query)] = context, written
-
-        while waiting or scored or followed:
-            while waiting and sum(map(len, scored.values())) < _IN_FLIGHT:
-                context = waiting.popleft()
-                trie = TokenTrie.from_sequences({str(i): tokens for i, tokens in enumerate(found[context])})
-                query = Query("best", trie, leaf_end="any", n_best=len(trie))
-                scored[batch.submit(context, query)] = context
-                if greedy:
-                    follow(context, ())
-            answer = batch.wait()
-            if answer.ticket in scored:
-                indices = list(found[scored.pop(answer.ticket)].values())
-                for leaf, logprob in zip(answer.leaves.tolist(), answer.logprobs.tolist(), strict=True):
-                    logprobs[indices[leaf]] = logprob
-                advance(sum(map(len, indices)))
-            else:
-                context, written = followed.pop(answer.ticket)
-                written += (int(answer.leaves[0]),)
-                is_greedy[found[context].get(written, [])] = True
-                follow(context, written)
-    return [Continuation(float(p), bool(yes)) for p, yes in zip(logprobs, is_greedy, strict=True)]
+    every = TokenTrie.from_arrays(np.arange(n_vocab, dtype=np.int32), np.arange(n_vocab + 1)) if greedy else None
+    requests = [(context, _Continuations(tuple(found), every)) for context, found in of_context.items()]
+    positions = [list(found.values()) for found in of_context.values()]
+    scored: dict[int, Continuation] = {}
+    for index, result in _answers(llm, requests, n_ctx):
+        for own, one in zip(positions[index], result, strict=True):
+            scored |= dict.fromkeys(own, one)
+        advance(sum(map(len, positions[index])))
+    return [scored[i] for i in range(len(pairs))]
 
 
 def generate_texts(
-    llm: Llama, prompts: Sequence[tuple[list[int], Query]], *, n_ctx: int, done: Callable[[int, str], None]
+    llm: Llama, prompts: Sequence[tuple[list[int], TextRequest]], *, n_ctx: int, done: Callable[[int, str], None]
 ) -> None:
-    """Generate a text after each prompt by its query, and call done with its index and each finished text.
+    """Generate a text after each prompt by its request, and call done with its index and each finished text.
 
     The prompts in flight share a context of `n_ctx` tokens with their texts of full length. Errors are those of
     `choose_many`.
     """
-    with _batch(llm, n_ctx) as batch:
-        in_flight = {}
-        for index, (tokens, query) in sorted(enumerate(prompts), key=lambda one: one[1][0]):  # similar: neighbours
-            in_flight[batch.submit(tokens, query)] = index
-        while in_flight:
-            answer = batch.wait()
-            with lease(llm):
-                text = vocab_of(llm).detokenize(list(answer.tokens)).decode(errors="replace")
-            done(in_flight.pop(answer.ticket), text)
+    for index, text in _answers(llm, prompts, n_ctx):
+        done(index, text.text)
 
 
 _TEMPLATE = "tokenizer.chat_template"
@@ -325,7 +307,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
             # The last token of a continuation has a cell in the KV cache, though it is not evaluated.
             return score_continuations(self._llm, pairs, greedy=greedy, n_ctx=self.max_length + 1, advance=bar.update)
 
-    def _request(self, context: str, options: dict[str, Any]) -> tuple[list[int], Query]:
+    def _request(self, context: str, options: dict[str, Any]) -> tuple[list[int], TextRequest]:
         options = normalize_gen_kwargs(options, self.max_gen_toks)
         stops = handle_stop_sequences(options.pop("until"), eos=self._text_of(self._llm.token_eos()))
         n = options.pop("max_gen_toks")
@@ -337,10 +319,8 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         if left:
             raise ArgumentError(f"generate_until: {left[0]} is not supported")
         tokens = self.tok_encode(context)[-(self.max_length - n) :]
-        stop_strings = [text for text in stops if text]
         drawn = {"temperature": float(temperature), **drawn} if is_drawn else {}
-        sampling = Sampling(seed=self._seed, **drawn)
-        return tokens, Query("text", sampling=sampling, max_tokens=n, stop_strings=stop_strings)
+        return tokens, TextRequest(n, TextOptions(stop=[text for text in stops if text], seed=self._seed, **drawn))
 
     def _text_of(self, token: int) -> str:
         return "" if token < 0 else str(self._llm.detokenize([token], special=True).decode(errors="replace"))
