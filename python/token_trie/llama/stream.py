@@ -122,197 +122,6 @@ class StepReader:
             raise BusyError("this generation is over: other text took the place of its own")
 
 
-class Steps:
-    """Token-by-token generation; one reader at a time. The native stream is closed when this is dropped.
-
-    `kept` is kept alive as long as this; `penalties` are those of `native_sampling`.
-    """
-
-    def __init__(self, native: NativeStream, kept: object, penalties: dict[str, Any]) -> None:
-        self.native = native
-        self.kept = kept
-        self.penalties = penalties
-        self.sampling = Sampling()  # of the native stream, without its seed
-        close_with(self, native)
-        self.n_cancels = 0
-        self.n_changes = 0  # that affect a reader
-        self.is_cancelled = False  # between two native calls
-        self.has_backlog = False  # the next step may evaluate many tokens
-        self._reader: Callable[[], StepReader | None] = _none  # a weak reference
-        self._token = ffi.new("struct token_trie_token *")
-        self._token.size = ffi.sizeof("struct token_trie_token")
-        self._token_bytes = ffi.buffer(self._token)
-        self._stop = ffi.new("int32_t *")
-
-    def cancel(self) -> None:
-        """End the running call of another thread, and any generation that has begun, within one forward pass."""
-        self.n_cancels += 1
-        self.native.cancel()
-
-    def cancel_of(self, thread: int) -> None:
-        """Do as `cancel` does, if this thread is inside a call."""
-        if self.native.entered == thread:
-            self.cancel()
-
-    def run(self, function: Callable[..., int], *arguments: Any) -> None:
-        """Make a long call of the ABI that changes nothing; Ctrl-C ends it."""
-        interruptible(lambda: self.native.call(function, *arguments), self.native.cancel)
-
-    def change(
-        self,
-        function: Callable[..., int],
-        *arguments: Any,
-        after: Callable[[], None] | None = None,
-        thread: int = 0,
-    ) -> None:
-        """Make a call of the ABI that affects a reader; BusyError if another thread is reading."""
-        thread = thread or get_ident()
-
-        def changed() -> None:
-            self.n_changes += 1
-            if after is not None:
-                after()
-
-        self.native.call(function, *arguments, before=lambda: self.check_reader(thread), after=changed)
-
-    def check_reader(self, thread: int) -> None:
-        """Raise BusyError if another thread than this one is reading."""
-        reader = self._reader()
-        if reader is not None and reader.thread != thread:
-            raise BusyError("a generation that another thread reads is under way; use one StreamHandle a thread")
-
-    def replace(self) -> None:
-        """End the reader, because its text is replaced."""
-        reader = self._reader()
-        if reader is not None:
-            reader.is_replaced = True
-            self.dismiss(reader)
-
-    def dismiss(self, reader: StepReader) -> None:
-        """End a reader, so that another can begin."""
-        reader.left = 0
-        if self._reader() is reader:
-            self._reader = _none
-
-    def set_seed(self, seed: int | None) -> None:
-        """Restart random draws from a seed; None: a new seed each time."""
-        sampling = replace(self.sampling, seed=seed)
-        self.change(lib.token_trie_stream_set_sampling, native_sampling(sampling, draws=False, **self.penalties))
-
-    def _draw_by(self, stream: Any, sampling: Sampling) -> int:
-        """Set the sampling inside a call, without restarting its random draws; return the status."""
-        if sampling == self.sampling:
-            return 0
-        native = native_sampling(sampling, draws=False, continues=True, **self.penalties)
-        status = int(lib.token_trie_stream_set_sampling(stream, native))
-        if status == 0:
-            self.sampling = sampling
-        return status
-
-    def reader(self, max_tokens: int, sampling: Sampling) -> StepReader:
-        """Return a reader, for `step`."""
-        return StepReader(max_tokens, sampling, self.n_cancels)
-
-    def step(self, reader: StepReader, caller: int, entering: int = 0) -> Step | None:
-        """Make a step for a calling thread, perhaps on another thread; None if the generation is over.
-
-        This is `NativeStream.call` with less overhead, which would be a third of a step.
-        """
-        native = self.native
-        lock = native.lock
-        if lock.locked() or native.owner:
-            native.enter()
-        try:
-            with lock:
-                if native.is_closing:
-                    native.enter()
-                native.entered = entering or get_ident()
-                try:
-                    if self._reader() is not reader:
-                        if reader.left <= 0:  # another thread took the last step meanwhile
-                            reader.require_kept()
-                            return None
-                        self._admit(reader)
-                        check(self._draw_by(native.pointer, reader.sampling))
-                    if reader.n_cancels != self.n_cancels:
-                        self.is_cancelled = True
-                        self.dismiss(reader)
-                        return None
-                    reader.thread = caller
-                    token, stop = self._token, self._stop
-                    if native.logging is nullcontext:
-                        status = _next(native.pointer, token, stop)
-                    else:
-                        with native.logging():
-                            status = _next(native.pointer, token, stop)
-                    if status < 0:
-                        check(status)
-                    if stop[0] == _GOES_ON and reader.left > 1:
-                        reader.left -= 1
-                    else:
-                        reader.left = 0
-                        self._reader = _none
-                    _, token_id, forced, logprob, n_bytes = _fields_of(self._token_bytes)
-                    if token_id < 0:
-                        return None
-                    text = _unpack(token.text, n_bytes).decode()
-                    return _new(Step, (token_id, text, logprob, forced == 1))
-                finally:
-                    native.entered = 0
-        except BusyError:
-            raise
-        except Exception:
-            self.dismiss(reader)
-            raise
-
-    def _admit(self, reader: StepReader) -> None:
-        if self._reader() is not None:
-            raise BusyError(
-                "another generation of this handle is under way; read it to its end, or close() it, and use one "
-                "StreamHandle a thread"
-            )
-        self.is_cancelled = False
-        self.n_changes += 1
-        self._reader = weakref.ref(reader)
-
-    def decode(self, function: Callable[..., int], *arguments: Any, is_short: bool) -> None:
-        """Make a call of the ABI that writes into the sequence; Ctrl-C ends it, unless it is short."""
-        thread = get_ident()
-
-        def call() -> None:
-            self.change(function, *arguments, after=self.replace, thread=thread)
-
-        if is_short and not self.has_backlog:
-            call()
-            return
-        interruptible(call, self.native.cancel)
-        self.has_backlog = False
-
-    def generate_until(self, stops: Sequence[str], max_tokens: int, sampling: Sampling) -> int | None:
-        """Generate in one call until a stop string, which is removed again; return its index, or None.
-
-        If free text comes before a span, only this text is generated, and the stop reason is "complete".
-        """
-        n_cancels = self.n_cancels
-        strings, which = c_strings([text.encode() for text in stops]), ffi.new("int32_t *", -1)
-        raised: list[BaseException] = []
-        go_on = ffi.callback("token_trie_on_token", _go_on, onerror=lambda _type, error, _trace: raised.append(error))
-
-        def run(stream: Any) -> int:
-            self.replace()  # even if it fails midway
-            self.is_cancelled = n_cancels != self.n_cancels
-            if self.is_cancelled:
-                return 0
-            text = len(stops), go_on, ffi.NULL, which
-            status = self._draw_by(stream, sampling)
-            return status or int(lib.token_trie_stream_generate_until(stream, max_tokens, strings, *text))
-
-        self.decode(run, is_short=True)  # its callback raises interrupts between two tokens
-        if raised:
-            raise raised[0]
-        return None if which[0] < 0 else int(which[0])
-
-
 def _go_on(_token: Any, _user: Any) -> bool:
     """Continue; Python raises an interrupt between two tokens."""
     return True
@@ -366,8 +175,25 @@ class Stream:
             native = open_on(llm, attached, options.n_ctx, params)
             self._like = weakref.ref(llm)
             self._llama_cache = attached.made(LlamaCache)
+        self._kept = llm if keeps_llm else None
+        self._penalties = options.penalties  # as for `native_sampling`
+        self._sampling = Sampling()  # of the native stream, without its seed
+        self._begin(native)
+
+    def _begin(self, native: NativeStream) -> None:
         self.native = native
-        self.steps = Steps(native, llm if keeps_llm else None, options.penalties)
+        close_with(self, native)
+        self.n_cancels = 0
+        """Number of calls of `cancel`."""
+        self.has_backlog = False
+        """Whether the next step may evaluate many tokens."""
+        self._n_changes = 0  # that affect a reader
+        self._is_cancelled = False  # between two native calls
+        self._reader: Callable[[], StepReader | None] = _none  # a weak reference
+        self._token = ffi.new("struct token_trie_token *")
+        self._token.size = ffi.sizeof("struct token_trie_token")
+        self._token_bytes = ffi.buffer(self._token)
+        self._stop = ffi.new("int32_t *")
 
     def fork(self) -> Stream:
         """Make a second stream that continues from here, as of `StreamHandle.fork`."""
@@ -375,9 +201,7 @@ class Stream:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._default_spans = {}
-        other.native = self.native.fork()
-        other.steps = Steps(other.native, self.steps.kept, self.steps.penalties)
-        other.steps.sampling = self.steps.sampling
+        other._begin(self.native.fork())
         return other
 
     def close(self) -> None:
@@ -390,29 +214,26 @@ class Stream:
         """Exclude other threads for several calls; BusyError if another thread is inside."""
         return self.native.own()
 
-    @property
-    def n_cancels(self) -> int:
-        """Number of calls of `cancel`."""
-        return self.steps.n_cancels
-
     def cancel(self) -> None:
         """End the running call of another thread, and any generation that has begun, within one forward pass."""
-        self.steps.cancel()
+        self.n_cancels += 1
+        self.native.cancel()
 
     def cancel_of(self, thread: int) -> None:
         """Do as `cancel` does, if this thread is inside a call."""
-        self.steps.cancel_of(thread)
+        if self.native.entered == thread:
+            self.cancel()
 
     @contextmanager
     def transaction(self) -> Iterator[list[int]]:
         """Own the stream and yield its sequence; after an error, restore the sequence and the trie."""
         with self.native.own():
             before = self.tokens
-            span, n_changes = self._set, self.steps.n_changes
+            span, n_changes = self._set, self._n_changes
             try:
                 yield before
             except BaseException:
-                if self.steps.n_changes == n_changes:
+                if self._n_changes == n_changes:
                     raise  # and a span or grammar does not restart
                 with suppress(TokenTrieError):
                     n_same = common_prefix(self.tokens, before)
@@ -487,15 +308,15 @@ class Stream:
         thread = get_ident()
 
         def before() -> None:
-            self.steps.check_reader(thread)
+            self._check_reader(thread)
             llm = self._like()
             if llm is not None and self._llama_cache is not None:
                 n_there = common_prefix(self._prompt, prompt)
                 self._llama_cache.copy_to(self.native.pointer, llm, prompt, n_there)
 
         def after() -> None:
-            self.steps.n_changes += 1
-            self.steps.replace()
+            self._n_changes += 1
+            self._end_reader()
             self._prompt = prompt
 
         def call() -> None:
@@ -507,20 +328,20 @@ class Stream:
             else:
                 call()
         except BaseException:
-            self.steps.has_backlog = True  # tokens removed from the cache are evaluated again
+            self.has_backlog = True  # tokens removed from the cache are evaluated again
             raise
-        self.steps.has_backlog = False
+        self.has_backlog = False
 
     def splice(self, n_kept: int, tokens: Sequence[int]) -> None:
         """Replace the tokens after the first n_kept; trie and grammar restart."""
         array = np.array(tokens, np.int32)
 
         def replaced() -> None:
-            self.steps.replace()
+            self._end_reader()
             self._prompt = self._prompt[:n_kept]
-            self.steps.has_backlog |= len(array) > _MAX_QUICK_PREFILL
+            self.has_backlog |= len(array) > _MAX_QUICK_PREFILL
 
-        self.steps.change(
+        self._change(
             lib.token_trie_stream_splice,
             n_kept,
             ffi.from_buffer("llama_token[]", array) if len(array) else ffi.NULL,
@@ -571,23 +392,24 @@ class Stream:
     def set_span(self, span: tuple[TokenTrie, Any]) -> None:
         """Constrain the following tokens by a trie with checked rules, from its root."""
         set_trie = lib.token_trie_stream_set_token_trie
-        self.steps.change(set_trie, span[0].c_set, span[1], after=lambda: self._keep(span))
+        self._change(set_trie, span[0].c_set, span[1], after=lambda: self._keep_span(span))
 
     def clear_span(self) -> None:
         """Remove the trie; a grammar set before applies again."""
-        self.steps.change(lib.token_trie_stream_clear_token_trie, after=lambda: self._keep(None))
+        self._change(lib.token_trie_stream_clear_token_trie, after=lambda: self._keep_span(None))
 
-    def _keep(self, span: tuple[TokenTrie, Any] | None) -> None:
+    def _keep_span(self, span: tuple[TokenTrie, Any] | None) -> None:
         self._set = span
 
     def set_grammar(self, gbnf: str | None, root: str = "root") -> None:
         """Set or remove the grammar, as of `StreamHandle.set_grammar`; after a GrammarError the old one is kept."""
         text = ffi.NULL if gbnf is None else encode(gbnf, "gbnf")
-        self.steps.change(lib.token_trie_stream_set_grammar, text, encode(root, "root"))
+        self._change(lib.token_trie_stream_set_grammar, text, encode(root, "root"))
 
     def set_seed(self, seed: int | None) -> None:
         """Restart random draws from a seed; None: a new seed each time."""
-        self.steps.set_seed(seed)
+        sampling = replace(self._sampling, seed=seed)
+        self._change(lib.token_trie_stream_set_sampling, native_sampling(sampling, draws=False, **self._penalties))
 
     # State and queries.
 
@@ -596,7 +418,7 @@ class Stream:
         """The state of the stream."""
         held = self._set
         state = self.raw_state
-        return state_of(state, self.steps.is_cancelled, None if held is None or held is not self._set else held[0])
+        return state_of(state, self._is_cancelled, None if held is None or held is not self._set else held[0])
 
     @property
     def raw_state(self) -> Any:
@@ -612,7 +434,7 @@ class Stream:
         ArgumentError for an empty sequence or a query that cannot be answered here; ContextError if the answer does not
         fit the context, or the model's graph has no hidden state that can be read; CancelledError.
         """
-        native = query.native(is_alone=True, continues=self._continues, **self.steps.penalties)
+        native = query.native(is_alone=True, continues=self._continues, **self._penalties)
         after = ffi.NULL if prefix is None else ffi.from_buffer("llama_token[]", np.array(prefix, np.int32))
         out = ffi.new("struct token_trie_answer **")
         arguments = after, 0 if prefix is None else len(prefix), native, out
@@ -629,13 +451,161 @@ class Stream:
                 raised = take_raised()
                 return status
 
-            self.steps.decode(decode if is_heard else lib.token_trie_stream_answer, *arguments, is_short=is_short)
+            self._decode(decode if is_heard else lib.token_trie_stream_answer, *arguments, is_short=is_short)
             if raised is not None:
                 lib.token_trie_answer_free(out[0])
                 raise raised
         else:
-            self.steps.run(lib.token_trie_stream_answer, *arguments)
+            call = lib.token_trie_stream_answer  # changes nothing
+            interruptible(lambda: self.native.call(call, *arguments), self.native.cancel)
         return read_answer(out[0])
+
+    # Calls that affect a reader, and its steps.
+
+    def _change(
+        self,
+        function: Callable[..., int],
+        *arguments: Any,
+        after: Callable[[], None] | None = None,
+        thread: int = 0,
+    ) -> None:
+        """Make a call of the ABI that affects a reader; BusyError if another thread is reading."""
+        thread = thread or get_ident()
+
+        def changed() -> None:
+            self._n_changes += 1
+            if after is not None:
+                after()
+
+        self.native.call(function, *arguments, before=lambda: self._check_reader(thread), after=changed)
+
+    def _check_reader(self, thread: int) -> None:
+        """Raise BusyError if another thread than this one is reading."""
+        reader = self._reader()
+        if reader is not None and reader.thread != thread:
+            raise BusyError("a generation that another thread reads is under way; use one StreamHandle a thread")
+
+    def _end_reader(self) -> None:
+        """End the reader, because its text is replaced."""
+        reader = self._reader()
+        if reader is not None:
+            reader.is_replaced = True
+            self.dismiss(reader)
+
+    def dismiss(self, reader: StepReader) -> None:
+        """End a reader, so that another can begin."""
+        reader.left = 0
+        if self._reader() is reader:
+            self._reader = _none
+
+    def _draw_by(self, stream: Any, sampling: Sampling) -> int:
+        """Set the sampling inside a call, without restarting its random draws; return the status."""
+        if sampling == self._sampling:
+            return 0
+        native = native_sampling(sampling, draws=False, continues=True, **self._penalties)
+        status = int(lib.token_trie_stream_set_sampling(stream, native))
+        if status == 0:
+            self._sampling = sampling
+        return status
+
+    def step(self, reader: StepReader, caller: int, entering: int = 0) -> Step | None:
+        """Make a step for a calling thread, perhaps on another thread; None if the generation is over.
+
+        This is `NativeStream.call` with less overhead, which would be a third of a step.
+        """
+        native = self.native
+        lock = native.lock
+        if lock.locked() or native.owner:
+            native.enter()
+        try:
+            with lock:
+                if native.is_closing:
+                    native.enter()
+                native.entered = entering or get_ident()
+                try:
+                    if self._reader() is not reader:
+                        if reader.left <= 0:  # another thread took the last step meanwhile
+                            reader.require_kept()
+                            return None
+                        self._admit(reader)
+                        check(self._draw_by(native.pointer, reader.sampling))
+                    if reader.n_cancels != self.n_cancels:
+                        self._is_cancelled = True
+                        self.dismiss(reader)
+                        return None
+                    reader.thread = caller
+                    token, stop = self._token, self._stop
+                    if native.logging is nullcontext:
+                        status = _next(native.pointer, token, stop)
+                    else:
+                        with native.logging():
+                            status = _next(native.pointer, token, stop)
+                    if status < 0:
+                        check(status)
+                    if stop[0] == _GOES_ON and reader.left > 1:
+                        reader.left -= 1
+                    else:
+                        reader.left = 0
+                        self._reader = _none
+                    _, token_id, forced, logprob, n_bytes = _fields_of(self._token_bytes)
+                    if token_id < 0:
+                        return None
+                    text = _unpack(token.text, n_bytes).decode()
+                    return _new(Step, (token_id, text, logprob, forced == 1))
+                finally:
+                    native.entered = 0
+        except BusyError:
+            raise
+        except Exception:
+            self.dismiss(reader)
+            raise
+
+    def _admit(self, reader: StepReader) -> None:
+        if self._reader() is not None:
+            raise BusyError(
+                "another generation of this handle is under way; read it to its end, or close() it, and use one "
+                "StreamHandle a thread"
+            )
+        self._is_cancelled = False
+        self._n_changes += 1
+        self._reader = weakref.ref(reader)
+
+    def _decode(self, function: Callable[..., int], *arguments: Any, is_short: bool) -> None:
+        """Make a call of the ABI that writes into the sequence; Ctrl-C ends it, unless it is short."""
+        thread = get_ident()
+
+        def call() -> None:
+            self._change(function, *arguments, after=self._end_reader, thread=thread)
+
+        if is_short and not self.has_backlog:
+            call()
+            return
+        interruptible(call, self.native.cancel)
+        self.has_backlog = False
+
+    def generate_until(self, stops: Sequence[str], max_tokens: int, sampling: Sampling) -> int | None:
+        """Generate in one call until a stop string, which is removed again; return its index, or None.
+
+        If free text comes before a span, only this text is generated, and the stop reason is "complete".
+        """
+        n_cancels = self.n_cancels
+        strings, which = c_strings([text.encode() for text in stops]), ffi.new("int32_t *", -1)
+        raised: list[BaseException] = []
+        go_on = ffi.callback("token_trie_on_token", _go_on, onerror=lambda _type, error, _trace: raised.append(error))
+
+        def run(stream: Any) -> int:
+            self._end_reader()  # even if it fails midway
+            self._is_cancelled = n_cancels != self.n_cancels
+            if self._is_cancelled:
+                return 0
+            text = len(stops), go_on, ffi.NULL, which
+            status = self._draw_by(stream, sampling)
+            return status or int(lib.token_trie_stream_generate_until(stream, max_tokens, strings, *text))
+
+        self._decode(run, is_short=True)  # its callback raises interrupts between two tokens
+        if raised:
+            raise raised[0]
+        return None if which[0] < 0 else int(which[0])
 
 
 class Generation(Iterator[Step], AsyncIterator[Step]):
@@ -650,8 +620,8 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
     def __init__(self, stream: Stream, max_tokens: int, sampling: Sampling) -> None:
         if type(max_tokens) is not int:
             check_integers(max_tokens=max_tokens)
-        self._steps = stream.steps
-        self._reader = self._steps.reader(max_tokens, sampling)
+        self._stream = stream
+        self._reader = StepReader(max_tokens, sampling, stream.n_cancels)
 
     def __iter__(self) -> Generation:
         return self
@@ -665,24 +635,24 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
             reader.require_kept()
             raise StopIteration
         thread = get_ident()
-        steps = self._steps
-        if steps.has_backlog:
-            step = interruptible(lambda: steps.step(reader, thread), steps.native.cancel)
-            steps.has_backlog = False
+        stream = self._stream
+        if stream.has_backlog:
+            step = interruptible(lambda: stream.step(reader, thread), stream.native.cancel)
+            stream.has_backlog = False
         else:
-            step = steps.step(reader, thread, thread)
+            step = stream.step(reader, thread, thread)
         if step is None:
             raise StopIteration
         return step
 
     async def __anext__(self) -> Step:
-        reader, steps = self._reader, self._steps
+        reader, stream = self._reader, self._stream
         if reader.left <= 0:
             reader.require_kept()
             raise StopAsyncIteration
         caller = get_ident()
         try:
-            step = await in_worker(lambda: steps.step(reader, caller), steps.cancel_of)
+            step = await in_worker(lambda: stream.step(reader, caller), stream.cancel_of)
         except asyncio.CancelledError:
             self.close()  # even if a step was made, because it is lost
             raise
@@ -692,7 +662,7 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
 
     def close(self) -> None:
         """End the generation, so that the handle is free for other calls; its tokens stay in the sequence."""
-        self._steps.dismiss(self._reader)
+        self._stream.dismiss(self._reader)
 
     async def aclose(self) -> None:
         """Do as `close` does."""

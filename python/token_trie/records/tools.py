@@ -27,11 +27,11 @@ from token_trie.decisions.bound_choices import BoundChoices, Reader, bind
 from token_trie.decisions.many import Admission, Many, OnError
 from token_trie.decisions.options import RecordOptions
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, Running, run
-from token_trie.decisions.text import FreeText, TextRequest
+from token_trie.decisions.text import TextRequest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import n_ctx_of
 from token_trie.llama.query import Query
-from token_trie.llama.text import TextOptions, tokenize_after
+from token_trie.llama.text import Text, TextOptions, tokenize_after
 from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.llama_facts import model_of
@@ -450,7 +450,7 @@ class TextBeforeCall(TextRequest):
         """The stop strings."""
         return [*super().stops, *self.beginnings]
 
-    def steps(self, reader: Reader, prefix: Prefix) -> Plan[FreeText]:
+    def steps(self, reader: Reader, prefix: Prefix) -> Plan[Text]:
         """Write the text."""
         text = yield from super().steps(reader, prefix)
         return replace(text, text=text_before(text.text)) if text.stop_string in self.beginnings else text
@@ -675,7 +675,7 @@ def choose_tool(
     *,
     tool_choice: Literal["auto"],
     **options: Unpack[RecordKeywords],
-) -> ToolCall[Any] | FreeText: ...
+) -> ToolCall[Any] | Text: ...
 @overload
 def choose_tool(
     llm: Llama,
@@ -711,7 +711,7 @@ def choose_tool(
     *,
     tool_choice: Literal["required", "auto"] = "required",
     **options: Unpack[RecordKeywords],
-) -> ToolCall[Any] | FreeText:
+) -> ToolCall[Any] | Text:
     """Let the model call one of several tools, or answer in text.
 
     Parameters
@@ -735,8 +735,8 @@ def choose_tool(
 
     Returns
     -------
-    ToolCall or FreeText
-        Nothing is called: ``call.tool(**call.value)`` calls a function. With "auto", `FreeText` if the model calls
+    ToolCall or Text
+        Nothing is called: ``call.tool(**call.value)`` calls a function. With "auto", `Text` if the model calls
         nothing. `message` of both is the assistant's message in OpenAI's format. For the next turn, append it to the
         messages, and after a call `ToolCall.result`: only what is new is then evaluated.
 
@@ -758,7 +758,7 @@ def choose_tool(
     object.
     """
     read = _reader_of(llm, read_tools(tools), RecordOptions.read("choose_tool", options), tool_choice, n_ctx_of(llm))
-    answer: ToolCall[Any] | FreeText = run(llm, *read(messages))
+    answer: ToolCall[Any] | Text = run(llm, *read(messages))
     return answer
 
 
@@ -791,7 +791,7 @@ def choose_tool_many(
 
     Yields
     ------
-    ToolCall or FreeText
+    ToolCall or Text
         The result of `choose_tool`, up to llama.cpp's rounding, which depends on the size of a batch.
 
     Raises
@@ -830,7 +830,7 @@ def _reader_of(
         if not is_free:
             return tokens, call
         drawn = TextOptions(**vars(options.settled(options.mode == "sampled")) | {"seed": options.seed})
-        text = TextBeforeCall(llm, options.max_tokens, drawn, beginnings=beginnings_of_calls(tools, template))
+        text = TextBeforeCall(options.max_tokens, drawn, beginnings=beginnings_of_calls(tools, template))
         return tokens, call_or_text(messages, tools, lambda others: prompt(others)[0], call, text)
 
     return read

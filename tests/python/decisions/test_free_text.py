@@ -15,7 +15,7 @@ def test_a_text_ends_where_the_context_is_full(request: pytest.FixtureRequest, n
     n_ctx = llm.n_ctx()
     options = TextOptions(temperature=1.0, seed=3)
     for n in (n_ctx - 20, n_ctx - 1):
-        text = run(llm, [5] * n, TextRequest(llm, 10**6, options, "root ::= [b-d]{450}"))
+        text = run(llm, [5] * n, TextRequest(10**6, options, "root ::= [b-d]{450}"))
         assert (text.stop, n + len(text.tokens)) == ("max_tokens", n_ctx)
     with pytest.raises(ContextError):
-        run(llm, [5] * n_ctx, TextRequest(llm, 1))
+        run(llm, [5] * n_ctx, TextRequest(1))

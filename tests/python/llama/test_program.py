@@ -105,7 +105,7 @@ def test_text_goes_on_until_enough_tokens_are_out(stream: StreamHandle) -> None:
     expected = "".join(free(stream, 12))
     stream.prefill(before)
     text = stream.text(12)
-    assert (text.text, str(text), text.stop, text.n_tokens) == (expected, expected, "max_tokens", 12)
+    assert (text.text, str(text), text.stop, len(text.tokens)) == (expected, expected, "max_tokens", 12)
 
 
 def test_a_stop_string_is_found_wherever_it_lies_and_is_not_part_of_the_sequence(smollm2: Any) -> None:
@@ -119,9 +119,9 @@ def test_a_stop_string_is_found_wherever_it_lies_and_is_not_part_of_the_sequence
                 stop = whole[begin : begin + length]
                 stream.prefill(prompt)
                 text = stream.text(20, stop=[stop, "never there"])
-                assert (text.text, text.stop, text.stop_string) == (whole[: whole.index(stop)], "stop", stop)
+                assert (text.text, text.stop, text.stop_string) == (whole[: whole.index(stop)], "string", stop)
                 assert text_of(smollm2, stream.tokens) == prompt + text.text
-                assert text.n_tokens == len(stream.tokens) - n_prompt
+                assert text.tokens == stream.tokens[n_prompt:]
 
 
 def test_the_first_of_several_stop_strings_counts(stream: StreamHandle) -> None:
@@ -149,11 +149,11 @@ def test_no_more_tokens_than_asked_for_or_there_is_room_for(smollm2: Any, is_ful
             stop = step.text[-1]
             text = stream.text(30 if is_full else 1, stop=stop, temperature=1.0)
             before = step.text[: step.text.index(stop)]
-            assert text.n_tokens == len(stream.tokens) - start <= 1
+            assert len(text.tokens) == len(stream.tokens) - start <= 1
             assert before.startswith(text.text)
             assert text.text == text_of(smollm2, stream.tokens[start:])
-            assert (text.stop, text.stop_string) == (("stop", stop) if text.text == before else ("max_tokens", None))
-            n_cut += text.stop != "stop"
+            assert (text.stop, text.stop_string) == (("string", stop) if text.text == before else ("max_tokens", None))
+            n_cut += text.stop != "string"
     assert n_cut
 
 

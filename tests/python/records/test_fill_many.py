@@ -30,8 +30,8 @@ from token_trie import (
     fill_many,
 )
 from token_trie.asynchronous import achoose_tool_many, afill_many
-from token_trie.decisions.text import FreeText
 from token_trie.llama.batch import SharedBatch
+from token_trie.llama.text import Text
 from token_trie.native.lifetime import attachment
 
 N_COMPANIES = int(os.environ.get("COMPANIES", "4"))
@@ -182,7 +182,7 @@ def test_each_call_is_the_one_that_choose_tool_makes_alone(precise: Any, tool_ch
     for messages, one in zip(talks, found, strict=True):
         alone = outcome(lambda messages=messages: choose_tool(precise, messages, TOOLS, **way))
         assert type(one) is type(alone)
-        if isinstance(alone, FreeText):
+        if isinstance(alone, Text):
             assert one.text == alone.text
         elif not isinstance(alone, TokenTrieError):
             assert (one.name, one.text) == (alone.name, alone.text)

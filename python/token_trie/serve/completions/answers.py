@@ -16,9 +16,9 @@ from token_trie.decisions.choose import ChoiceRequest, ScoreRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, RecordOptions, ScoreOptions
 from token_trie.decisions.run import Request
-from token_trie.decisions.text import MAX_TOKENS, FreeText, TextRequest, text_of
+from token_trie.decisions.text import MAX_TOKENS, TextRequest
 from token_trie.errors import GrammarError
-from token_trie.llama.text import TextOptions
+from token_trie.llama.text import Text, TextOptions, text_of
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lifetime import lease
 from token_trie.records.fill import Record, read_template, record_request
@@ -298,13 +298,13 @@ class ConstrainedPrompt:
             if of.gbnf is not None:
                 require_parsed(llm, of.gbnf)
             if beginnings:
-                return self.prompt(llm), TextBeforeCall(llm, sampling.token_limit, options, beginnings=beginnings)
-            return self.prompt(llm), TextRequest(llm, sampling.token_limit, options, of.gbnf)
+                return self.prompt(llm), TextBeforeCall(sampling.token_limit, options, beginnings=beginnings)
+            return self.prompt(llm), TextRequest(sampling.token_limit, options, of.gbnf)
 
         before = text_before if beginnings else str
         stream = None if on_text is None else TextStream(llm, [*options.stop, *beginnings], on_text, before)
 
-        async def finish(found: FreeText, prompt: list[int], n_cached: int) -> Finished:
+        async def finish(found: Text, prompt: list[int], n_cached: int) -> Finished:
             if stream is not None:
                 stream.end(found.text)
             logprobs = await self._logprobs(engine, prompt, found.tokens)
@@ -374,7 +374,7 @@ class TextStream:
         """Add tokens."""
         self._tokens += tokens
         with lease(self._llm):
-            text = text_of(self._llm, self._tokens)
+            text = text_of(vocab_of(self._llm), self._tokens)
         self._send(self._before(text[: len(text) - _n_held_back(text, self._stops)]))
 
     def end(self, text: str) -> None:
