@@ -104,7 +104,7 @@ def catalogue(rows: Rows, picture: Any) -> None:
 @_plot
 def serve(rows: Rows, picture: Any) -> None:
     """Draw answers a second, a bar for each server."""
-    servers = [">token-trie", ">llama-server", ">llama-cpp-python"]
+    servers = [name for name in (">token-trie", ">llama-server", ">llama-cpp-python") if any(name in row for row in rows)]
     models, clients = (list(dict.fromkeys(row[of] for row in rows)) for of in ("model", ">clients"))
     picture.set_size_inches(12.4, 0.8 + 3.2 * len(models))
     grid = picture.subplots(len(models), len(clients), sharey=True, squeeze=False)
@@ -115,9 +115,10 @@ def serve(rows: Rows, picture: Any) -> None:
                 at = [k + 0.27 * i for k in range(len(own))]
                 axes.barh(at, [row.get(name, 0) for row in own], 0.25, color=_COLOURS[i], label=name[1:])
             axes.set_yticks([k + 0.27 for k in range(len(own))], [row["answer"] for row in own])
-            axes.set(title=f"{model}, {n} clients" if n > 1 else f"{model}, one client", xlabel="answers a second")
+            axes.set(title=f"{n} clients" if n > 1 else "one client", xlabel="answers a second")
             axes.spines[["top", "right"]].set_visible(False)
         line[0].invert_yaxis()
+        line[0].set_ylabel(model)
     grid[0][-1].legend(fontsize=8)
 
 

@@ -111,6 +111,7 @@ struct Found {
 
 inline std::vector<Found> found_by(const Answer & answer) {
     std::vector<Found> out;
+    out.reserve(answer.leaves.size());
     for (std::size_t i = 0; i < answer.leaves.size(); ++i) {
         out.push_back({static_cast<LeafId>(answer.leaves[i]), answer.logprobs.at(i)});
     }

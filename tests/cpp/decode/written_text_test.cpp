@@ -18,7 +18,7 @@ TEST_F(WrittenTextTest, AStopStringIsFoundWhereAPlainSearchFindsItAndWhatStandsB
         std::vector<std::string> stops;
         for (std::size_t i = 0; i < 1 + rng() % 3; ++i) {
             std::string stop;
-            for (std::size_t n = 1 + rng() % 4; stop.size() < n;) {
+            for (const std::size_t n = 1 + rng() % 4; stop.size() < n;) {
                 stop += "AE_DFIS"[rng() % 7];
             }
             stops.push_back(stop);

@@ -207,7 +207,7 @@ TEST(LeafWeights, OneLeafIsFoundBySmallMeansHoweverWildTheyAre) {
         options.weights = std::make_shared<const LeafWeights>(trie, random_weights(rng, trie->n_leaves(), spread));
         const Cursor cursor = cursor_of(trie);
         const auto search = begin_search(cursor, options, kTinyVocab, 64, false);
-        EXPECT_LE(answer(*search, *trie), 1 + options.max_nodes + 60 + 2U * 7) << spread;
+        EXPECT_LE(answer(*search, *trie), 1 + options.max_nodes + 60 + 14) << spread;
         EXPECT_EQ(result_of(*search).leaves.size(), 1U);
         EXPECT_GE(result_of(*search).info.gap, 0);
     }
