@@ -261,7 +261,7 @@ class _Now(NamedTuple):
 
 
 _locked_files: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
-_opening = threading.RLock()  # a file is in the set before anything forks
+_opening = threading.RLock()  # nothing forks while a file is opened or closed
 
 
 def _close_locked_files() -> None:
@@ -287,15 +287,16 @@ def _locked(path: str) -> Iterator[int]:
         with _opening:
             file = io.FileIO(path, "a+b")
             _locked_files.add(file)
-        with file:
+        try:
             fcntl.flock(file, fcntl.LOCK_EX)
-            try:
-                with suppress(FileNotFoundError):
-                    is_ours = os.path.samestat(os.fstat(file.fileno()), os.stat(path))  # otherwise it was replaced
-                if is_ours:
-                    yield file.fileno()
-            finally:
-                fcntl.flock(file, fcntl.LOCK_UN)  # also for the copies in forked processes
+            with suppress(FileNotFoundError):
+                is_ours = os.path.samestat(os.fstat(file.fileno()), os.stat(path))  # otherwise it was replaced
+            if is_ours:
+                yield file.fileno()
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # also for the copies in forked processes
+            with _opening:
+                file.close()
 
 
 def _base_record(digest: bytes) -> dict[str, Any]:
