@@ -30,7 +30,8 @@ from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import Batch, Sequential, can_share
 from token_trie.llama.query import Query
 from token_trie.llama.text import TextOptions
-from token_trie.native.core import Llama, llama_cpp
+from token_trie.native.core import Llama, llama_cpp, vocab_of
+from token_trie.native.lifetime import lease
 from token_trie.sets.trie import TokenTrie
 
 _missing: ImportError | None = None
@@ -137,7 +138,9 @@ def generate_texts(
     `choose_many`.
     """
     for index, text in _answers(llm, prompts, n_ctx):
-        done(index, text.text)
+        with lease(llm):
+            written = vocab_of(llm).detokenize(text.tokens)
+        done(index, written.decode(errors="replace"))  # with an unfinished character, as other models of the harness
 
 
 _TEMPLATE = "tokenizer.chat_template"

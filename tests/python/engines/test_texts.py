@@ -41,7 +41,8 @@ def test_each_text_is_what_a_stream_writes_alone(precise: Any, monkeypatch: pyte
     with StreamHandle(precise, n_ctx=256) as stream:
         for i, (tokens, request) in enumerate(prompts):
             stream.prefill(tokens)
-            assert together[i] == stream.text(request.max_tokens, stop=request.stops).text
+            text = stream.text(request.max_tokens, stop=request.stops).text
+            assert together[i].rstrip("\N{REPLACEMENT CHARACTER}") == text.rstrip("\N{REPLACEMENT CHARACTER}")
 
 
 def test_draws_are_the_seeds_whoever_else_is_there(precise: Any) -> None:
