@@ -104,7 +104,8 @@ def catalogue(rows: Rows, picture: Any) -> None:
 @_plot
 def serve(rows: Rows, picture: Any) -> None:
     """Draw answers a second, a bar for each server."""
-    servers = [name for name in (">token-trie", ">llama-server", ">llama-cpp-python") if any(name in row for row in rows)]
+    servers = [">token-trie", ">llama-server", ">llama-cpp-python"]
+    servers = [name for name in servers if any(name in row for row in rows)]
     models, clients = (list(dict.fromkeys(row[of] for row in rows)) for of in ("model", ">clients"))
     picture.set_size_inches(12.4, 0.8 + 3.2 * len(models))
     grid = picture.subplots(len(models), len(clients), sharey=True, squeeze=False)
