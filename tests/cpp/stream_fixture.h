@@ -91,13 +91,7 @@ class StreamTest : public WithTinyModel {
     }
 
     static Stop stop_of(const Opened & opened) { return opened->snapshot().stats.stop; }
-    static Cursor cursor_of(const Opened & opened) {
-        const std::optional<Cursor> cursor = opened->snapshot().cursor;
-        if (!cursor) {
-            throw std::logic_error("no trie is set");
-        }
-        return *cursor;
-    }
+    static Cursor cursor_of(const Opened & opened) { return cursor_in(opened->snapshot().cursor); }
     static std::string leaf_of(const Opened & opened) {
         const Cursor cursor = cursor_of(opened);
         return cursor.leaf() == kNoLeaf ? "none" : cursor.trie().name(cursor.leaf());

@@ -10,8 +10,10 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +50,14 @@ using Handle = std::unique_ptr<token_trie_stream, CloseStream>;
 std::string message_of(const std::function<void()> & work);
 // Its status, ok if it throws none.
 Status status_of(const std::function<void()> & work);
+
+// That of a stream or of what decodes, which has one.
+inline const Cursor & cursor_in(const std::optional<Cursor> & cursor) {
+    if (!cursor) {
+        throw std::logic_error("no trie is set");
+    }
+    return *cursor;
+}
 
 // Sequences over few tokens, so that prefixes and repeats abound.
 std::set<Tokens> random_members(std::mt19937 & rng, std::size_t n, std::size_t max_length, Token n_tokens);

@@ -85,11 +85,12 @@ class Caller {
     }
     Caller(const Caller &) = delete;
     Caller & operator=(const Caller &) = delete;
-    ~Caller() {
+    ~Caller() { token_trie_batch_close(batch_); }
+
+    void finish() {
         while (is_open_ && !out_.empty()) {
             take(0, kNoLimit);
         }
-        token_trie_batch_close(batch_);
     }
 
     void call(Input & in) {
@@ -346,6 +347,7 @@ void run(Input & in) {
     for (int n = 0; n < kLongest && !in.empty(); ++n) {
         caller.call(in);
     }
+    caller.finish();
 }
 
 }  // namespace token_trie::fuzz

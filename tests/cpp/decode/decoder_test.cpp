@@ -40,14 +40,6 @@ class DecoderTest : public WithTinyModel {
         return decoder;
     }
 
-    static const Cursor & cursor_in(const Decoder & decoder) {
-        const std::optional<Cursor> & cursor = decoder.cursor();
-        if (!cursor) {
-            throw std::logic_error("there is no trie");
-        }
-        return *cursor;
-    }
-
     static Decoder::Outcome run(Decoder & decoder, Decoder::Host & host) {
         Decoder::Outcome outcome{};
         do {
@@ -72,7 +64,7 @@ TEST_F(DecoderTest, DecidesWhatALoopOverPlainSetsDoesAndLooksAtLogitsAtBranchPoi
         EXPECT_EQ(host.n_logits, plain.n_branches);
         EXPECT_NEAR(decoder.counts().span_logprob, plain.logprob, 1e-4);
         ASSERT_EQ(decoder.items().items().size(), 1U);
-        EXPECT_EQ(cursor_in(decoder).trie().sequence(decoder.items().items().front().leaf), plain.tokens);
+        EXPECT_EQ(cursor_in(decoder.cursor()).trie().sequence(decoder.items().items().front().leaf), plain.tokens);
     }
 }
 
@@ -81,7 +73,7 @@ TEST_F(DecoderTest, WhatAHostHasNoPlaceForHasNotBeen) {
     ScriptedHost host;
     host.is_full = true;
     EXPECT_EQ(status_of([&] { decoder.step(host); }), Status::context);
-    EXPECT_EQ(cursor_in(decoder).node(), kRoot);
+    EXPECT_EQ(cursor_in(decoder.cursor()).node(), kRoot);
     EXPECT_EQ(decoder.counts().n_branches, 0U);
     EXPECT_EQ(decoder.counts().span_logprob, 0);
     host.is_full = false;
@@ -102,7 +94,7 @@ TEST_F(DecoderTest, ACopyGoesOnAsTheOtherDoes) {
         Decoder copy(decoder);
         ScriptedHost other;
         other.tokens = host.tokens;
-        if (cursor_in(decoder).is_active()) {
+        if (cursor_in(decoder.cursor()).is_active()) {
             EXPECT_EQ(run(copy, other).stop, run(decoder, host).stop);
         }
         EXPECT_EQ(other.tokens, host.tokens);

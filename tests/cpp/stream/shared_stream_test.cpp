@@ -92,7 +92,7 @@ TEST_F(SharedStreamTest, CancelStandsFromTheMomentThatACallBegins) {
     const auto snapshot = call->snapshot();
     EXPECT_EQ(snapshot.n_tokens, kPrompt.size());
     Query query;
-    query.cursor = std::make_shared<const Cursor>(*snapshot.cursor);
+    query.cursor = std::make_shared<const Cursor>(cursor_in(snapshot.cursor));
     for (const Query::Mode mode : {Query::Mode::best, Query::Mode::scores}) {
         query.mode = mode;
         EXPECT_EQ(status_of([&] { static_cast<void>(call->answer(query)); }), Status::cancelled);
