@@ -53,6 +53,10 @@ class Request(ABC, Generic[R]):
         """How to think before the answer; None: not at all."""
         return None
 
+    def silent(self) -> Request[R]:
+        """Return the same request without reports of what is written."""
+        return self
+
     @abstractmethod
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[R]:
         """Yield its steps after a prompt; until the first one, the reader's lease is held.
@@ -316,10 +320,10 @@ def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int | None = N
     """Begin a request after a prompt, under a lease; see `Request.steps` and `reader_of`."""
     reader = reader_of(llm, n_ctx)
     tokens = reader.tokenize(prompt)
-    running = Running(request.steps(reader, Prefix(tokens)))
-    if request.think is not None:  # they fit together, so the model may think
-        return Running(_think_then(llm, request, request.think, tokens, n_ctx))
-    return running
+    if request.think is None:
+        return Running(request.steps(reader, Prefix(tokens)))
+    Running(request.silent().steps(reader, Prefix(tokens)))  # they fit together, so the model may think
+    return Running(_think_then(llm, request, request.think, tokens, n_ctx))
 
 
 def _think_then(llm: Llama, request: Request[R], think: Think, tokens: list[int], n_ctx: int | None) -> Plan[R]:

@@ -417,10 +417,20 @@ class RecordColumns:
 
     def __init__(self, schema: object, taken: Container[str]) -> None:
         self.schema = read_template(schema).schema
-        properties: dict[str, Any] = _resolved(self.schema, self.schema).get("properties") or {}
-        self._is_object = bool(properties)
-        fields = properties or {"record": self.schema}
-        self._column_of = {name: f"record_{name}" if name in taken else name for name in fields}
+        root = _resolved(self.schema, self.schema)
+        properties: dict[str, Any] = root.get("properties") or {}
+        kinds = root.get("type", "object")
+        self._is_object = bool(properties) and {"object", "null"}.issuperset(
+            [kinds] if isinstance(kinds, str) else kinds
+        )
+        fields = properties | {name: {} for name in root.get("required", ()) if name not in properties}
+        fields = fields if self._is_object else {"record": self.schema}
+        self._column_of: dict[str, str] = {}
+        for name in fields:
+            column = name
+            while column in taken or (column != name and column in fields) or column in self._column_of.values():
+                column = f"record_{column}"
+            self._column_of[name] = column
         self.types = {self._column_of[name]: _type_of(part, self.schema) for name, part in fields.items()}
 
     def values(self, text: str) -> dict[str, Any]:

@@ -447,14 +447,11 @@ class FormAsked(Asked):
         return replace(answer, profile=self.profile)
 
     def of_options(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Floats:
-        """Return the mean log-weights of the options."""
-        return self.views[0].weighing.of_options(self._weights(scored, priors))
-
-    def _weights(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Floats:
-        """Return the mean log-weights of the answers over the forms, each of which is a mean over its views."""
+        """Return the mean log-weights of the options over the forms, each of which is a mean over its views."""
         of_forms = dict[Form, list[Floats]]()
         for view, own, prior in zip(self.views, scored, priors, strict=False):
-            of_forms.setdefault(view.form, []).append(view.weights(own, prior))
+            # Options that are the same answer in one form, as their texts are the same, may be two in another.
+            of_forms.setdefault(view.form, []).append(view.weighing.of_options(view.weights(own, prior)))
         means = [np.mean(of_views, axis=0) for of_views in of_forms.values()]
         weights: Floats = np.average(means, axis=0, weights=[form.weight for form in of_forms])
         return weights

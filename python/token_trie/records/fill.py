@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 from token_trie.decisions.bound_choices import Reader
@@ -177,6 +177,10 @@ class RecordRequest(Written[R]):
     layout: Layout | None = None
     """White space, unless the options give it; None: the model's own."""
 
+    def silent(self) -> RecordRequest[R]:
+        """Return the same request without reports of what is written."""
+        return replace(self, options=replace(self.options, on_text=None))
+
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[R]:
         """Write the record."""
         filling = Filling(reader, self, prefix)
@@ -271,11 +275,11 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     maxItems, and uniqueItems where items are chosen; minLength, maxLength, pattern (without looking around, back
     references and flags) and format (date, time, date-time, duration, email, hostname, ipv4, ipv6, json-pointer, uri,
     uuid); minimum, maximum, their exclusive forms, and multipleOf of whole numbers; anyOf, oneOf of schemas that
-    exclude each other, allOf around one; $ref into the schema itself. Other formats and unknown keywords are
-    annotations, as in JSON Schema. The other keywords that decide what is valid, such as not, if and contains, are
-    refused. Properties that are not listed are not written. Integers between bounds are a choice if there are
-    up to 1,000 of them; numbers between bounds have up to six digits after the point. Alternatives that the first token
-    cannot tell apart are generated under one grammar for all of them.
+    exclude each other, allOf around one; $ref into the schema itself. Other formats, a format beside enum or const,
+    and unknown keywords are annotations, as in JSON Schema. The other keywords that decide what is valid, such as not,
+    if and contains, are refused. Properties that are not listed are not written. Integers between bounds are a choice
+    if there are up to 1,000 of them; numbers between bounds have up to six digits after the point. Alternatives that
+    the first token cannot tell apart are generated under one grammar for all of them.
     """
     return run(llm, prompt, record_request(read_template(schema), RecordOptions.read("fill", options)))
 

@@ -344,7 +344,7 @@ def _is_within(value: Any, schema: dict[str, Any], pointer: str) -> bool:
         low, high_, open_low, open_high = bounds(schema, pointer)
         over = low is None or value > low or (value == low and not open_low)
         under = high_ is None or value < high_ or (value == high_ and not open_high)
-        return over and under and Fraction(value) % Fraction(schema.get("multipleOf", value or 1)) == 0
+        return over and under and Fraction(repr(value)) % Fraction(repr(schema.get("multipleOf", value or 1))) == 0
     rest = OF_KIND["object"] | OF_KIND["array"]
     if isinstance(value, (dict, list)) and schema.keys() & rest:
         raise KeywordError(f"{pointer}/{min(schema.keys() & rest)}", "beside enum or const it is not supported")
@@ -472,7 +472,7 @@ def read_schema(schema: Any, ignored: list[str] | None = None) -> Node:
 def _leave_out(schema: Any, pointer: str) -> bool:
     """Remove a keyword; return whether it existed. A oneOf becomes an anyOf."""
     path = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-    if path[-2:-1] == ["oneOf"]:
+    if path[-2:-1] == ["oneOf"] and path[-1].isdecimal():
         path.pop()
     for part in path[:-1]:
         schema = schema[int(part)] if isinstance(schema, list) else schema.get(part, {})
@@ -621,11 +621,18 @@ class _SchemaReader:
             raise refuse(f"{pointer}/required", "no list of names")
         needed = set(required)
         more = schema.get("additionalProperties", schema.get("unevaluatedProperties", True))
-        names = schema.get("propertyNames", True)
+        names = _names_of(schema, pointer)
+        if is_false(names):
+            if required or count(schema, "minProperties", pointer, 0):
+                raise refuse(f"{pointer}/propertyNames", "no name is allowed, and properties are required")
+            return Object(())
+        schema = {**schema, "propertyNames": names}
         if not properties and isinstance(names, dict) and isinstance(names.get("enum"), list):
             properties = {name: more for name in names["enum"] if isinstance(name, str)}
         if properties is None and not required:
             _check_names(schema, {}, needed, pointer)
+            if schema.get("dependentRequired"):
+                raise KeywordError(f"{pointer}/dependentRequired", "of free keys it is not supported")
             return self._read_map(schema, more, pointer, depth)
         if more is False and needed - set(properties or {}):
             raise refuse(f"{pointer}/required", f"{min(needed - set(properties or {}))!r} is no property")
@@ -656,9 +663,9 @@ class _SchemaReader:
         high = count(schema, "maxProperties", pointer, MAX_ITEMS)
         if low > 1:
             raise KeywordError(f"{pointer}/minProperties", "more than 1 of free keys is not supported; one may repeat")
-        if low > high or (more is False and low):
-            raise refuse(f"{pointer}/minProperties", f"{low} at least, and fewer at most")
         names, patterns = schema.get("propertyNames", True), schema.get("patternProperties", {})
+        if low > high or (more is False and low and not patterns):
+            raise refuse(f"{pointer}/minProperties", f"{low} at least, and fewer at most")
         said = {k: v for k, v in names.items() if k in VALIDATING} if isinstance(names, dict) else {}
         if said.keys() - _NAME_KEYWORDS or len(patterns) > 1 or (patterns and "pattern" in said):
             keyword = "patternProperties" if patterns else "propertyNames"
@@ -713,6 +720,20 @@ class _SchemaReader:
         if low > n:
             raise refuse(f"{pointer}/minItems", f"{low} different ones of {n}")
         return Array((), choices, True, min_items=low, max_items=min(high, n))
+
+
+def _names_of(schema: dict[str, Any], pointer: str) -> Any:
+    """Return the schema of names; a constant as an enum of one, and False where none is a text."""
+    names = schema.get("propertyNames", True)
+    if not isinstance(names, dict):
+        return names
+    if "type" in names and "string" not in kinds_of(names, f"{pointer}/propertyNames"):
+        return False
+    if "const" not in names:
+        return names
+    const, rest = names["const"], {k: v for k, v in names.items() if k != "const"}
+    allowed = rest.get("enum", [const])
+    return {**rest, "enum": [const]} if isinstance(allowed, list) and const in allowed else False
 
 
 def _check_names(schema: dict[str, Any], parts: dict[str, Any], needed: set[str], pointer: str) -> None:

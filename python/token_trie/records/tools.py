@@ -338,6 +338,8 @@ def _read_json(tool: dict[str, Any], where: str) -> Tool:
     name = function.get("name")
     if not isinstance(name, str) or not name:
         raise ArgumentError(f"{where}.function.name: {name!r} is no name")
+    if not isinstance(function.get("description") or "", str):
+        raise ArgumentError(f"{where}.function.description: no text")
     # As in OpenAI's API, the default is not strict.
     ignored: list[str] | None = None if function.get("strict") is True else []
     try:
@@ -419,6 +421,8 @@ _TAGS = ("<tool_call>", "<tool_calls>", "<function_call>", "[TOOL_CALLS]", "<|py
 """Texts that begin a call in the templates of Qwen, Hermes, Mistral, Llama, Granite and Phi."""
 _OPENING = re.compile(r"(```\w*|<tools?>|\[|Action:)?\s*\Z")
 """Text that models write before the JSON of a call."""
+OPENINGS = ("```", "<tools>", "Action:")
+"""Such texts, which a stream holds back where one may have begun."""
 
 
 def beginnings_of_calls(tools: Sequence[Tool], template: CallTemplate) -> list[str]:
@@ -662,7 +666,11 @@ def call_or_text(
     system = [message for message in messages[:1] if message.get("role") == "system"]
     fitting = [tool.shown["function"] for tool in tools[:: -(-len(tools) // _N_FITTING)]]
     described = tuple(function.get("description") or function["name"] for function in fitting)
-    names = [json.dumps(name, ensure_ascii=False)[1:] for name in (*(tool.name for tool in tools), _NONE)]
+    own = [tool.name for tool in tools]
+    none = _NONE
+    while none in own:
+        none += " of these"
+    names = [json.dumps(name, ensure_ascii=False)[1:] for name in (*own, none)]
     asked = lambda text: prompt([*system, {"role": "user", "content": text}])  # noqa: E731
     return CallOrText(call, otherwise, read_choices(names), described, asked)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from token_trie.decisions.run import Request, Running, begin, run
+from token_trie.decisions.run import Request, Running, begin, drive
 from token_trie.errors import CancelledError, InternalError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.batch import ENDED, Batch, can_share, cancel, chooser
@@ -253,8 +253,10 @@ class Engine:
             return begin(self.llm, prompt, request, self.n_ctx)
 
     def _run(self, prompt: Prompt, request: Request[R]) -> Outcome[R]:
-        tokens = _tokens_of(self._begin(prompt, request))
-        return Outcome(run(self.llm, prompt, request), tokens, 0)
+        running = self._begin(prompt, request)
+        tokens = _tokens_of(running)
+        with chooser(self.llm) as stream:
+            return Outcome(drive(running, stream), tokens, 0)
 
     async def _answer(self, batch: Batch, running: Running[Any], on_tokens: OnTokens | None = None) -> Answer | None:
         loop = asyncio.get_running_loop()

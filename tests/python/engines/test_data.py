@@ -306,3 +306,15 @@ def test_columns_follow_references_as_the_record_does(model_paths: Any, tiny: An
     assert found["error"].tolist() == [""] * len(TEXTS)
     assert set(found["n"]) <= set(range(10))
     assert RecordColumns({"$defs": schema["$defs"], "$ref": "#/$defs/row"}, ()).types == {"n": "int64"}
+
+
+def test_each_field_of_a_record_has_a_column_of_its_own() -> None:
+    fields = {"row": {"type": "integer"}, "record_row": {"type": "integer"}}
+    columns = RecordColumns({"type": "object", "properties": fields, "required": ["row", "more"]}, ("row", "more"))
+    assert columns.values('{"row": 1, "record_row": 2, "more": 3}') == {
+        "record_record_row": 1,
+        "record_row": 2,
+        "record_more": 3,
+    }
+    either = RecordColumns({"type": ["object", "array"], "properties": fields}, ())
+    assert either.values("[1]") == {"record": [1]}

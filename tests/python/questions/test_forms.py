@@ -148,3 +148,15 @@ def test_a_form_counts_in_a_mean_by_its_weight(tiny: Any) -> None:
 def test_a_weight_is_above_zero() -> None:
     with pytest.raises(ArgumentError, match="weight: 0"):
         Form("{{ state }} {{ instructions }}", weight=0.0)
+
+
+def test_options_that_are_one_answer_in_one_form_and_two_in_another_are_averaged_one_by_one(precise: Any) -> None:
+    question = Choice("Which?", {"a": "same", "b": "same", "c_d": "other", "c d": "more", "e": "last"})
+    described, named = FORMS["unlisted"], replace(FORMS["unlisted"], reads="names")
+    alone = [
+        np.array(list(decide(precise, "hello", question, form=form).probabilities.values()))
+        for form in (described, named)
+    ]
+    both = decide(precise, "hello", question, form=(described, named)).probabilities
+    means = np.sqrt(alone[0] * alone[1])
+    assert list(both.values()) == pytest.approx(means / means.sum())

@@ -23,6 +23,7 @@ from token_trie import (
     LimitError,
     Record,
     StreamHandle,
+    Think,
     TokenTrie,
     choose,
     fill,
@@ -544,3 +545,11 @@ def test_types_are_equal_in_another_order_and_read_in_their_own(one: Any, other:
     schemas = [read_template(each).schema for each in (one, other)]
     assert schemas[0] != schemas[1]
     assert read_template(one) is read_template(one)
+
+
+@pytest.mark.parametrize("think", [None, Think("\nAnswer:", max_tokens=3)])
+def test_what_is_forced_first_is_reported_once_with_a_thought_or_without(precise: Any, think: Think | None) -> None:
+    parts: list[str] = []
+    schema = {"type": "array", "items": {"enum": ["u", "v"]}, "minItems": 1, "maxItems": 2}
+    record = fill(precise, PROMPT, schema, think=think, on_text=parts.append)
+    assert "".join(parts) == record.text

@@ -204,11 +204,57 @@ def test_a_value_begins_as_its_schema_says(schema: Any, expected: list[str]) -> 
             r"schema#/type: beside anyOf it is not supported where /0",
         ),
         ({"const": True, "enum": [1]}, r"schema#/const: no value keeps to"),
+        (
+            {"type": "object", "properties": {"b": {}}, "required": ["b"], "propertyNames": {"const": "k"}},
+            r"schema#/propertyNames/const: no value keeps to",
+        ),
+        (
+            {"type": "object", "properties": {"b": {}}, "required": ["b"], "propertyNames": False},
+            r"schema#/propertyNames: no name is allowed",
+        ),
+        (
+            {"type": "object", "propertyNames": {"type": "number"}, "minProperties": 1},
+            r"schema#/propertyNames: no name is allowed",
+        ),
+        ({"type": "object", "dependentRequired": {"x": ["y"]}}, r"schema#/dependentRequired: of free keys"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name_and_place(schema: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         read_schema(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "values"),
+    [
+        ({"enum": [0.5, 0.25, 0.1, 0.3], "multipleOf": 0.05}, (0.5, 0.25, 0.1, 0.3)),
+        ({"enum": [0.5, 1.25, 19.99], "multipleOf": 0.01}, (0.5, 1.25, 19.99)),
+        ({"enum": [1, 2.5, 0.3], "multipleOf": 0.5}, (1, 2.5)),
+        ({"enum": [1e-7, 1e22, 15], "multipleOf": 5}, (1e22, 15)),
+    ],
+)
+def test_multiples_are_those_of_the_decimal_numbers(schema: Any, values: tuple[float, ...]) -> None:
+    node = read_schema(schema)
+    assert isinstance(node, ChoiceNode)
+    assert node.values == values
+
+
+@pytest.mark.parametrize("names", [False, {"type": "integer"}, {"const": "k", "enum": ["l"]}])
+def test_where_no_name_is_allowed_the_object_is_empty(names: Any) -> None:
+    node = read_schema({"type": "object", "additionalProperties": {"enum": [1]}, "propertyNames": names})
+    assert isinstance(node, Object)
+    assert node.fields == ()
+
+
+def test_a_name_that_is_a_constant_is_the_only_one() -> None:
+    node = read_schema({"type": "object", "additionalProperties": {"enum": [1]}, "propertyNames": {"const": "k"}})
+    assert isinstance(node, Object)
+    assert [(field.name, field.is_required) for field in node.fields] == [("k", False)]
+
+
+def test_a_pattern_of_names_allows_the_names_that_are_required() -> None:
+    schema = {"type": "object", "patternProperties": {"^S_": {}}, "additionalProperties": False, "minProperties": 1}
+    assert isinstance(read_schema(schema), Map)
 
 
 @pytest.mark.parametrize("first", range(0, 500, 100))
@@ -232,6 +278,11 @@ def test_what_does_not_belong_into_a_schema_is_an_argument_error(first: int) -> 
             {"oneOf": [{"type": "integer"}, {"type": "number", "multipleOf": 0.5}]},
             ["/oneOf/1/multipleOf", "/oneOf/1"],
             {"anyOf": [{"type": "integer"}, {"type": "number"}]},
+        ),
+        (
+            {"type": "object", "properties": {"oneOf": {"type": "string", "pattern": "(?=a)"}}},
+            ["/properties/oneOf/pattern"],
+            {"type": "object", "properties": {"oneOf": {"type": "string"}}},
         ),
         (
             {"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "contains": {}}}},

@@ -324,6 +324,20 @@ def test_no_arguments_are_said_in_many_ways(precise: Any, parameters: Any) -> No
     assert choose_tool(precise, MESSAGES, [tool("stop", parameters)]).arguments == {}
 
 
+def test_a_tool_may_have_the_name_of_the_answer_that_is_no_call(precise: Any) -> None:
+    tools = [tool("none"), tool("stop")]
+    assert choose_tool(precise, MESSAGES, tools, tool_choice="auto", max_tokens=4)
+    assert choose_tool(precise, MESSAGES, tools[:1], tool_choice="auto", max_tokens=4)
+
+
+@pytest.mark.parametrize("description", [["x"], {"a": 1}, 5])
+@pytest.mark.parametrize("tool_choice", ["required", "auto"])
+def test_a_description_that_is_no_text_is_refused(precise: Any, description: Any, tool_choice: Any) -> None:
+    given = {"type": "function", "function": {"name": "a", "description": description}}
+    with pytest.raises(ArgumentError, match=r"tools\[0\]\.function\.description: no text"):
+        choose_tool(precise, MESSAGES, [given], tool_choice=tool_choice)
+
+
 def test_free_arguments_are_an_object(byte_level: Any) -> None:
     free = {"type": "object", "additionalProperties": {"type": "boolean"}, "maxProperties": 1}
     call = choose_tool(byte_level, MESSAGES, [tool("note", free)], mode="sampled", seed=1)

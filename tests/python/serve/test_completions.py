@@ -10,7 +10,8 @@ import openai
 import pytest
 from serving import Serving
 from token_trie import choose
-from token_trie.serve.completions.answers import OfToken, as_completion
+from token_trie.records.tools import OPENINGS, text_before
+from token_trie.serve.completions.answers import OfToken, TextStream, as_completion
 from token_trie.serve.completions.requests import ChatRequest, CompletionRequest
 from token_trie.serve.limits import RefusedError, dotted, parse
 
@@ -46,6 +47,16 @@ def test_prompts_of_texts_and_tokens_have_answers_each_in_order(client: openai.O
     assert ask(client, tokens[1], **options).choices[0].text == "Rome"
     drawn = ask(client, prompts, n=2, seed=1, max_tokens=4)
     assert [choice.index for choice in drawn.choices] == [0, 1, 2, 3]
+
+
+def test_the_seeds_of_a_prompt_do_not_depend_on_the_prompts_before_it(url: str) -> None:
+    body: dict[str, Any] = {"n": 2, "seed": 5, "max_tokens": 6, "temperature": 1.5}
+    both, alone = (
+        [each["text"] for each in httpx.post(f"{url}/v1/completions", json=body | {"prompt": prompt}).json()["choices"]]
+        for prompt in (["Once", FRANCE], [FRANCE])
+    )
+    assert both[2:] == alone
+    assert alone[0] != alone[1]
 
 
 def test_a_choice_is_that_of_the_package(client: openai.OpenAI, smollm2: Any) -> None:
@@ -278,3 +289,13 @@ def test_a_server_for_strangers_takes_no_grammars(model_paths: Any) -> None:
 def test_what_cannot_be_answered_is_refused(client: openai.OpenAI, change: dict[str, Any]) -> None:
     with pytest.raises(openai.BadRequestError):
         ask(client, **change)
+
+
+@pytest.mark.parametrize("opening", ["\n\nAction: ", "\n```json\n", " <tools>\n"])
+def test_a_text_that_ends_before_a_call_is_streamed_without_what_opens_the_call(byte_level: Any, opening: str) -> None:
+    sent: list[str] = []
+    stream = TextStream(byte_level, ["{", *OPENINGS], sent.append, text_before)
+    for token in byte_level.tokenize(f"Sure.{opening}".encode(), add_bos=False):
+        stream([token])
+    stream.end(text_before(f"Sure.{opening}"))
+    assert "".join(sent) == "Sure."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -16,9 +17,11 @@ import llama_cpp
 import pytest
 from serving import Serving
 from token_trie import TokenTrie
+from token_trie.decisions.options import RecordOptions
 from token_trie.llama.batch import Batch
 from token_trie.llama.query import Query
-from token_trie.serve.engine import CHUNK_ROWS
+from token_trie.records.fill import read_template, record_request
+from token_trie.serve.engine import CHUNK_ROWS, Engine
 
 N_REQUESTS = int(os.environ.get("MIXED_REQUESTS", "60"))
 SEED = int(os.environ.get("MIXED_SEED", "0"))
@@ -245,6 +248,20 @@ def test_answers_are_the_same_whatever_else_is_asked(model: Path) -> None:
         refused = httpx.post(f"{serving.url}/v1/systemone", json=thinks)
         assert refused.status_code == 422
         assert "think" in refused.text
+
+
+def test_a_record_that_is_answered_alone_is_streamed_once(model: Path) -> None:
+    async def streamed() -> tuple[str, str]:
+        parts: list[str] = []
+        schema = {"type": "array", "items": {"enum": ["u", "v"]}, "minItems": 1, "maxItems": 2}
+        request = record_request(read_template(schema), RecordOptions(on_text=parts.append))
+        engine = Engine(llama_cpp.Llama(str(model), n_ctx=256, verbose=False), reproducible=True)
+        outcome = await engine.read_counted(lambda: ("Once", request))
+        engine.close()
+        return outcome.result.text, "".join(parts)
+
+    text, parts = asyncio.run(streamed())
+    assert parts == text
 
 
 def test_what_depends_on_earlier_answers_is_refused(model: Path) -> None:

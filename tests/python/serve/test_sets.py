@@ -109,6 +109,14 @@ def test_a_set_whose_leaves_have_become_one_is_not_filtered_by_positions(url: st
     httpx.delete(f"{url}/v1/sets/letters")
 
 
+@pytest.mark.parametrize("left", [{"index": [0]}, {"Indices": [0]}, {"mask": "AQ==", "indices": [0]}])
+def test_what_is_no_filter_of_a_set_does_not_make_it_a_choice_of_its_keys(url: str, left: dict[str, Any]) -> None:
+    payload = {"descriptors": [{"leaves": [{"name": "A", "tokens": [10]}]}]}
+    assert httpx.put(f"{url}/v1/sets/letters", json=payload).is_success
+    assert "one of mask and indices" in choose(url, "letters", **left)["error"]["message"]
+    httpx.delete(f"{url}/v1/sets/letters")
+
+
 def test_a_catalogue_in_the_folder_is_a_set_that_its_owner_changes(tmp_path: Path, model_paths: Any, llm: Any) -> None:
     file = tmp_path / "sets" / "towns.trie"
     file.parent.mkdir()

@@ -23,6 +23,7 @@ from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lifetime import lease
 from token_trie.records.fill import Record, read_template, record_request
 from token_trie.records.tools import (
+    OPENINGS,
     PLAIN,
     CallOrText,
     CallTemplate,
@@ -218,7 +219,7 @@ class Answering(Protocol):
 
 
 async def answer_of(engine: Engine, asking: Answering, index: int, on_part: OnPart | None) -> Finished:
-    """Return the answer with a number."""
+    """Return the answer with a number among those of its prompt."""
     asked = await asking.asked(engine, index, on_part)
     try:
         outcome = await engine.read_counted(asked.made, asked.stream)
@@ -302,7 +303,8 @@ class ConstrainedPrompt:
             return self.prompt(llm), TextRequest(sampling.token_limit, options, of.gbnf)
 
         before = text_before if beginnings else str
-        stream = None if on_text is None else TextStream(llm, [*options.stop, *beginnings], on_text, before)
+        held = [*options.stop, *beginnings, *(OPENINGS if beginnings else ())]
+        stream = None if on_text is None else TextStream(llm, held, on_text, before)
 
         async def finish(found: Text, prompt: list[int], n_cached: int) -> Finished:
             if stream is not None:
@@ -375,7 +377,8 @@ class TextStream:
         self._tokens += tokens
         with lease(self._llm):
             text = text_of(vocab_of(self._llm), self._tokens)
-        self._send(self._before(text[: len(text) - _n_held_back(text, self._stops)]))
+        sure = text[: len(text) - _n_held_back(text, self._stops)]
+        self._send(min(self._before(text), self._before(sure), key=len))
 
     def end(self, text: str) -> None:
         """Pass on the rest of the whole text."""

@@ -472,6 +472,8 @@ def _one_of(given: Any, sets: Sets, place: Place) -> tuple[Constraint, Place]:
         if len(given) == 2:
             return OneOf(lambda _: sets.filtered(registered, given)), place
         return OneOf(lambda _: registered.made), place
+    if isinstance(given, dict) and isinstance(given.get("set"), str) and given["set"] in sets.names():
+        raise invalid("beside a registered set, one of mask and indices is known", place)
     return OneOf(lambda llm: read_set(llm, given)), place
 
 

@@ -215,7 +215,7 @@ async def completion(engine: Engine, shape: CompletionRequest, sets: Sets, limit
 async def _answer(engine: Engine, asked: Sequence[Answering], shape: GenerationRequest, wire: Wire) -> Any:
     every = [one for one in asked for _ in range(shape.n_each)]
     if not shape.stream:
-        return wire.whole(await together(answer_of(engine, one, i, None) for i, one in enumerate(every)))
+        return wire.whole(await together(answer_of(engine, one, i % wire.n_each, None) for i, one in enumerate(every)))
     generation = _Generation(engine, every, wire)
     try:
         await generation.begin()
@@ -274,7 +274,7 @@ class _Generation:
     async def _answer(self, engine: Engine, index: int, asked: Answering) -> None:
         try:
             found: Finished | RefusedError = await answer_of(
-                engine, asked, index, lambda text: self._queue.put_nowait((index, text))
+                engine, asked, index % self._wire.n_each, lambda text: self._queue.put_nowait((index, text))
             )
         except RefusedError as refusal:
             found = refusal
