@@ -28,7 +28,7 @@ TreeTask::TreeTask(std::unique_ptr<TreeQuery> query, const Trie & trie, const Or
     : query_(std::move(query)),
       trie_(trie),
       paths_(origin.memory, trie, origin.id, static_cast<llama_pos>(origin.n_before)),
-      nodes_(query_->next(0)),
+      nodes_(query_->next()),
       wants_root_(!nodes_.empty() && nodes_.front() == kRoot) {
     n_placed_ = wants_root_ ? 1 : 0;
 }
@@ -52,7 +52,7 @@ std::vector<Row> TreeTask::next_rows(std::size_t max_nodes, std::size_t max_cell
 
 void TreeTask::advance() {
     if (!needs_cells()) {
-        nodes_ = query_->next(n_evaluated_);
+        nodes_ = query_->next();
         n_placed_ = 0;
     }
 }

@@ -36,7 +36,7 @@ class AllLeaves final : public TreeQuery {
           nodes_(rules_.trie().n_nodes(), 0),
           ends_(rules_.trie().n_leaves(), 0) {}
 
-    std::vector<NodeId> next(std::uint64_t /*n_evaluated*/) override {
+    std::vector<NodeId> next() override {
         return std::exchange(has_queried_, true) ? std::vector<NodeId>() : nodes_with_logits(rules_);
     }
 

@@ -127,8 +127,7 @@ class BestLeaves final : public TreeQuery {
           n_paths_(n_paths),
           rows_are_cheap_(rows_are_cheap && n_paths > 0) {}
 
-    std::vector<NodeId> next(std::uint64_t n_evaluated) override {
-        n_evaluated_ = n_evaluated;
+    std::vector<NodeId> next() override {
         is_late_ = options_.timeout.count() > 0 && Clock::now() - started_ >= options_.timeout;
         if (!has_begun_) {
             has_begun_ = true;
@@ -142,6 +141,9 @@ class BestLeaves final : public TreeQuery {
         nodes.reserve(batch_.size());
         std::transform(batch_.begin(), batch_.end(), std::back_inserter(nodes),
                        [](const Entry & one) { return one.node; });
+        for (const NodeId node : nodes) {
+            n_evaluated_ += node == kRoot ? 0 : n_tokens_to(node);
+        }
         sort_depth_first(trie_, nodes);
         return nodes;
     }
@@ -460,6 +462,7 @@ class BestLeaves final : public TreeQuery {
     const bool rows_are_cheap_;
     const Clock::time_point started_ = Clock::now();
     bool is_late_ = false;
+    // Nodes, each once: with few cells, those above are evaluated again, and no less is to be found for that.
     std::uint64_t n_evaluated_ = 0;
     bool has_begun_ = false;
     std::size_t n_batches_ = 0;

@@ -15,7 +15,7 @@ struct SearchOptions : ScoreOptions {
     // Nodes of one depth that are gone on from, fewer where max_nodes is near; 0: best first, exact.
     std::size_t beam_width = 0;
     // What ends the search before its proof: the best leaves found until then are its result, one at least.
-    std::uint64_t max_nodes = 0;                 // to evaluate, 0: no limit
+    std::uint64_t max_nodes = 0;                 // to evaluate, each counted once; 0: no limit
     std::chrono::milliseconds timeout{0};        // since it began, looked at between batches; 0: none
     std::shared_ptr<const LeafWeights> weights;  // added to logprobs, for ranks; null: none
 };

@@ -128,7 +128,7 @@ void TreeEvaluator::evaluate(const std::vector<NodeId> & nodes, const Visit & vi
 }
 
 Answer TreeEvaluator::answer(TreeQuery & query) {
-    for (std::vector<NodeId> nodes = query.next(n_evaluated_); !nodes.empty(); nodes = query.next(n_evaluated_)) {
+    for (std::vector<NodeId> nodes = query.next(); !nodes.empty(); nodes = query.next()) {
         evaluate(nodes, [&](NodeId node, const float * logits) { query.observe(node, logits); });
     }
     Answer out;

@@ -20,8 +20,8 @@ class TreeQuery {
     TreeQuery & operator=(const TreeQuery &) = delete;
 
     // The nodes to query, in depth-first order, of which none comes again: the root before all others. None: it has
-    // decided. n_evaluated: nodes evaluated so far.
-    virtual std::vector<NodeId> next(std::uint64_t n_evaluated) = 0;
+    // decided.
+    virtual std::vector<NodeId> next() = 0;
     // Logits over the vocabulary after one of these, in their order.
     virtual void observe(NodeId node, const float * logits) = 0;
     // Once it queries no more: writes what it has found.

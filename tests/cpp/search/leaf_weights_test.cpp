@@ -32,7 +32,7 @@ Tokens tokens_to(const Trie & trie, NodeId node) {
 // Until it queries no more, by logits that are scripted; how many nodes that took, the root among them.
 std::size_t answer(TreeQuery & query, const Trie & trie) {
     std::size_t n = 0;
-    for (std::vector<NodeId> nodes = query.next(0); !nodes.empty(); nodes = query.next(n - 1)) {
+    for (std::vector<NodeId> nodes = query.next(); !nodes.empty(); nodes = query.next()) {
         for (const NodeId node : nodes) {
             query.observe(node, scripted_logits(tokens_to(trie, node)).data());
         }

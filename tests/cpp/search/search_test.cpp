@@ -117,7 +117,7 @@ Answer search_of_cheap_rows(Sequence & sequence, const Cursor & cursor, const Se
     const Tokens behind = sequence.tokens();
     const auto search = begin_search(cursor, options, kTinyVocab, 64, /* rows_are_cheap = */ true);
     Answer result;
-    for (std::vector<NodeId> nodes = search->next(0); !nodes.empty(); nodes = search->next(result.info.n_evaluated)) {
+    for (std::vector<NodeId> nodes = search->next(); !nodes.empty(); nodes = search->next()) {
         for (const NodeId node : nodes) {
             Tokens tokens = behind;
             for (NodeId above = node; above != kRoot; above = cursor.trie().parent(above)) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from token_trie import (
     score_many,
 )
 from token_trie.decisions.options import MAX_SCORED
+from token_trie.llama.batch import Batch
+from token_trie.llama.query import Query
 
 N_MEMBERS = MAX_SCORED // 2 + 1
 
@@ -102,3 +105,23 @@ def test_a_limit_is_a_count_or_none(precise: Any) -> None:
             score(precise, "Answer:", ["yes"], max_scored=wrong)  # type: ignore[arg-type]
         with pytest.raises(ArgumentError, match="max_scored"):
             explain(precise, "Answer:", ["yes"], max_scored=wrong)  # type: ignore[arg-type]
+
+
+def test_a_beam_finds_in_a_full_batch_what_it_finds_alone(tiny: Any) -> None:
+    rng = np.random.default_rng(5)
+    rows = np.unique(rng.integers(40, 81, (4000, 9), dtype=np.int32), axis=0)
+    trie = TokenTrie.from_arrays(rows.ravel(), np.arange(0, rows.size + 1, 9))
+    query = Query("best", trie, leaf_end="any", n_best=12, beam_width=24, max_nodes=120)
+    prompts = rng.integers(40, 300, (24, 20)).tolist()
+
+    def answers(n_at_once: int) -> list[list[int]]:
+        found: dict[int, list[int]] = {}
+        with closing(Batch(tiny, n_ctx=512)) as batch:
+            for first in range(0, len(prompts), n_at_once):
+                tickets = [batch.submit(prompt, query) for prompt in prompts[first : first + n_at_once]]
+                found |= {answer.ticket: answer.leaves.tolist() for answer in (batch.wait() for _ in tickets)}
+        return [found[ticket] for ticket in sorted(found)]
+
+    together = answers(24)
+    assert [len(leaves) for leaves in together] == [12] * 24
+    assert together == answers(1)
