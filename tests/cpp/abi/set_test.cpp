@@ -184,6 +184,7 @@ TEST_F(AbiSet, LivesOnInWhatWasMadeWithIt) {
 TEST_F(AbiSet, IsSelectedFromByAnyThread) {
     const SetHandle set = set_of(kTwo);
     std::vector<std::thread> threads;
+    threads.reserve(8);
     for (int i = 0; i < 8; ++i) {
         threads.emplace_back([&] {
             for (int round = 0; round < 200; ++round) {
