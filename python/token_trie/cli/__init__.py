@@ -1,4 +1,4 @@
-"""The command ``token-trie``, one module a command."""
+"""The command ``token-trie``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ from token_trie.cli import (
     choose,
     decide,
     demo,
-    devices,
     doctor,
     evaluate,
-    explain,
     extract,
     label,
-    run_batch,
     serve,
     sets,
 )
@@ -36,14 +33,11 @@ __all__ = [
     "choose",
     "decide",
     "demo",
-    "devices",
     "doctor",
     "evaluate",
-    "explain",
     "extract",
     "label",
     "main",
-    "run_batch",
     "serve",
     "sets",
 ]

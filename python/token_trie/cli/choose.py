@@ -1,4 +1,4 @@
-"""``token-trie choose``, and the drawing of a decision in a terminal."""
+"""``token-trie choose`` and ``token-trie explain``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from token_trie.cli.options import (
     ChoiceOptions,
     Flags,
     JsonOption,
+    LeafEndOption,
     ModelOptions,
     PromptOptions,
     as_prompt,
@@ -28,9 +29,11 @@ from token_trie.cli.options import (
 from token_trie.decisions.calibration import CalibrationLike, Contextual
 from token_trie.decisions.choose import choose as choose_
 from token_trie.decisions.decision import LOW_MASS, Decision
-from token_trie.decisions.options import ChooseOptions
+from token_trie.decisions.options import MAX_SCORED, ChooseOptions
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
+from token_trie.show.explain import draw_sentence
+from token_trie.show.explain import explain as explain_
 from token_trie.show.trie import (
     describe_certainty,
     describe_mass,
@@ -176,3 +179,38 @@ def _calibrating(contextual: str | None, file: Path | None, *, chat: bool) -> Ca
 
 def _token_text(llm: Llama, token: int) -> str:
     return f"[cyan]{plain(show_bytes(llm.detokenize([token], special=True)))}[/] [dim]{token}[/]"
+
+
+@command(
+    "token-trie explain --prompt 'The capital of France is' --choice Paris --choice Rome",
+    "token-trie explain -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --html why.html",
+)
+def explain(
+    prompt: PromptOptions,
+    choices: ChoiceOptions,
+    model: ModelOptions,
+    leaf_end: LeafEndOption = "longest",
+    max_scored: Annotated[
+        int, typer.Option(min=0, help="Refuse a set with more nodes, because each is evaluated; 0: no limit.")
+    ] = MAX_SCORED,
+    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a self-contained HTML page.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the probability at every branch, and where greedy and exact choose differently."""
+    if html is not None and not html.parent.is_dir():
+        raise ArgumentError(f"--html: no folder {str(html.parent)!r}")
+    text, texts = prompt.read(choices)
+    llm = model.load()
+    with status.status(f"scoring {len(texts):,} choices"):
+        explanation = explain_(llm, text, texts, leaf_end=leaf_end, max_scored=max_scored or None)
+    if html is not None:
+        html.write_text(explanation.html(), encoding="utf-8")
+    if as_json:
+        whole = explanation.to_dict() | {"sentence": "".join(phrase.text for phrase in explanation.sentence())}
+        print_json(whole)
+        return
+    if html is None:
+        console.print(explanation)
+        return
+    console.print(draw_sentence(explanation), highlight=False)
+    console.print(f"[dim]{plain(str(html))}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``token-trie doctor``: a table of checks of a model and of this machine."""
+"""``token-trie doctor`` and ``token-trie devices``: checks of a model and of this machine."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import ctypes
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from token_trie.cli.options import SERVED_N_CTX, JsonOption, ModelOptions, command, console, print_json, status
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import can_share
-from token_trie.llama.contexts import devices
+from token_trie.llama.contexts import devices as list_devices
 from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
 from token_trie.native.llama_facts import context_of, model_of
 from token_trie.questions.decide import decide
@@ -144,7 +146,7 @@ def _of_machine(llm: Llama) -> Iterator[Finding]:
     used = ", ".join(name for name in names.values() if name in built) or "no vector instructions"
     yield Finding("processor", f"llama.cpp computes with {used}", fair if missing else None)
 
-    gpus = ", ".join(f"{gpu.description} by {gpu.backend}" for gpu in devices() if "gpu" in gpu.kind)
+    gpus = ", ".join(f"{gpu.description} by {gpu.backend}" for gpu in list_devices() if "gpu" in gpu.kind)
     if not gpus or llm.model_params.n_gpu_layers:
         yield Finding("GPU", gpus or "none that llama.cpp was built for")
     else:
@@ -370,3 +372,40 @@ def doctor(
         console.print(table, highlight=False)
     if not works:
         raise typer.Exit(1)
+
+
+@command("token-trie devices", "token-trie devices --json")
+def devices(as_json: JsonOption = False) -> None:
+    """List the devices that llama.cpp can use here, and how it was built."""
+    seen = list_devices()
+    built_with = llama_cpp.llama_print_system_info().decode(errors="replace").strip()
+    if as_json:
+        print_json(
+            {
+                "devices": [asdict(device) for device in seen],
+                "built_with": built_with,
+                "llama_cpp_python": llama_cpp.__version__,
+                "ggml": _core.llama_loaded(),
+                "token_trie_compiled_against": _core.llama_compiled(),
+                "samples_in_graph": _core.samples_in_graph(),
+            }
+        )
+        return
+    table = Table(box=None, header_style="bold")
+    for column in ("device", "backend", "kind", "description"):
+        table.add_column(column)
+    table.add_column("memory", justify="right")
+    for device in seen:
+        table.add_row(
+            escape(device.name),
+            escape(device.backend),
+            device.kind,
+            escape(device.description),
+            f"{device.free_bytes / 2**30:.1f} of {device.total_bytes / 2**30:.1f} GiB free",
+        )
+    console.print(table)
+    console.print(
+        f"llama-cpp-python {llama_cpp.__version__}, ggml {_core.llama_loaded()}: {built_with}",
+        highlight=False,
+        markup=False,
+    )

@@ -1,11 +1,11 @@
-"""Requests and their drivers: on a stream, in a batch, after the text of a handle."""
+"""Requests and their drivers: on a stream, in a batch, after the text of a handle; the request for free text."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -17,14 +17,15 @@ from token_trie.decisions.bound_choices import BoundCalibration, BoundChoices, R
 from token_trie.decisions.calibration import fingerprint
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions, Think
 from token_trie.errors import ArgumentError, CancelledError, ContextError, TokenTrieError
-from token_trie.llama.batch import Batch, SharedBatch, own_stream_of, shared_batch_of
+from token_trie.llama.batch import Batch, SharedBatch, check_room, own_stream_of, shared_batch_of
 from token_trie.llama.contexts import common_prefix
 from token_trie.llama.query import NO_ANSWER, Answer, LeafEnd, Query
-from token_trie.llama.stream import Stream
-from token_trie.llama.text import tokenize_after
+from token_trie.llama.stream import STOPS, Stream
+from token_trie.llama.text import Text, TextOptions, text_of, tokenize_after
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import lib
 from token_trie.native.lifetime import attachment, lease
+from token_trie.native.options import check_counts, encode
 from token_trie.sets.lru import Memory
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.spelling import inner_tokens
@@ -375,3 +376,47 @@ def _run_in(shared: SharedBatch, running: Running[R]) -> R:
             shared.require_open()
             raise
     return running.result
+
+
+MAX_TOKENS = 1024
+"""Default length limit of a text, in tokens; the context may allow fewer."""
+
+
+@dataclass(frozen=True)
+class TextRequest(Request[Text]):
+    """A request for free text after a prompt.
+
+    Parameters
+    ----------
+    max_tokens
+        Largest number of tokens, limited by the space in the context; None: `MAX_TOKENS`.
+    gbnf
+        The grammar of the text.
+    """
+
+    max_tokens: int | None = None
+    options: TextOptions = field(default_factory=TextOptions)
+    gbnf: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None:
+            check_counts(0, max_tokens=self.max_tokens)
+        if self.gbnf is not None:
+            encode(self.gbnf, "grammar")
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings."""
+        return list(self.options.stop)
+
+    def steps(self, reader: Reader, prefix: Prefix) -> Plan[Text]:
+        """Write the text."""
+        max_tokens, stops, n_prompt = self.max_tokens, self.stops, len(prefix.tokens)
+        max_tokens = MAX_TOKENS if max_tokens is None else max_tokens
+        if reader.owner:
+            check_room(reader.n_ctx, n_prompt, min(max_tokens, 1), reader.owner)
+        query = Query("text", sampling=self.options, max_tokens=max_tokens, stop_strings=stops, gbnf=self.gbnf)
+        answer = yield PlanStep(prefix.tokens, query)
+        tokens, found = list(answer.tokens), answer.figures.stop_string
+        text = reader.with_model(lambda vocab, _: text_of(vocab, tokens))
+        return Text(text, tokens, STOPS[answer.figures.stop], stops[found] if found >= 0 else None, n_prompt)

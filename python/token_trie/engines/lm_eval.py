@@ -24,8 +24,7 @@ import numpy as np
 
 from token_trie.decisions.bound_choices import Reader
 from token_trie.decisions.many import Admission
-from token_trie.decisions.run import Plan, PlanStep, Prefix, Request
-from token_trie.decisions.text import TextRequest
+from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, TextRequest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import Batch, Sequential, can_share
 from token_trie.llama.query import Query

@@ -16,8 +16,17 @@ import numpy as np
 
 from token_trie.errors import ArgumentError, BusyError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.contexts import LlamaCache, StreamOptions, common_prefix, native_options, open_file, open_on
-from token_trie.llama.native_stream import NativeStream, close_with, wait_for_dropped
+from token_trie.llama.contexts import (
+    LlamaCache,
+    NativeStream,
+    StreamOptions,
+    close_with,
+    common_prefix,
+    native_options,
+    open_file,
+    open_on,
+    wait_for_dropped,
+)
 from token_trie.llama.query import Answer, Query, Sampling, native_sampling, read_answer, take_raised
 from token_trie.llama.span import SpanOptions, StepMode, native_params, read_span
 from token_trie.native.core import Llama, _core, vocab_of

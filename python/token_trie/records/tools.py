@@ -26,8 +26,7 @@ from token_trie.arrays import Floats
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind
 from token_trie.decisions.many import Admission, Many, OnError
 from token_trie.decisions.options import RecordOptions
-from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, Running, run
-from token_trie.decisions.text import TextRequest
+from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, Running, TextRequest, run
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import n_ctx_of
 from token_trie.llama.query import Query

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 from token_trie import ContextError
-from token_trie.decisions.run import run
-from token_trie.decisions.text import TextRequest
+from token_trie.decisions.run import TextRequest, run
 from token_trie.llama.text import TextOptions
 
 

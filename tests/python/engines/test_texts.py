@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from token_trie import ContextError, StreamHandle
-from token_trie.decisions.text import TextRequest
+from token_trie.decisions.run import TextRequest
 from token_trie.engines import lm_eval
 from token_trie.engines.lm_eval import generate_texts
 from token_trie.llama.text import TextOptions

@@ -15,8 +15,7 @@ import pytest
 from token_trie import ArgumentError, StreamHandle, Think, ToolCall, choose_tool
 from token_trie.asynchronous import achoose_tool
 from token_trie.decisions import run as steps
-from token_trie.decisions.run import Plan, run
-from token_trie.decisions.text import TextRequest
+from token_trie.decisions.run import Plan, TextRequest, run
 from token_trie.llama.batch import chooser
 from token_trie.llama.contexts import common_prefix
 from token_trie.records.tools import (

@@ -15,8 +15,7 @@ import numpy as np
 from token_trie.decisions.choose import ChoiceRequest, ScoreRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, RecordOptions, ScoreOptions
-from token_trie.decisions.run import Request
-from token_trie.decisions.text import MAX_TOKENS, TextRequest
+from token_trie.decisions.run import MAX_TOKENS, Request, TextRequest
 from token_trie.errors import GrammarError
 from token_trie.llama.text import Text, TextOptions, text_of
 from token_trie.native.core import Llama, vocab_of
