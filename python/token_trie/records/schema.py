@@ -232,9 +232,12 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
         raise refuse(f"{pointer}/multipleOf", f"{step!r} is no number above 0")
     if step != int(step):
         raise KeywordError(f"{pointer}/multipleOf", f"{step!r} is not supported; whole numbers above 0 are")
-    is_near = all(bound is None or abs(bound) <= gbnf.MAX_NUMBER for bound in (low, high))
-    if is_near and not is_integer and "multipleOf" not in schema:
-        return _decimals(pointer, low, high, open_low=open_low, open_high=open_high)
+    is_decimal = not is_integer and "multipleOf" not in schema
+    least, most = _millionths(low, high, open_low=open_low, open_high=open_high)
+    if is_decimal and all(bound is None or abs(bound) <= gbnf.MAX_NUMBER for bound in (low, high)):
+        if least > most:
+            raise refuse(pointer, f"no number of {gbnf.N_DECIMALS} digits behind the point is from {low} to {high}")
+        return _slot(gbnf.decimals(least, most), least)
     first = None if low is None else math.floor(low) + 1 if open_low else math.ceil(low)
     last = None if high is None else math.ceil(high) - 1 if open_high else math.floor(high)
     if first is not None and last is not None and first > last:
@@ -243,15 +246,16 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
         raise refuse(pointer, "integers of more than 18 digits are not supported")
     first = -_beyond(last or 0) if first is None else max(first, -_MAX_INTEGER)
     last = _beyond(first) if last is None else min(last, _MAX_INTEGER)
-    least = -(-first // int(step)) * int(step)
-    n = (last - least) // int(step) + 1
+    start = -(-first // int(step)) * int(step)
+    n = (last - start) // int(step) + 1
     if n <= 0:
         raise refuse(f"{pointer}/multipleOf", f"no multiple of {step} is from {first} to {last}")
     if n <= MAX_VALUES:
-        return ChoiceNode(tuple(range(least, last + 1, int(step))), by_digits=True)
+        return ChoiceNode(tuple(range(start, last + 1, int(step))), by_digits=True)
     if step != 1:
         raise KeywordError(f"{pointer}/multipleOf", f"with more than {MAX_VALUES:,} values it is not supported")
-    return _slot(gbnf.integers(first, last), _DIGITS if first < 0 else _DIGITS[1:])
+    near = gbnf.decimals(least, most) + "|" if is_decimal and least <= most else ""
+    return _slot(near + gbnf.integers(first, last), min(first, least) if near else first)
 
 
 def _beyond(bound: int) -> int:
@@ -259,20 +263,20 @@ def _beyond(bound: int) -> int:
     return max(gbnf.MAX_NUMBER, min(_MAX_INTEGER, 10 * abs(bound) + 9))
 
 
-def _slot(pattern: str, begins_with: str) -> Slot:
-    return Slot(read_pattern(f"^({pattern})$").content, begins_with)
+def _slot(pattern: str, least: int) -> Slot:
+    return Slot(read_pattern(f"^({pattern})$").content, _DIGITS if least < 0 else _DIGITS[1:])
 
 
-def _decimals(pointer: str, low: float | None, high: float | None, *, open_low: bool, open_high: bool) -> Node:
+def _millionths(low: float | None, high: float | None, *, open_low: bool, open_high: bool) -> tuple[int, int]:
+    """Return the bounds of numbers with decimals, in millionths; they are none beyond `MAX_NUMBER`."""
+    edge = gbnf.MAX_NUMBER * 10**gbnf.N_DECIMALS
     least, most = (
         Fraction(repr(sign * gbnf.MAX_NUMBER if bound is None else bound)) * 10**gbnf.N_DECIMALS
         for sign, bound in ((-1, low), (1, high))
     )
     first = math.floor(least) + 1 if open_low else math.ceil(least)
     last = math.ceil(most) - 1 if open_high else math.floor(most)
-    if first > last:
-        raise refuse(pointer, f"no number of {gbnf.N_DECIMALS} digits behind the point is from {low} to {high}")
-    return _slot(gbnf.decimals(first, last), _DIGITS if first < 0 else _DIGITS[1:])
+    return max(first, -edge), min(last, edge)
 
 
 def read_values(schema: dict[str, Any], pointer: str) -> ChoiceNode:
@@ -687,13 +691,14 @@ class _SchemaReader:
     def _read_array(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
         low = count(schema, "minItems", pointer, 0)
         heads, pointer_to_items = schema.get("prefixItems", []), f"{pointer}/items"
-        pointer_to_heads, items = f"{pointer}/prefixItems", schema.get("items", schema.get("unevaluatedItems", True))
+        more = schema.get("unevaluatedItems", True)
+        pointer_to_heads, items = f"{pointer}/prefixItems", schema.get("items", more)
         if not isinstance(schema.get("uniqueItems", False), bool):
             raise refuse(f"{pointer}/uniqueItems", f"{schema['uniqueItems']!r} is neither true nor false")
         if "prefixItems" in schema and "2020-12" not in self._draft:
             raise KeywordError(f"{pointer}/prefixItems", f"{self._draft} does not know it")
         if isinstance(items, list):  # before draft 2020-12
-            heads, pointer_to_heads, items = items, pointer_to_items, schema.get("additionalItems", True)
+            heads, pointer_to_heads, items = items, pointer_to_items, schema.get("additionalItems", more)
             pointer_to_items = f"{pointer}/additionalItems"
         if not isinstance(heads, list) or ("prefixItems" in schema and not heads):
             raise refuse(f"{pointer}/prefixItems", "no list of schemas")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from random_schemas import RandomSchema, spoil
 from token_trie import ArgumentError
-from token_trie.records.gbnf import print_grammar
+from token_trie.records.gbnf import Matcher, print_grammar
 from token_trie.records.plan import (
     Array,
     ChoiceNode,
@@ -89,6 +89,30 @@ def test_each_kind_of_value_has_its_node() -> None:
 )
 def test_a_value_begins_as_its_schema_says(schema: Any, expected: list[str]) -> None:
     assert begins(schema) == expected
+
+
+def is_valid(schema: Any, text: str) -> bool:
+    return bool(Matcher(grammar_of(read_schema(schema))).ends(text) >> len(text) & 1)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "inside", "outside"),
+    [
+        ({"minimum": 0.5, "maximum": 1e10}, ["0.5", "12.5", "9999999999"], ["0.4", "-1", "10000000001"]),
+        ({"exclusiveMinimum": -(10**12)}, ["-0.25", "12.5", "-999999999999"], ["-1000000000000"]),
+        ({"minimum": 1.6e9, "maximum": 10**400}, ["1600000000", "1700000000"], ["1599999999.5", "12.5"]),
+        ({"maximum": -0.5, "minimum": -1e300}, ["-0.5", "-12.25", "-5000000000"], ["-0.4", "0", "0.5"]),
+    ],
+)
+def test_numbers_between_far_bounds_may_have_decimals(bounds: Any, inside: list[str], outside: list[str]) -> None:
+    schema = {"type": "number", **bounds}
+    assert [text for text in [*inside, *outside] if is_valid(schema, text)] == inside
+
+
+def test_items_that_no_keyword_has_evaluated_are_known_before_draft_2020() -> None:
+    schema = {"items": [{"type": "integer"}], "unevaluatedItems": False}
+    assert is_valid(schema, "[1]")
+    assert not is_valid(schema, "[1,2]")
 
 
 @pytest.mark.parametrize(
