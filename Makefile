@@ -31,8 +31,10 @@ test-cpp: $(VENV)/test ## GoogleTest
 	@$(CMAKE) --build --preset release
 	@$(BIN)/ctest --preset release $(CTEST_ARGS)
 
-test-python: $(VENV)/test $(VENV)/installed ## pytest
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+# Each process opens its own models, about 3 GB; the tests of one file run in one process.
+PROCESSES ?= 2
+test-python: $(VENV)/test $(VENV)/installed ## pytest, in PROCESSES=2
+	@$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 test-engines: $(VENV)/test $(VENV)/engines $(VENV)/installed ## other engines: torch, transformers, lm-evaluation-harness
 	@$(BIN)/python -m pytest tests/python/engines $(PYTEST_ARGS)

@@ -577,7 +577,8 @@ struct token_trie_query {
     int32_t beam_width;                          /* BEST: nodes of one depth that the search continues from; 0:
                                                     best-first search, which is exact */
     size_t n_best;                               /* BEST: 0: 1 */
-    uint64_t max_nodes;                          /* BEST: nodes to evaluate; 0: no limit. At the limit, the best
+    uint64_t max_nodes;                          /* BEST: nodes to evaluate; 0: no limit. A node counts once, also
+                                                    where too few cells make it evaluated again. At the limit, the best
                                                     members found so far are the answer; there is at least one. A beam
                                                     narrows to n_best nodes instead, and stops at twice the limit */
     int32_t timeout_ms;                          /* BEST: the same limit in time, checked between batches; 0: none */

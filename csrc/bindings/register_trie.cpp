@@ -73,7 +73,7 @@ py::tuple prefix_dict(const std::string & given, bool is_path) {
             errno = 0;
             file.open(given, std::ios::binary);
             if (!file) {
-                throw Error(Status::argument, "file: " + quote(given) + ": " + std::strerror(errno));
+                throw Error(Status::argument, "file: " + quote(given, kMaxPathBytes) + ": " + std::strerror(errno));
             }
         } else {
             text.str(given);
@@ -81,7 +81,7 @@ py::tuple prefix_dict(const std::string & given, bool is_path) {
         try {
             dict = read_prefix_dict(is_path ? static_cast<std::istream &>(file) : text);
         } catch (const std::ios_base::failure & error) {
-            throw Error(Status::argument, "file: " + quote(given) + ": " + error.what());
+            throw Error(Status::argument, "file: " + quote(given, kMaxPathBytes) + ": " + error.what());
         }
         trie = shared(Trie::build(std::move(dict.members)));
     }

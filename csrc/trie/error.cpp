@@ -6,8 +6,7 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-std::string quote(std::string_view text) {
-    constexpr std::size_t max_bytes = 80;
+std::string quote(std::string_view text, std::size_t max_bytes) {
     const bool whole = text.size() <= max_bytes;
     std::string out(text.substr(0, max_bytes));
     // A character cut in two is left out.

@@ -54,6 +54,8 @@ auto with_failure(Fail && fail) {
 }
 
 // text as a JSON string, cut to a length that fits a message: whatever it holds, what comes back is one line of UTF-8.
-std::string quote(std::string_view text);
+std::string quote(std::string_view text, std::size_t max_bytes = 80);
+// The length for paths: the name of the file is at the end.
+constexpr std::size_t kMaxPathBytes = 4096;
 
 }  // namespace token_trie

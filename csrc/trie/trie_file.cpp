@@ -67,7 +67,7 @@ class Mapping {
    public:
     explicit Mapping(const std::string & path) {
         if (path.find('\0') != std::string::npos) {
-            throw Error(Status::argument, "file: " + quote(path) + ": holds a NUL character");
+            throw Error(Status::argument, "file: " + quote(path, kMaxPathBytes) + ": holds a NUL character");
         }
         // A pipe that nobody writes to is not waited for.
         const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -86,7 +86,7 @@ class Mapping {
         const int error = errno;
         close(file);
         if (!S_ISREG(facts.st_mode)) {
-            throw Error(Status::argument, "file: " + quote(path) + ": not a file");
+            throw Error(Status::argument, "file: " + quote(path, kMaxPathBytes) + ": not a file");
         }
         if (data_ == MAP_FAILED) {
             data_ = nullptr;
@@ -105,7 +105,7 @@ class Mapping {
 
    private:
     [[noreturn]] static void fail(const std::string & path, int error) {
-        throw Error(Status::argument, "file: " + quote(path) + ": " + std::strerror(error));
+        throw Error(Status::argument, "file: " + quote(path, kMaxPathBytes) + ": " + std::strerror(error));
     }
 
     void * data_ = nullptr;
@@ -113,7 +113,7 @@ class Mapping {
 };
 
 [[noreturn]] void refuse(const std::string & path, const std::string & what) {
-    throw Error(Status::payload, quote(path) + ": " + what);
+    throw Error(Status::payload, quote(path, kMaxPathBytes) + ": " + what);
 }
 
 // A copy, checked: what it says of the file holds.
@@ -224,7 +224,7 @@ std::shared_ptr<const Trie> open_trie_image(std::string_view bytes,
         auto tree = std::make_shared<const CompactTree>(header.shape, sections, owner, /* trusted = */ false);
         return with_facts(std::move(tree), bytes.substr(part.offset, part.n_bytes));
     } catch (const Error & error) {
-        throw Error(error.status(), quote(name) + ": " + error.what());
+        throw Error(error.status(), quote(name, kMaxPathBytes) + ": " + error.what());
     }
 }
 

@@ -34,7 +34,7 @@ def model_paths(pytestconfig: pytest.Config) -> dict[str, Path]:
     folder = pytestconfig.cache.mkdir("models")
     gemma, tiny, recurrent, bpe = (folder / f"{name}.gguf" for name in ("gemma", "tiny", "recurrent", "bpe"))
     if not gemma.exists():
-        partial = folder / "gemma.partial"
+        partial = folder / f"gemma.{os.getpid()}.partial"
         gemma_package.assemble(partial, overwrite=True)
         partial.rename(gemma)
     for path, kind in ((tiny, {}), (recurrent, {"is_recurrent": True}), (bpe, {"is_bpe": True})):

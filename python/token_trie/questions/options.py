@@ -199,7 +199,7 @@ PROFILES = {
     for profile in (
         Profile("plain", (_PLAIN,), (_PLAIN,), (_PLAIN,)),
         Profile("instruct", (BRIEFLY,), (_PLAIN,), (_PLAIN,)),
-        Profile("large instruct", (BRIEFLY, BY_NAME), (_PLAIN, _BRIEFLY_RAW), (_PLAIN,)),
+        Profile("large instruct", (replace(BY_NAME, weight=3), BRIEFLY), (_PLAIN, _BRIEFLY_RAW), (_PLAIN,)),
     )
 }
 """Profiles by name.
@@ -209,8 +209,8 @@ plain
 instruct
     The same for choices, through the model's chat template. From 400 million parameters.
 large instruct
-    The mean of two forms for choices, not listed and listed, both after the state, which is read once for both. From a
-    billion parameters.
+    The mean of two forms for choices, listed with weight 3 and not listed, both after the state, which is read once for
+    both. From a billion parameters.
 """
 
 

@@ -66,21 +66,21 @@ def test_a_handle_has_the_plain_profile_because_its_text_is_there_already(instru
 
 def test_options_that_are_too_long_are_not_listed(instructed: Any) -> None:
     many = Choice("Which?", [f"a rather long option of number {i}" for i in range(200)])
-    assert asked_of(many, DecideOptions(), instructed).forms == PROFILES["large instruct"].choice[:1]
+    assert asked_of(many, DecideOptions(), instructed).forms == PROFILES["large instruct"].choice[1:]
 
 
 def test_effort_is_one_form_all_forms_or_all_orders(instructed: Any) -> None:
     four = Choice("Which?", ["a", "b", "c", "d"])
-    first, listed = PROFILES["large instruct"].choice
+    listed, other = PROFILES["large instruct"].choice
 
     def views(**options: Any) -> list[tuple[Form, int]]:
         return [(view.form, view.offset) for view in asked_of(four, DecideOptions(**options), instructed).views]
 
-    assert views(effort="fast") == [(first, 0)]
-    assert views() == [(first, 0), (listed, 0)]
-    assert views(effort="best") == [(first, 0), *((listed, i) for i in (0, 2, 1, 3))]
-    assert views(effort="best", orders=2) == [(first, 0), (listed, 0), (listed, 2)]
-    assert views(effort="fast", form=(FORMS["listed"], first)) == [(FORMS["listed"], 0)]
+    assert views(effort="fast") == [(listed, 0)]
+    assert views() == [(listed, 0), (other, 0)]
+    assert views(effort="best") == [*((listed, i) for i in (0, 2, 1, 3)), (other, 0)]
+    assert views(effort="best", orders=2) == [(listed, 0), (listed, 2), (other, 0)]
+    assert views(effort="fast", form=(FORMS["listed"], other)) == [(FORMS["listed"], 0)]
 
 
 def test_an_unknown_effort_is_an_error() -> None:
@@ -91,6 +91,6 @@ def test_an_unknown_effort_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
-def test_the_first_form_lists_no_options(profile: Any) -> None:
+def test_a_profile_has_a_form_that_lists_no_options(profile: Any) -> None:
     for forms in (profile.choice, profile.predicate, profile.score):
-        assert "options" not in forms[0].template
+        assert any("options" not in form.template for form in forms)

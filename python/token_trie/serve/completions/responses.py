@@ -213,9 +213,9 @@ async def completion(engine: Engine, shape: CompletionRequest, sets: Sets, limit
 
 
 async def _answer(engine: Engine, asked: Sequence[Answering], shape: GenerationRequest, wire: Wire) -> Any:
-    every = [one for one in asked for _ in range(shape.n_each)]
+    every = [(one, number) for one in asked for number in range(shape.n_each)]
     if not shape.stream:
-        return wire.whole(await together(answer_of(engine, one, i % wire.n_each, None) for i, one in enumerate(every)))
+        return wire.whole(await together(answer_of(engine, one, number, None) for one, number in every))
     generation = _Generation(engine, every, wire)
     try:
         await generation.begin()
@@ -230,11 +230,11 @@ async def _answer(engine: Engine, asked: Sequence[Answering], shape: GenerationR
 class _Generation:
     """The answers of a stream while they are generated."""
 
-    def __init__(self, engine: Engine, asked: Sequence[Answering], wire: Wire) -> None:
+    def __init__(self, engine: Engine, asked: Sequence[tuple[Answering, int]], wire: Wire) -> None:
         self._queue: asyncio.Queue[tuple[int, Part | Finished | RefusedError]] = asyncio.Queue()
         self._wire = wire
         self._first: list[tuple[int, Part | Finished | RefusedError]] = []
-        self._tasks = [asyncio.ensure_future(self._answer(engine, i, one)) for i, one in enumerate(asked)]
+        self._tasks = [asyncio.ensure_future(self._answer(engine, i, *one)) for i, one in enumerate(asked)]
 
     async def begin(self) -> None:
         """Wait for the first text; RefusedError if there is none."""
@@ -271,10 +271,10 @@ class _Generation:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _answer(self, engine: Engine, index: int, asked: Answering) -> None:
+    async def _answer(self, engine: Engine, index: int, asked: Answering, number: int) -> None:
         try:
             found: Finished | RefusedError = await answer_of(
-                engine, asked, index % self._wire.n_each, lambda text: self._queue.put_nowait((index, text))
+                engine, asked, number, lambda text: self._queue.put_nowait((index, text))
             )
         except RefusedError as refusal:
             found = refusal
