@@ -35,6 +35,7 @@ from token_trie.sets.prompt import text_of
 from token_trie.show.evaluation import Evaluation
 from token_trie.show.evaluation import evaluate as evaluate_
 from token_trie.trust.evaluate import DEFAULT, EvaluatedWay, ways_of
+from token_trie.trust.fit import KINDS
 
 
 @command(
@@ -99,6 +100,8 @@ def evaluate(
     """
     if cache is not None and no_cache:
         raise ArgumentError("--cache and --no-cache: use only one of them")
+    if target_accuracy in (0.0, 1.0):
+        raise ArgumentError(f"--target-accuracy: {target_accuracy} is not between 0 and 1")
     with closing(open_table(table, format_of(table, input_format, "--input-format"))) as opened:
         labeller = asked.labeller(opened, choices, gold, calibrating=CalibrationOptions())
         labels = Labels(labeller.choices, labeller.choices)
@@ -123,16 +126,16 @@ def evaluate(
         raise
     if html is not None:
         html.write_text(evaluation.html(), encoding="utf-8")
+    if not as_json:
+        console.print(evaluation)  # before what may fail: a fit, or a gate
     if fit is not None:
         evaluation.calibration.save(fit)
     gate = None if target_accuracy is None else evaluation.gate(target_accuracy)
     if as_json:
         shown = evaluation.to_dict() | ({} if gate is None else {"gate": vars(gate)})
         print_json(shown)
-    else:
-        console.print(evaluation)
-        if gate is not None:
-            console.print(f"{evaluation.best.name}: {gate}", highlight=False)
+    elif gate is not None:
+        console.print(f"{evaluation.best.name}: {gate}", highlight=False)
     if n_empty:
         say(f"{n_empty:,} rows without a label are left out")
     if n_left_out := n_left_out + len(problems):
@@ -158,6 +161,8 @@ def _label_options(best: EvaluatedWay, fit: Path | None) -> str:
         options = f"--form {name}"
     elif name in get_args(LeafEnd):
         options = f"--calibration raw --leaf-end {name}"
+    elif name in KINDS and not KINDS[name].takes_labels:
+        options = f"--calibration FILE, a file of Calibration.fit in Python, with kind={name!r}"
     else:
         file = "FILE, which evaluate --fit FILE writes" if fit is None else str(fit)
         options = _OPTIONS_OF.get(name, f"--calibration {file}")

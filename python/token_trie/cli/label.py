@@ -149,6 +149,7 @@ class RowLabeller(RowJob):
         self.calibrating = calibrating
         self.template = template
         self.unread: set[str] = set()
+        self._only: set[str] = set()  # the columns of the calibration, if these alone are read
         self._probabilities = probabilities
         self._counts: Counter[str] = Counter()
         self._n_unfit = 0
@@ -172,7 +173,7 @@ class RowLabeller(RowJob):
         found = [name for name, texts in cells.items() if texts and texts <= {*self.choices} and name != gold]
         self.unread = set() if gold is None else {gold}
         if fitted and {*fitted} <= {*cells} - self.unread:
-            self.unread = {*cells} - {*fitted}
+            self.unread, self._only = {*cells} - {*fitted}, {*fitted}
         elif found and any(texts for name, texts in cells.items() if name not in self.unread.union(found)):
             self.unread.update(found)
             names = ", ".join(found)
@@ -183,7 +184,8 @@ class RowLabeller(RowJob):
     def columns_read(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values of a row that the model reads."""
         if self.template is None:
-            return {name: value for name, value in values.items() if name not in self.unread}
+            own = self._only or {*values} - self.unread
+            return {name: value for name, value in values.items() if name in own}
         return {name: values[name] for name in self.template.columns}
 
     def check(self, llm: Llama) -> None:

@@ -118,7 +118,7 @@ def evaluate(
         model: majority, the most frequent class, and words, TF-IDF with logistic regression. With other options: each
         kind of `Calibration` by its name; for prompts, exact with each `leaf_end` by its name; for a question,
         contextual with each form by its name, and orders, the form listed in four orders. By default exact, contextual,
-        mean, batch, fitted, majority and words.
+        mean (of prompts), batch, fitted, majority and words.
     empty : str, sequence of int, or sequence of chat messages, optional
         The prompt without its content, which the way contextual needs; a question has its own.
     texts : iterable of str, optional

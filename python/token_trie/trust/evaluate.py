@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -18,7 +18,7 @@ from token_trie.arrays import Floats, Ints
 from token_trie.decisions.calibration import NAMED
 from token_trie.decisions.gold import import_sklearn, one_thread, read_gold
 from token_trie.decisions.many import choose_many
-from token_trie.errors import ArgumentError, CalibrationError
+from token_trie.errors import ArgumentError, CalibrationError, TokenTrieError
 from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama
 from token_trie.native.options import check_counts
@@ -100,8 +100,8 @@ class Comparison:
     groups: Ints = field(repr=False)
     """Shape (n_rows,): equal rows have the same number."""
     n_folds: int
-    fitted: Calibration | None
-    """The calibration of the way fitted, if it was requested."""
+    fitted: Mapping[str, Calibration]
+    """The calibrations of the ways that were fitted, by their kind."""
 
     def __getitem__(self, name: str) -> EvaluatedWay:
         """Return a way by its name; KeyError if there is none."""
@@ -121,9 +121,14 @@ class Comparison:
 
     @cached_property
     def calibration(self) -> Calibration:
-        """The calibration fitted on all rows; CalibrationError if the rows do not allow one."""
-        if self.fitted is not None:
-            return self.fitted
+        """The calibration on all rows of the best way, if labels fit it, or else of the kind that is best held out.
+
+        CalibrationError if the rows do not allow one.
+        """
+        for kind in (self.best.name, "auto"):
+            found = self.fitted.get(kind)
+            if found is not None and found.held_out is not None:
+                return found
         if self.readings is None:
             raise CalibrationError("calibration: no way was taken that reads the rows; take fitted")
         return Calibration.of(self.readings, self.gold, n_folds=self.n_folds, groups=self.groups)
@@ -178,7 +183,7 @@ def _chosen(ways: Iterable[str] | None, choices: ChoicesLike | Question, empty: 
     known = ways_of(is_question=is_question(choices))
     has_prior = is_question(choices) or empty is not None
     if ways is None:
-        ways = [name for name in DEFAULT if has_prior or not _has_prompts(name)]
+        ways = [name for name in DEFAULT if name in known and (has_prior or not _has_prompts(name))]
     elif isinstance(ways, str) or not isinstance(ways, Iterable):
         raise ArgumentError(f"ways: {ways!r} where names of ways belong")
     names = list(dict.fromkeys(ways))
@@ -192,7 +197,7 @@ def _chosen(ways: Iterable[str] | None, choices: ChoicesLike | Question, empty: 
     return {name: known[name] for name in names}
 
 
-def _notes_on(gold: Ints, groups: Ints, classes: Sequence[str], n_folds: int) -> list[str]:
+def _notes_on(gold: Ints, groups: Ints, classes: Sequence[str], n_folds: int, texts: Sequence[str]) -> list[str]:
     """Return remarks on the rows that matter for the figures."""
     notes = []
     counts = np.bincount(gold, minlength=len(classes))
@@ -207,10 +212,10 @@ def _notes_on(gold: Ints, groups: Ints, classes: Sequence[str], n_folds: int) ->
     n_more = len(groups) - (int(groups.max()) + 1)
     if n_more:
         torn = np.flatnonzero(np.bincount(pairs[:, 0]) > 1)
-        torn_rows = np.flatnonzero(np.isin(groups, torn))
         said = f"{n_more:,} rows are there before"
         if len(torn):
-            said += f"; {len(torn):,} of these texts with different labels, the first in row {torn_rows[0] + 1}"
+            first = texts[int(np.isin(groups, torn).argmax())]
+            said += f"; {len(torn):,} of these texts with different labels, the first {first[:80]!r}"
         notes.append(said)
     return notes
 
@@ -271,7 +276,7 @@ class EvaluationRows:
         self._keys = [digest_of_row(self.reader, row) for row in self.given]
         self.groups = numbered(self._keys)
         self.folds = folds_of(self.gold, self.groups, n_folds)
-        self.notes = _notes_on(self.gold, self.groups, self.classes, n_folds)
+        self.notes = _notes_on(self.gold, self.groups, self.classes, n_folds, self.texts)
         self.n_read = 0
         self.read: dict[tuple[RowOptions, str], Readings] = {}  # by options, and the name of a question's calibration
         self.calibrations: dict[FitKind, Calibration] = {}
@@ -301,7 +306,7 @@ class EvaluationRows:
             readings=self.read.get((self.options, DEFAULT_NAME)),
             groups=self.groups,
             n_folds=self._n_folds,
-            fitted=self.calibrations.get("auto"),
+            fitted=dict(self.calibrations),
         )
 
     def readings(self, calibration: str = DEFAULT_NAME, **changes: Any) -> Readings:
@@ -356,7 +361,12 @@ class EvaluationRows:
                 self.notes.append(kept.problem)
         states = options == self.options and any(way.takes_states for way in self._chosen.values())
         keys = self._keys if is_own and given is self.given else None
-        read, n = self._kept[key].read(reader, given, states=states, keys=keys, **self.reading)
+        try:
+            read, n = self._kept[key].read(reader, given, states=states, keys=keys, **self.reading)
+        except TokenTrieError as error:
+            if given is self.given or error.__cause__ is None:
+                raise
+            raise CalibrationError(f"of a text that is no row: {error.__cause__}") from error
         self.n_read += n
         return read
 
@@ -394,7 +404,9 @@ def _ended(rows: EvaluationRows, leaf_end: LeafEnd) -> Answers:
 
 def _contextual(rows: EvaluationRows, calibration: str = DEFAULT_NAME, **changes: Any) -> Answers:
     read = rows.readings(calibration, **changes)
-    weights = read.raw - rows.prior_scores(calibration) if read.contextual is None else read.contextual
+    weights = read.raw if read.contextual is None else read.contextual  # of a question in forms without a prior
+    if not is_question(rows.choices):
+        weights = weights - rows.prior_scores(calibration)
     return answers_by(softmax(weights), rows.mass_of(read))
 
 
@@ -502,6 +514,7 @@ def ways_of(*, is_question: bool) -> dict[str, Method]:
         return ways | {
             end: Method(f"exact, leaf_end {end!r}", partial(_ended, leaf_end=end)) for end in get_args(LeafEnd)
         }
+    ways["batch"] = ways.pop("mean")  # as `decide_many` takes the mean of scores, not of probabilities
     forms = {form: Method(f"contextual, form {form!r}", partial(_contextual, form=form)) for form in FORMS}
     orders = Method("contextual, form 'listed', in four orders", partial(_contextual, form="listed", orders=4))
     return ways | forms | {"orders": orders}

@@ -119,7 +119,7 @@ class Readings:
     raw: Floats
     """Log-weights, whose softmax are the raw probabilities, shape (n_rows, n_classes)."""
     contextual: Floats | None
-    """The same less the contextual prior; for questions only."""
+    """The same less the contextual prior; None for choices, and for a question in forms without a prior."""
     mass: Floats
     """The model's own probability for all classes together, shape (n_rows,)."""
     states: States | None
@@ -288,7 +288,8 @@ class _QuestionReader(RowReader):
             known = [one for one in scored if not isinstance(one, TokenTrieError)]
             raw = asked.of_options(known, [None] * len(views))
             mass = min(1.0, float(np.mean([one.mass for one in known])))
-            contextual = None if priors[0] is None else asked.of_options(known, priors)
+            has_prior = any(prior is not None for prior in priors)
+            contextual = asked.of_options(known, priors) if has_prior else None
             yield Row(raw, contextual, mass, known[0].state)
 
     def _reading(self, view: FormView, row: object, with_state: bool) -> Reading:

@@ -227,6 +227,7 @@ def test_a_row_that_is_too_long_is_told_by_its_line_or_left_out(cli: Cli) -> Non
         (["--way", "best"], ("-p", PROMPT), "ways: 'best' is none of exact"),
         (["--form", "listed"], ("-p", PROMPT), "--form: only with --question"),
         (["--leaf-end", "any"], ("-q", "Is it?"), "--leaf-end: not with --question"),
+        (["--target-accuracy", "1"], ("-p", PROMPT), "--target-accuracy: 1.0 is not between 0 and 1"),
         (["--cache", "x", "--no-cache"], ("-p", PROMPT), "--cache and --no-cache: use only one of them"),
     ],
 )
@@ -234,6 +235,20 @@ def test_what_cannot_be_measured_is_refused(cli: Cli, options: list[str], asked:
     done = evaluate(cli, table(cli, GOLD), *options, asked=asked)
     assert done.code == 1
     assert message in done.err.replace("\n", " ")
+
+
+def test_what_cannot_be_fitted_is_told_after_the_results(cli: Cli) -> None:
+    done = evaluate(cli, table(cli, GOLD[6:18], TEXTS[6:18]), "--way", "exact", "--fit", str(cli.folder / "f.json"))
+    assert (done.code, "12 different rows, and at least 20 are needed" in done.err) == (1, True)
+    assert "12 rows, 2 choices" in done.out
+
+
+def test_an_empty_row_that_cannot_be_read_is_not_taken_for_one_of_the_table(cli: Cli) -> None:
+    prompt = ("-p", "{text}" * 350)  # N/A, which stands for an empty cell, is longer than the cells
+    given = table(cli, GOLD, [*"abcdefghijklmnopqrstuvwx"])
+    for option in ("stop", "skip"):
+        done = evaluate(cli, given, "--json", "--way", "exact", "--way", "contextual", "--on-error", option, asked=prompt)
+        assert (told(done)["n_rows"], list(told(done)["ways"])) == (24, ["exact"])
 
 
 def test_a_table_without_rows_is_refused(cli: Cli) -> None:

@@ -115,10 +115,12 @@ def test_choose_answers_by_a_file_too(cli: Cli) -> None:
 def test_a_calibration_of_a_question_is_for_the_columns_that_it_was_fitted_on(cli: Cli) -> None:
     own = ["-q", "Which?", *(part for text in CHOICES for part in ("-c", text)), "-m", str(cli.model)]
     rows = [{"id": f"#{i}", "text": f"{text} {i}", "n": i, "team": CHOICES[i % 2]} for i, text in enumerate(TEXTS * 3)]
+    rows[-1]["late"] = "Pizza " * 20
 
     def table(name: str, *columns: str) -> str:
         path = cli.folder / name
-        path.write_text("".join(json.dumps({column: row[column] for column in columns}) + "\n" for row in rows))
+        kept = [{column: row[column] for column in columns if column in row} for row in rows]
+        path.write_text("".join(json.dumps(row) + "\n" for row in kept))
         return str(path)
 
     gold, fitted = table("gold.jsonl", "text", "n", "team"), str(cli.folder / "q.json")
@@ -128,6 +130,7 @@ def test_a_calibration_of_a_question_is_for_the_columns_that_it_was_fitted_on(cl
         (("text", "n"), [], True),
         (("text", "n", "team"), [], True),
         (("id", "text", "n"), [], True),  # and `id` is not read
+        (("text", "n", "late"), [], True),  # nor `late`, which the first rows lack
         (("text",), [], False),
         (("text", "n"), ["-p", "{text}"], False),
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import token_trie
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from token_trie import ArgumentError, Calibration, Choice, Predicate, TokenTrie, choose_many, evaluate
+from token_trie import ArgumentError, Calibration, Choice, Examples, Predicate, TokenTrie, choose_many, evaluate
 from token_trie.errors import CalibrationError
+from token_trie.questions.options import FORMS
 from token_trie.trust.evaluate import ways_of
 from token_trie.trust.gate import find_gate
 from token_trie.trust.metrics import figures_of, folds_of
@@ -22,6 +24,7 @@ FRUITS, CARS = ["apple", "pear", "plum", "fig"], ["van", "bus", "tram", "lorry"]
 PROMPTS = [f"{a} {b}: yes or no?" for words in (FRUITS, CARS) for a in words for b in words if a != b]
 GOLD = ["yes"] * 12 + ["no"] * 12
 CHOICES = ["yes", "no"]
+NEAREST = Examples(["quince", "ship"], CHOICES, nearest=1)
 
 
 def test_exact_is_what_choose_many_decides(precise: Any) -> None:
@@ -99,13 +102,14 @@ def test_a_form_that_is_the_default_is_not_read_again(precise: Any) -> None:
 def test_a_question_is_measured_as_decide_answers_it(precise: Any) -> None:
     question = Choice("What is it?", {"fruit_of_a_tree": "yes Pizza", "car": "no Paris"})
     gold = ["fruit_of_a_tree"] * 12 + ["car"] * 12
-    found = evaluate(precise, PROMPTS, gold, question, ways=["exact", "contextual", "listed", "orders", "majority"])
+    found = evaluate(precise, PROMPTS, gold, question, ways=["exact", "contextual", "listed", "orders", "majority", "batch"])
     assert found.classes == ("fruit_of_a_tree", "car")
     for name, options in (
         ("exact", {"calibration": None}),
         ("contextual", {}),
         ("listed", {"form": "listed"}),
         ("orders", {"form": "listed", "orders": 4}),
+        ("batch", {"calibration": "batch"}),
     ):
         answers = token_trie.decide_many(precise, PROMPTS, question, **options)
         p = [list(answer.probabilities.values()) for answer in answers]
@@ -199,11 +203,35 @@ def test_it_tells_what_of_the_table_bears_on_its_figures(precise: Any) -> None:
     prompts, gold = [*PROMPTS, PROMPTS[0], PROMPTS[1]], [*GOLD, "no", "yes"]
     found = evaluate(precise, prompts, gold, [*CHOICES, "Paris"], ways=["exact", "words"])
     assert "no row is 'Paris'" in found.notes
-    assert "2 rows are there before; 1 of these texts with different labels, the first in row 1" in found.notes
+    assert f"2 rows are there before; 1 of these texts with different labels, the first {PROMPTS[0]!r}" in found.notes
     assert found.n_read == 24
     told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert (told["n_rows"], told["best"], list(told["ways"])) == (26, "exact", ["exact", "words"])
     assert len(told["ways"]["exact"]["confusion"]) == 3
+
+
+@pytest.mark.parametrize("options", [{"form": replace(FORMS["listed"], prior=False)}, {"examples": NEAREST}])
+def test_without_a_prior_a_question_is_measured_by_its_raw_scores(precise: Any, options: Any) -> None:
+    question = Choice("Is it a fruit?", CHOICES)
+    found = evaluate(precise, PROMPTS, GOLD, question, **options)
+    assert [way.name for way in found.ways] == ["exact", "contextual", "batch", "fitted", "majority", "words"]
+    answers = token_trie.decide_many(precise, PROMPTS, question, **options)
+    p = np.array([list(answer.probabilities.values()) for answer in answers])
+    assert found["contextual"].probabilities == pytest.approx(p, abs=1e-4)
+
+
+def test_a_text_beside_the_rows_that_cannot_be_read_is_not_taken_for_a_row(precise: Any) -> None:
+    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["exact", "contextual"], empty="word " * 2000)
+    assert [way.name for way in found.ways] == ["exact"]
+    (note,) = found.notes
+    assert note.startswith("contextual: not taken: of a text that is no row: ")
+
+
+def test_the_calibration_is_that_of_the_best_way_if_labels_fit_it(precise: Any) -> None:
+    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["bias", "majority"])
+    assert found.calibration.kind == "bias"
+    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["batch", "fitted"])
+    assert found.calibration is found.fitted["auto"]
 
 
 def test_a_state_and_its_json_text_are_one_row(precise: Any) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,12 @@ from model_readings import read_rows
 from token_trie import ArgumentError, Choice, ContextError, Form, Predicate, TokenTrie, decide, score
 from token_trie.decisions.calibration import Binding
 from token_trie.errors import CalibrationError
+from token_trie.questions.options import FORMS
 from token_trie.trust.rows import RowOptions
 
 PROMPTS = ["Pizza in Paris:", "A word about Paris:", "Pizza:"]
 CHOICES = {"yes": 1, "no": 0, "yes and no": 2}
+WITHOUT_PRIOR = replace(FORMS["listed"], prior=False)
 TEAM = Choice("Which team?", {"billing": "yes Paris", "sales": None, "other_things": "Pizza"})
 
 
@@ -28,7 +31,10 @@ def softmax(weights: Any) -> Any:
     return np.exp(weights) / np.exp(weights).sum()
 
 
-@pytest.mark.parametrize("options", [{}, {"form": "listed", "orders": 2}, {"form": "letters"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"form": "listed", "orders": 2}, {"form": "letters"}, {"form": (WITHOUT_PRIOR, FORMS["unlisted"])}],
+)
 @pytest.mark.parametrize("question", [TEAM, Predicate("Is it?"), Choice("Which?", ["a", "b"], other=True)], ids=str)
 def test_rows_of_a_question_have_what_decide_makes_probabilities_of(precise: Any, question: Any, options: Any) -> None:
     states = ["I was charged twice.", {"text": "Hello"}]
