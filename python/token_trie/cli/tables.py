@@ -207,7 +207,9 @@ class _JsonLines(_Lines):
             values: Any = {}
             bad = None
             try:
-                values = json.loads(line.decode(), parse_constant=_refuse, parse_float=_finite)
+                values = json.loads(
+                    line.decode(), parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_distinct
+                )
                 if not isinstance(values, dict):
                     values, bad = {}, f"{type(values).__name__} instead of an object"
                 elif line.count(b"[") + line.count(b"{") > _MAX_DEPTH and _is_deep(values):
@@ -334,6 +336,14 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text} is not a 64-bit number")
     return value
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name in found if [other for other, _ in pairs].count(name) > 1)
+        raise ArgumentError(f"an object with two fields of one name: {twice!r}")
+    return found
 
 
 def _refuse(name: str) -> None:

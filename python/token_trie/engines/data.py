@@ -55,6 +55,8 @@ def reader_of(kind: Any) -> Callable[[Any], Any]:
     elif types.is_float16(kind) or types.is_float32(kind):
         narrow = kind.to_pandas_dtype()
         read = lambda cell: float(str(narrow(cell.as_py())))  # noqa: E731 - the shortest text of this float
+    elif types.is_binary(kind) or types.is_large_binary(kind):
+        read = _text_of_bytes
     elif types.is_dictionary(kind):
         inner = reader_of(kind.value_type)
         read = _plain if inner is _plain else lambda cell: inner(cell.value)
@@ -72,6 +74,14 @@ def reader_of(kind: Any) -> Callable[[Any], Any]:
     else:
         read = _plain
     return read if read is _plain else lambda cell: read(cell) if cell.is_valid else None
+
+
+def _text_of_bytes(cell: Any) -> str | bytes:
+    """Return the text of bytes, as some programs write texts without their type; the bytes if they are not UTF-8."""
+    try:
+        return str(cell.as_py(), "utf-8")
+    except UnicodeDecodeError:
+        return bytes(cell.as_py())
 
 
 def _struct_reader(kind: Any) -> Callable[[Any], Any]:

@@ -407,6 +407,9 @@ class Template:
         empty = [name for name in self.columns if values[name] is None]
         if empty:
             raise ArgumentError(f"nothing in column {empty[0]!r}, which the prompt has")
+        binary = [name for name in self.columns if isinstance(values[name], bytes)]
+        if binary:
+            raise ArgumentError(f"column {binary[0]!r}, which the prompt has: bytes that are not UTF-8")
         return Filled([(literal, "" if name is None else text_of(values[name])) for literal, name in self._parts])
 
 

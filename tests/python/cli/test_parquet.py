@@ -141,6 +141,19 @@ def test_a_struct_with_two_fields_of_one_name_makes_a_bad_row(cli: Cli) -> None:
     assert [(row["text"], row["pair"]) for row in cli.rows(output)] == [("y", None)]
 
 
+def test_bytes_are_the_text_that_they_spell(cli: Cli) -> None:
+    table, outputs = cli.folder / "in.parquet", [cli.folder / name for name in ("text.jsonl", "bytes.jsonl")]
+    for output, kind in zip(outputs, (arrow.string(), arrow.binary()), strict=True):
+        columns = {"text": arrow.array(["naïve", "x"], kind), "tags": arrow.array([["é"], None], arrow.list_(kind))}
+        parquet.write_table(arrow.table(columns), table)
+        assert cli.label(table, output=output, prompt="{text} {tags}", *("--on-error", "skip")).code == 0
+    texts, spelled = map(cli.rows, outputs)
+    assert texts == spelled
+    parquet.write_table(arrow.table({"text": [b"x", b"\xff"]}), table)
+    done = cli.label(table, output=cli.folder / "other.jsonl", prompt="{text}")
+    assert "row 2: column 'text', which the prompt has: bytes that are not UTF-8" in done.err
+
+
 @pytest.mark.parametrize("to", ["jsonl", "csv", "parquet"])
 def test_numbers_that_are_none_are_null_in_json(cli: Cli, to: str) -> None:
     table, output = cli.folder / "in.parquet", cli.folder / f"out.{to}"

@@ -44,6 +44,7 @@ def bad_table(cli: Cli, kind: str) -> tuple[Path, dict[int, str]]:
         b'{"text": "x", "answer": 1}',
         b'{"text": "x", "n": [-1e999]}',
         b'{"text": "x", "n": ' + b"[" * 200 + b"]" * 200 + b"}",
+        b'{"text": "x", "n": {"a": 1, "a": 2}}',
         b'{"text": 7.5}',
     ]
     path.write_bytes(b"\n".join(lines))
@@ -59,6 +60,7 @@ def bad_table(cli: Cli, kind: str) -> tuple[Path, dict[int, str]]:
         12: "column 'answer' has the name of an added column; rename the added columns with --prefix",
         14: "nested deeper than 200",
         13: "-1e999 is not a 64-bit number",
+        15: "an object with two fields of one name: 'a'",
     }
 
 
