@@ -247,7 +247,8 @@ def test_an_empty_row_that_cannot_be_read_is_not_taken_for_one_of_the_table(cli:
     prompt = ("-p", "{text}" * 350)  # N/A, which stands for an empty cell, is longer than the cells
     given = table(cli, GOLD, [*"abcdefghijklmnopqrstuvwx"])
     for option in ("stop", "skip"):
-        done = evaluate(cli, given, "--json", "--way", "exact", "--way", "contextual", "--on-error", option, asked=prompt)
+        options = ["--json", "--way", "exact", "--way", "contextual", "--on-error", option]
+        done = evaluate(cli, given, *options, asked=prompt)
         assert (told(done)["n_rows"], list(told(done)["ways"])) == (24, ["exact"])
 
 

@@ -146,7 +146,7 @@ def test_bytes_are_the_text_that_they_spell(cli: Cli) -> None:
     for output, kind in zip(outputs, (arrow.string(), arrow.binary()), strict=True):
         columns = {"text": arrow.array(["naïve", "x"], kind), "tags": arrow.array([["é"], None], arrow.list_(kind))}
         parquet.write_table(arrow.table(columns), table)
-        assert cli.label(table, output=output, prompt="{text} {tags}", *("--on-error", "skip")).code == 0
+        assert cli.label(table, "--on-error", "skip", output=output, prompt="{text} {tags}").code == 0
     texts, spelled = map(cli.rows, outputs)
     assert texts == spelled
     parquet.write_table(arrow.table({"text": [b"x", b"\xff"]}), table)

@@ -102,7 +102,9 @@ def test_a_form_that_is_the_default_is_not_read_again(precise: Any) -> None:
 def test_a_question_is_measured_as_decide_answers_it(precise: Any) -> None:
     question = Choice("What is it?", {"fruit_of_a_tree": "yes Pizza", "car": "no Paris"})
     gold = ["fruit_of_a_tree"] * 12 + ["car"] * 12
-    found = evaluate(precise, PROMPTS, gold, question, ways=["exact", "contextual", "listed", "orders", "majority", "batch"])
+    found = evaluate(
+        precise, PROMPTS, gold, question, ways=["exact", "contextual", "listed", "orders", "majority", "batch"]
+    )
     assert found.classes == ("fruit_of_a_tree", "car")
     for name, options in (
         ("exact", {"calibration": None}),
