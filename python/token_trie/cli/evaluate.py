@@ -161,7 +161,7 @@ def _label_options(best: EvaluatedWay, fit: Path | None) -> str:
         options = f"--form {name}"
     elif name in get_args(LeafEnd):
         options = f"--calibration raw --leaf-end {name}"
-    elif name in KINDS and not KINDS[name].takes_labels:
+    elif name in (kind for kind, fit in KINDS.items() if not fit.takes_labels):
         options = f"--calibration FILE, a file of Calibration.fit in Python, with kind={name!r}"
     else:
         file = "FILE, which evaluate --fit FILE writes" if fit is None else str(fit)

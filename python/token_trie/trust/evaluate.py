@@ -279,7 +279,7 @@ class EvaluationRows:
         self.notes = _notes_on(self.gold, self.groups, self.classes, n_folds, self.texts)
         self.n_read = 0
         self.read: dict[tuple[RowOptions, str], Readings] = {}  # by options, and the name of a question's calibration
-        self.calibrations: dict[FitKind, Calibration] = {}
+        self.calibrations: dict[str, Calibration] = {}  # by kind
         self._kept: dict[str, CachedRows] = {}
 
     def compare(self) -> Comparison:
