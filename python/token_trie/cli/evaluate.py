@@ -35,7 +35,6 @@ from token_trie.sets.prompt import text_of
 from token_trie.show.evaluation import Evaluation
 from token_trie.show.evaluation import evaluate as evaluate_
 from token_trie.trust.evaluate import DEFAULT, EvaluatedWay, ways_of
-from token_trie.trust.fit import KINDS
 
 
 @command(
@@ -161,11 +160,13 @@ def _label_options(best: EvaluatedWay, fit: Path | None) -> str:
         options = f"--form {name}"
     elif name in get_args(LeafEnd):
         options = f"--calibration raw --leaf-end {name}"
-    elif name in (kind for kind, fit in KINDS.items() if not fit.takes_labels):
+    elif name in _OPTIONS_OF:
+        options = _OPTIONS_OF[name]
+    elif best.of == "model":
         options = f"--calibration FILE, a file of Calibration.fit in Python, with kind={name!r}"
     else:
         file = "FILE, which evaluate --fit FILE writes" if fit is None else str(fit)
-        options = _OPTIONS_OF.get(name, f"--calibration {file}")
+        options = f"--calibration {file}"
     return f"token-trie label TABLE, with the same choices and prompt or question, and {options}"
 
 
