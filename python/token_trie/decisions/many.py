@@ -258,6 +258,10 @@ class Many:
             raise ArgumentError(f"{what} where several belong; for one {self.each} there is {self.alone}")
         n_ctx_of(self.llm)
 
+    def answers(self, requests: Iterable[Asked[Any]]) -> Results:
+        """Yield the results of requests, one for each input."""
+        return self.results(lambda batch: Admission(self.llm, batch, requests).results(in_order=not self.as_ready))
+
     def results(self, find: Callable[[Batch | Sequential], Iterator[tuple[int, Any]]]) -> Results:
         """Yield what `find` returns for a batch: positions, each with a result or its error."""
 
@@ -382,7 +386,7 @@ def choose_many(
         raise ArgumentError("choices and sets: one of the two")
     else:
         requests = paired(prompts, sets, lambda choices: ChoiceRequest.read(choices, read).evaluated(llm))
-    return many.results(lambda batch: Admission(llm, batch, requests).results(in_order=not as_ready))
+    return many.answers(requests)
 
 
 @takes(ScoreOptions)
@@ -423,6 +427,5 @@ def score_many(
         raise ArgumentError("normalize: 'prior' is for score, which scores one prompt, and the text's begin besides")
     request = ScoreRequest.read(choices, read)
     many = Many(llm, prompts, "prompt", "score", progress, n_parallel, n_ctx)
-    requests = asked(prompts, cache(lambda: request.evaluated(llm)))
-    rows = list(many.results(lambda batch: Admission(llm, batch, requests).results(in_order=True)))
+    rows = list(many.answers(asked(prompts, cache(lambda: request.evaluated(llm)))))
     return np.stack(rows) if rows else np.empty((0, request.n_choices))

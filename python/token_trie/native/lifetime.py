@@ -111,10 +111,10 @@ class Attachment:
 
     def make(self, kind: type[R], make: Callable[[], R]) -> R:
         """Return the resource of a class; make it if there is none."""
-        found = self.made(kind)
+        found: R | None = self._made.get(kind)
         if found is None:
             with self._making.setdefault(kind, threading.Lock()):
-                found = self.made(kind)
+                found = self._made.get(kind)
                 if found is None:
                     found = self._made[kind] = make()
         return found

@@ -85,22 +85,27 @@ class Examples:
         return Memory(_MAX_QUESTIONS, _MAX_QUESTIONS)
 
     @cached_property
-    def _index(self) -> _Index:
-        return _Index([str(state) for state in self.states])
+    def _near(self) -> Callable[[str], list[int]]:
+        return _ranking([str(state) for state in self.states])
 
     def _shots(self, names: Sequence[str], values: Sequence[Any]) -> Shots:
         gold = read_gold(self.gold, len(self.states), names, values)
         shots = [Shot(str(state), int(place)) for state, place in zip(self.states, gold, strict=True)]
-        return Shots(shots, self.n_each, self.nearest, lambda: self._index)
+        return Shots(shots, self.n_each, self.nearest, lambda text: self._near(text))
 
 
 class Shots:
-    """Examples of a question; `digest` is that of all examples and settings."""
+    """Examples of a question; `digest` is that of all examples and settings.
 
-    def __init__(self, shots: Sequence[Shot], n_each: int, nearest: int | None, index: Callable[[], _Index]) -> None:
+    `near` returns the positions of all examples, nearest to a state first.
+    """
+
+    def __init__(
+        self, shots: Sequence[Shot], n_each: int, nearest: int | None, near: Callable[[str], list[int]]
+    ) -> None:
         self._shots = shots
         self._nearest = nearest
-        self._index = index
+        self._near = near
         seen, fixed = Counter[int](), list[tuple[int, Shot]]()
         for shot in shots:
             if seen[shot.position] < n_each:
@@ -121,8 +126,7 @@ class Shots:
         """Return the examples for a state; None: the absent state."""
         if self._nearest is None or state is None:
             return self._fixed
-        near = self._index().near(state)
-        found = [i for i in near if self._shots[i].state != state][: self._nearest]
+        found = [i for i in self._near(state) if self._shots[i].state != state][: self._nearest]
         return tuple(self._shots[i] for i in reversed(found))
 
     def has(self, state: str) -> bool:
@@ -130,18 +134,15 @@ class Shots:
         return self._nearest is None and state in self._states
 
 
-class _Index:
-    """TF-IDF index of texts."""
+def _ranking(texts: Sequence[str]) -> Callable[[str], list[int]]:
+    """Return a function that gives the positions of the texts, nearest to a text first (TF-IDF); ties in order."""
+    # Any run of non-spaces is a word, so every text has one.
+    words = import_sklearn("feature_extraction.text").TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\S+")
+    rows = words.fit_transform([text or " " for text in texts])
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        # Any run of non-spaces is a word, so every text has one.
-        self._words = import_sklearn("feature_extraction.text").TfidfVectorizer(
-            sublinear_tf=True, token_pattern=r"(?u)\S+"
-        )
-        self._rows = self._words.fit_transform([text or " " for text in texts])
-
-    def near(self, text: str) -> list[int]:
-        """Return the positions of all texts, nearest first; ties in order."""
-        similarity = (self._rows @ self._words.transform([text]).T).toarray()[:, 0]
+    def near(text: str) -> list[int]:
+        similarity = (rows @ words.transform([text]).T).toarray()[:, 0]
         order: list[int] = np.argsort(-similarity, kind="stable").tolist()
         return order
+
+    return near

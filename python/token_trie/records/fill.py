@@ -6,10 +6,11 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 from token_trie.decisions.bound_choices import Reader
-from token_trie.decisions.many import Admission, Many, OnError, asked
+from token_trie.decisions.many import Many, OnError, asked
 from token_trie.decisions.options import RecordOptions
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Written, run
 from token_trie.errors import ArgumentError
@@ -171,7 +172,8 @@ class RecordRequest(Written[R]):
     """A request for a record, or for any text of forced, chosen and generated parts."""
 
     options: RecordOptions
-    fill: Callable[[Filling], Plan[R]]
+    fill: Callable[[RecordDecoder], Plan[Callable[[tuple[str, ...], RecordStats, str | None], R]]]
+    """Writes it; returns what makes the result, of the truncated pointers, the stats and the thought."""
     lead: str = ""
     """Text before it, which may contain control tokens."""
     layout: Layout | None = None
@@ -183,45 +185,29 @@ class RecordRequest(Written[R]):
 
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[R]:
         """Write the record."""
-        filling = Filling(reader, self, prefix)
-        record = yield from self.fill(filling)
-        if prefix.is_standing:
-            yield PlanStep(filling.writer.tokens, None)
-        return record
-
-
-class Filling:
-    """The generation of one record."""
-
-    def __init__(self, reader: Reader, request: RecordRequest[Any], prefix: Prefix) -> None:
-        options = request.options
-        self._started = time.perf_counter()
-        self._prefix = prefix
-        tokens = prefix.tokens
-        if request.lead:
-            n_kept, more = tokenize_after(reader.vocab, tokens, request.lead.encode())
+        options, tokens, started = self.options, prefix.tokens, time.perf_counter()
+        if self.lead:
+            n_kept, more = tokenize_after(reader.vocab, tokens, self.lead.encode())
             tokens = tokens[:n_kept] + more
-        self._n_prompt = len(tokens)
-        self.writer = Writer(reader, options, tokens)
-        layout = request.layout if options.indent == "auto" else Layout(options.indent)
-        layouts = LAYOUTS if layout is None else (layout,)
-        self.decoder = RecordDecoder(self.writer, layouts, options.max_tokens, options.on_text)
-
-    def finish(self) -> tuple[tuple[str, ...], RecordStats, str | None]:
-        """Spell all text; return the truncated pointers, the stats and the thought."""
-        self.writer.flush()
-        ms = (time.perf_counter() - self._started) * 1e3 + self._prefix.thought_ms
-        n_tokens = len(self.writer.tokens) - self._n_prompt
-        stats = RecordStats(self._n_prompt, n_tokens, **self.writer.cost, fill_ms=ms)
-        return tuple(self.decoder.truncated), stats, self._prefix.thought
+        layout = self.layout if options.indent == "auto" else Layout(options.indent)
+        writer = Writer(reader, options, tokens)
+        decoder = RecordDecoder(writer, LAYOUTS if layout is None else (layout,), options.max_tokens, options.on_text)
+        make = yield from self.fill(decoder)
+        writer.flush()
+        ms = (time.perf_counter() - started) * 1e3 + prefix.thought_ms
+        stats = RecordStats(len(tokens), len(writer.tokens) - len(tokens), **writer.cost, fill_ms=ms)
+        record = make(tuple(decoder.truncated), stats, prefix.thought)
+        if prefix.is_standing:
+            yield PlanStep(writer.tokens, None)
+        return record
 
 
 def record_request(template: RecordTemplate, options: RecordOptions) -> RecordRequest[Record[Any]]:
     """Make the request for a record of a template."""
 
-    def fill(filling: Filling) -> Plan[Record[Any]]:
-        text = yield from filling.decoder.run(template.node)
-        return Record(template.read(text), text, filling.decoder.probabilities, *filling.finish())
+    def fill(decoder: RecordDecoder) -> Plan[Callable[..., Record[Any]]]:
+        text = yield from decoder.run(template.node)
+        return partial(Record, template.read(text), text, decoder.probabilities)
 
     return RecordRequest(options, fill)
 
@@ -336,8 +322,7 @@ def fill_many(
     request = record_request(read_template(schema), read_for_many("fill_many", "fill", options))
     n_parallel = N_RECORDS if n_parallel is None else n_parallel
     many = Many(llm, prompts, "prompt", "fill", progress, n_parallel, n_ctx, on_error, as_ready)
-    rows = asked(prompts, lambda: request)
-    return many.results(lambda batch: Admission(llm, batch, rows).results(in_order=not as_ready))
+    return many.answers(asked(prompts, lambda: request))
 
 
 def read_for_many(function: str, alone: str, options: Mapping[str, Any]) -> RecordOptions:

@@ -220,6 +220,8 @@ class Whole:
 
     node: Node
     position: Position
+    is_after_key: bool = False
+    """Whether the colon after the key of a map's entry comes first."""
 
 
 @dataclass(frozen=True)
@@ -260,15 +262,7 @@ class Entry:
     n: int
 
 
-@dataclass(frozen=True)
-class AfterKey:
-    """Left to write: the colon and value of a map's entry."""
-
-    node: Node
-    position: Position
-
-
-Rest: TypeAlias = Whole | Content | Fields | Items | Entry | AfterKey
+Rest: TypeAlias = Whole | Content | Fields | Items | Entry
 
 
 @dataclass(frozen=True)
@@ -294,14 +288,14 @@ class Way:
 
 def ways(rest: Rest, layout: Layout) -> list[Way]:
     """Return all ways to continue a rest that is not the content of a string."""
-    if isinstance(rest, AfterKey):
-        return [way.between(layout.colon) for way in ways(Whole(rest.node, rest.position), layout)]
     if isinstance(rest, Fields):
         return _field_ways(rest, layout)
     if isinstance(rest, Items):
         return _item_ways(rest, layout)
     assert isinstance(rest, Whole)
     node, position = rest.node, rest.position
+    if rest.is_after_key:
+        return [way.between(layout.colon) for way in ways(Whole(node, position), layout)]
     at = position.pointer
     if isinstance(node, ChoiceNode):
         return [

@@ -16,7 +16,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_type_hints, overload
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from token_trie.arrays import Floats
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind
-from token_trie.decisions.many import Admission, Many, OnError
+from token_trie.decisions.many import Many, OnError
 from token_trie.decisions.options import RecordOptions
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, Running, TextRequest, run
 from token_trie.errors import ArgumentError, TokenTrieError
@@ -37,7 +37,6 @@ from token_trie.native.llama_facts import model_of
 from token_trie.native.options import lookup, takes
 from token_trie.records.fill import (
     N_RECORDS,
-    Filling,
     RecordRequest,
     RecordStats,
     json_key,
@@ -46,7 +45,7 @@ from token_trie.records.fill import (
 )
 from token_trie.records.plan import Layout, Node, Object, Position, Whole, ways
 from token_trie.records.schema import read_schema
-from token_trie.records.write import n_distinct
+from token_trie.records.write import RecordDecoder, n_distinct
 from token_trie.sets.choices import Choices, read_choices
 from token_trie.sets.control_tokens import JSONObject, read, render
 from token_trie.sets.lru import Memory
@@ -545,17 +544,16 @@ def tool_request(
 ) -> RecordRequest[ToolCall[Any]]:
     """Make the request for a call in the format of a template."""
 
-    def fill(filling: Filling) -> Plan[ToolCall[Any]]:
-        decoder = filling.decoder
+    def fill(decoder: RecordDecoder) -> Plan[Callable[..., ToolCall[Any]]]:
         names = tuple(json.dumps(tool.name, ensure_ascii=False)[1:-1] for tool in tools)
         index, probability = yield from decoder.choose(names, template.between)
         tool = tools[index]
-        filling.writer.write(template.between)
+        decoder.writer.write(template.between)
         text = yield from decoder.run(tool.node, template.after)
         value = tool.read(text)
-        filling.writer.write(template.after)
+        decoder.writer.write(template.after)
         own = tool.name, json.loads(text), value, tool.given, text
-        return ToolCall(*own, probability, decoder.probabilities, *filling.finish(), ignored=tool.ignored)
+        return partial(ToolCall, *own, probability, decoder.probabilities, ignored=tool.ignored)
 
     return RecordRequest(options, fill, template.before, template.layout)
 
@@ -814,8 +812,7 @@ def choose_tool_many(
     n_parallel = N_RECORDS if n_parallel is None else n_parallel
     many = Many(llm, conversations, "conversation", "choose_tool", progress, n_parallel, n_ctx, on_error, as_ready)
     read = _reader_of(llm, found, given, tool_choice, n_ctx_of(llm) if n_ctx is None else n_ctx)
-    rows = map(lambda messages: lambda: read(messages), conversations)
-    return many.results(lambda batch: Admission(llm, batch, rows).results(in_order=not as_ready))
+    return many.answers(map(lambda messages: lambda: read(messages), conversations))
 
 
 def _reader_of(

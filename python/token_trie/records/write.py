@@ -44,7 +44,6 @@ from token_trie.records.plan import (
     COMPACT,
     OBJECT,
     VALUE,
-    AfterKey,
     Content,
     Entry,
     Items,
@@ -536,7 +535,7 @@ class RecordDecoder:
         max_tokens: int,
         on_text: Callable[[str], object] | None,
     ) -> None:
-        self._writer = writer
+        self.writer = writer
         self._layouts = layouts  # that the text so far can have
         self._max_tokens = max_tokens
         self._on_text = on_text
@@ -547,7 +546,7 @@ class RecordDecoder:
     def run(self, node: Node, end: str = "") -> Plan[str]:
         """Write a value; return its text. `end`, the text after it, decides how its last token is spelled."""
         self._end = end
-        begin = len(self._writer.text)
+        begin = len(self.writer.text)
         waiting: list[Rest] = [Whole(node, Position())]
         while waiting:
             rest = waiting.pop()
@@ -556,21 +555,21 @@ class RecordDecoder:
             elif isinstance(rest, Entry):
                 name = yield from self._write_string(rest.node.key, rest.position.pointer)
                 waiting.append(Items(rest.node, rest.position, rest.n + 1))
-                waiting.append(AfterKey(rest.node.node, rest.position.inside(name)))
+                waiting.append(Whole(rest.node.node, rest.position.inside(name), is_after_key=True))
             else:
                 way = yield from self._decide(rest, waiting)
                 waiting.extend(reversed(way.rests))
             if self._on_text is not None:
                 self._report(self._on_text)
-        return self._writer.text[begin:]
+        return self.writer.text[begin:]
 
     def choose(self, texts: tuple[str, ...], after: str) -> Plan[tuple[int, float]]:
         """Write one of several texts, with the same text after each; return its index and probability."""
         if len(texts) == 1:
-            self._writer.write(texts[0])
+            self.writer.write(texts[0])
             index, logprob = 0, 0.0
         else:
-            index, *logprobs = yield from self._writer.choose(_fork_of(texts, after, self._writer.is_exact))
+            index, *logprobs = yield from self.writer.choose(_fork_of(texts, after, self.writer.is_exact))
             logprob = sum(logprobs)
         if self._on_text is not None:
             self._report(self._on_text)
@@ -578,7 +577,7 @@ class RecordDecoder:
 
     def _decide(self, rest: Rest, waiting: list[Rest]) -> Plan[Way]:
         """Write the beginning of a rest; return the way that was chosen."""
-        key = rest, tuple(waiting), self._layouts, self._end, self._writer.is_exact
+        key = rest, tuple(waiting), self._layouts, self._end, self.writer.is_exact
         turn = _turns.get(key, 1, lambda: _turn_of(*key))
         if turn.fork is not None:
             way = yield from self._choose(turn, turn.fork, rest.position.pointer)
@@ -586,12 +585,12 @@ class RecordDecoder:
             way = yield from self._write_value(list(turn.ways.values()), rest.position.pointer)
         else:
             (way,) = turn.ways.values()
-            self._writer.write(way.text)
+            self.writer.write(way.text)
         self._layouts = turn.layouts[way.text]
         return way
 
     def _choose(self, turn: _Turn, fork: Fork, pointer: str) -> Plan[Way]:
-        index, of_kind, of_value = yield from self._writer.choose(fork)
+        index, of_kind, of_value = yield from self.writer.choose(fork)
         way = turn.ways[fork.texts[index]]
         is_alone = len(fork.parts[fork.kinds[index]][0]) == 1
         if turn.is_of_record:
@@ -629,7 +628,7 @@ class RecordDecoder:
         text = yield from self._generate(
             f'( {node.grammar.body} ) "\\"" {AFTER_VALUE}', node.grammar.rules, pointer, find_end, content
         )
-        self._writer.write('"')
+        self.writer.write('"')
         return text
 
     def _generate(
@@ -642,7 +641,7 @@ class RecordDecoder:
     ) -> Plan[str]:
         """Let the model write until an end is found; at `max_tokens`, cut at the last valid end, or close brackets."""
         try:
-            generated = yield from self._writer.generate(body, rules, self._max_tokens, find_end)
+            generated = yield from self.writer.generate(body, rules, self._max_tokens, find_end)
         except GrammarError as error:
             raise GrammarError(f"record{pointer}: {error}") from error
         find_end, end, closers = generated.find_end, generated.end, ""
@@ -662,14 +661,14 @@ class RecordDecoder:
         if end is None:
             n = len(generated.tokens)
             raise LimitError(f"record{pointer}: no end after {n} tokens: {generated.text[-40:]!r}")
-        text = self._writer.keep(generated, end)
-        self._writer.write(closers)
+        text = self.writer.keep(generated, end)
+        self.writer.write(closers)
         return text + closers
 
     def _report(self, on_text: Callable[[str], object]) -> None:
-        if self._n_reported < len(self._writer.text):
-            piece = self._writer.text[self._n_reported :]
-            self._n_reported = len(self._writer.text)
+        if self._n_reported < len(self.writer.text):
+            piece = self.writer.text[self._n_reported :]
+            self._n_reported = len(self.writer.text)
             on_text(piece)
 
 

@@ -38,11 +38,21 @@ class Control(NamedTuple):
     text: str
 
 
-class ControlTexts:
-    """The texts of a vocabulary's control tokens; none is empty."""
+class ControlTokens:
+    """The control tokens of a vocabulary, and their texts; empty ones are not found in a text."""
 
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = frozenset(texts)
+    def __init__(self, vocab: _core.Vocab) -> None:
+        texts = [(token, text.decode(errors="ignore")) for token, text in vocab.control_texts()]
+        # A token of one byte may end a generation and still be text.
+        self.of_text = {text: token for token, text in texts if len(text) > 1 or vocab.is_control(token)}
+        unknown = llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+        self.forbidden = {
+            token
+            for token in self.of_text.values()
+            if not llama_cpp.llama_vocab_get_attr(vocab.address, token) & unknown
+        }
+        """Tokens that data must not become."""
+        self._texts = frozenset(filter(None, self.of_text))
         self._lengths = sorted({len(text) for text in self._texts}, reverse=True)
         self._starts = {text[:n] for text in self._texts for n in range(1, len(text))}
         self._ends = {text[n:] for text in self._texts for n in range(1, len(text))}
@@ -179,29 +189,13 @@ class Rendered(NamedTuple):
     def preceded_by(self, llm: Llama, text: str) -> Rendered:
         """Return the text after a text in which names of control tokens stay text."""
         n = len(text)
-        own = _known(llm).texts.find(self.text) if self.controls is None else self.controls
+        own = _controls(llm).find(self.text) if self.controls is None else self.controls
         return Rendered(text + self.text, tuple(Control(n + begin, n + end, name) for begin, end, name in own))
-
-
-class _Known:
-    """The control tokens of a vocabulary."""
-
-    def __init__(self, vocab: _core.Vocab) -> None:
-        texts = [(token, text.decode(errors="ignore")) for token, text in vocab.control_texts()]
-        # A token of one byte may end a generation and still be text.
-        self.of_text = {text: token for token, text in texts if len(text) > 1 or vocab.is_control(token)}
-        self.texts = ControlTexts(filter(None, self.of_text))
-        unknown = llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
-        self.forbidden = {
-            token
-            for token in self.of_text.values()
-            if not llama_cpp.llama_vocab_get_attr(vocab.address, token) & unknown
-        }
 
 
 def may_become_control(llm: Llama, data: Any) -> bool:
     """Return whether data could become a control token in some template."""
-    return _known(llm).texts.may_come_of(data)
+    return _controls(llm).may_come_of(data)
 
 
 R = TypeVar("R", Rendered, "Rendered | None")
@@ -213,14 +207,14 @@ def render(llm: Llama, data: Any, template: Callable[[Any, str], R]) -> R:
     `template` is called with data, which may contain marks, and with the mark, or ``""`` for none. It returns `read` of
     the rendered text, or None if it renders no text.
     """
-    if not may_become_control(llm, data):
+    controls = _controls(llm)
+    if not controls.may_come_of(data):
         return template(data, "")
-    texts = _known(llm).texts
     mark = free_mark(data)
     if mark is None:
         raise ArgumentError("prompt: holds all characters that Unicode keeps free of a meaning")
-    strict = template(texts.mark(data, mark, every_edge=True), mark)
-    faithful = template(texts.mark(data, mark, every_edge=False), mark)
+    strict = template(controls.mark(data, mark, every_edge=True), mark)
+    faithful = template(controls.mark(data, mark, every_edge=False), mark)
     if strict is None or faithful is None or strict.text == faithful.text:
         return strict
     names = [[control.text for control in rendered.controls or ()] for rendered in (strict, faithful)]
@@ -234,7 +228,7 @@ def read(llm: Llama, text: str, mark: str) -> Rendered:
     text = plain_marks(text, mark)
     controls = []
     n_marks, last = 0, 0
-    for control in _known(llm).texts.find(text):
+    for control in _controls(llm).find(text):
         n_marks += text.count(mark, last, control.begin)
         last = control.begin
         if not text.startswith(mark, control.end):
@@ -247,14 +241,14 @@ def tokens_of(llm: Llama, rendered: Rendered, tokenize: Tokenize) -> list[int]:
     """Tokenize a rendered text; VocabularyError if a text in data can only be spelled with a control token."""
     if rendered.controls is None:
         return tokenize(rendered.text.encode(errors="surrogateescape"))
-    known = _known(llm)
-    if tuple(known.texts.find(rendered.text)) == rendered.controls:
+    known = _controls(llm)
+    if tuple(known.find(rendered.text)) == rendered.controls:
         return tokenize(rendered.text.encode(errors="surrogateescape"))
     tokens: list[int] = []
     text, begin, at, strips = rendered.text, 0, 0, False
     for control in (*rendered.controls, Control(len(text), len(text), "")):
         between = text[at : control.begin]
-        if known.texts.are_in(between):
+        if known.are_in(between):
             tokens += tokenize(text[begin:at].encode(errors="surrogateescape")) if at > begin else []
             between = between.lstrip(_SPACE) if strips else between
             if _has(llm, known, control, llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP):
@@ -265,21 +259,21 @@ def tokens_of(llm: Llama, rendered: Rendered, tokenize: Tokenize) -> list[int]:
     return tokens + (tokenize(text[begin:].encode(errors="surrogateescape")) if begin < len(text) else [])
 
 
-def _known(llm: Llama) -> _Known:
+def _controls(llm: Llama) -> ControlTokens:
     known = attachment(llm).known
-    if "control texts" not in known:
-        known["control texts"] = _Known(vocab_of(llm))
-    found = known["control texts"]
-    assert isinstance(found, _Known)
+    if "control tokens" not in known:
+        known["control tokens"] = ControlTokens(vocab_of(llm))
+    found = known["control tokens"]
+    assert isinstance(found, ControlTokens)
     return found
 
 
-def _has(llm: Llama, known: _Known, control: Control, attribute: int) -> bool:
+def _has(llm: Llama, known: ControlTokens, control: Control, attribute: int) -> bool:
     token = known.of_text.get(control.text)
     return token is not None and bool(llama_cpp.llama_vocab_get_attr(vocab_of(llm).address, token) & attribute)
 
 
-def _as_data(llm: Llama, known: _Known, text: str) -> list[int]:
+def _as_data(llm: Llama, known: ControlTokens, text: str) -> list[int]:
     tokens = _plain(llm, text)
     if known.forbidden.isdisjoint(tokens):
         return tokens
@@ -287,7 +281,7 @@ def _as_data(llm: Llama, known: _Known, text: str) -> list[int]:
     # two calls.
     tokens, last = [], 0
     for i in range(1, len(text) + 1):
-        if i == len(text) or known.texts.begins_at(text, i - 1):
+        if i == len(text) or known.begins_at(text, i - 1):
             tokens += _plain(llm, text[last:i], is_inner=last > 0)
             last = i
     if not known.forbidden.isdisjoint(tokens):

@@ -8,7 +8,7 @@ import json
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -210,13 +210,6 @@ class PreparedAnswer(NamedTuple):
     """Passes a free text on as it is generated."""
 
 
-class Answering(Protocol):
-    """Makes the answers of a request."""
-
-    async def asked(self, engine: Engine, index: int, on_part: OnPart | None) -> PreparedAnswer:
-        """Ask for the answer with a number; `on_part` gets its parts as they are generated."""
-
-
 async def answer_of(engine: Engine, asking: Answering, index: int, on_part: OnPart | None) -> Finished:
     """Return the answer with a number among those of its prompt."""
     asked = await asking.asked(engine, index, on_part)
@@ -245,7 +238,7 @@ class ConstrainedPrompt:
     """Beginnings of calls, before which a free text ends."""
 
     async def asked(self, engine: Engine, index: int, on_part: OnPart | None) -> PreparedAnswer:
-        """Ask for the answer with a number."""
+        """Ask for the answer with a number; `on_part` gets its parts as they are generated."""
         on_text: OnText | None = on_part
         if isinstance(self.constraint, OneOf):
             return self._choose(engine, self.constraint, index, on_text)
@@ -417,7 +410,7 @@ class Calling:
     shape: ChatRequest
 
     async def asked(self, engine: Engine, index: int, on_part: OnPart | None) -> PreparedAnswer:
-        """Ask for the answer with a number."""
+        """Ask for the answer with a number; `on_part` gets its parts as they are generated."""
         tokens, template = await engine.on_worker(lambda: self._prompt(engine, self.turns))
         call_id = uuid.uuid4().hex[:9]
         on_text = None if on_part is None else call_parts(call_id, template, on_part)
@@ -454,6 +447,10 @@ class Calling:
                 told = tell_of_tools(turns, shown, must=must)
                 return tokenize_prompt(llm, plain(told), engine.n_ctx), PLAIN
             return ask_for_tools(llm, turns, shown, engine.n_ctx, must=must)
+
+
+Answering: TypeAlias = ConstrainedPrompt | Calling
+"""Makes the answers of a request."""
 
 
 def call_parts(call_id: str, template: CallTemplate, on_part: OnPart) -> OnText:

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, BinaryIO, Literal, TypeAlias
+from typing import Annotated, Any, BinaryIO, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
@@ -237,18 +237,17 @@ class GenerationRequest(Body):
         return None if self.seed in (None, -1) else (self.seed + index) % (2**32 - 1)
 
 
-class TextPart(BaseModel):
-    """A text."""
+_Unreadable: TypeAlias = Literal[
+    "image_url", "input_image", "input_audio", "file", "input_file", "video_url", "audio_url"
+]
 
-    type: Literal["text", "input_text", "output_text", "refusal"]
+
+class MessagePart(BaseModel):
+    """A part of a message: a text, or an image or audio, which no model here can read."""
+
+    type: Literal["text", "input_text", "output_text", "refusal", _Unreadable]
     text: StrictStr = ""
     refusal: StrictStr = ""
-
-
-class OtherPart(BaseModel):
-    """An image or audio; no model here can read it."""
-
-    type: Literal["image_url", "input_image", "input_audio", "file", "input_file", "video_url", "audio_url"]
 
 
 class Function(BaseModel):
@@ -270,11 +269,7 @@ class Message(BaseModel):
     """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: (
-        StrictStr
-        | Annotated[list[Annotated[TextPart | OtherPart, Field(discriminator="type")]], Field(fail_fast=True)]
-        | None
-    ) = None
+    content: StrictStr | Annotated[list[MessagePart], Field(fail_fast=True)] | None = None
     name: StrictStr | None = None
     tool_calls: Annotated[list[Call], Field(fail_fast=True)] | None = None
     tool_call_id: StrictStr | None = None
@@ -542,9 +537,9 @@ def _content(message: Message, index: int) -> str:
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     for i, part in enumerate(message.content):
-        if isinstance(part, OtherPart):
+        if part.type in get_args(_Unreadable):
             raise invalid(f"{part.type}: text alone is understood", ("messages", index, "content", i), "unsupported")
-    return "\n".join(getattr(part, "text", "") or getattr(part, "refusal", "") for part in message.content)
+    return "\n".join(part.text or part.refusal for part in message.content)
 
 
 def prompt_of(llm: Llama, turns: list[dict[str, Any]]) -> Prompt:

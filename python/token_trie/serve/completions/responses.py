@@ -193,8 +193,8 @@ async def chat_completion(engine: Engine, shape: ChatRequest, sets: Sets, limits
     constraint, place = constraint_of(shape, sets, limits)
     stops = () if constraint != ByGrammar() or has_chat_template(engine.llm) else PLAIN_STOPS
     asked = ConstrainedPrompt(lambda llm: prompt_of(llm, turns), constraint, place, shape, shape.n_alternatives, stops)
-    answering: Answering = read_calling(shape, turns, asked) or asked
-    return await _answer(engine, [answering], shape, Wire(model, is_chat=True, n_each=shape.n_each))
+    calling = read_calling(shape, turns, asked)
+    return await _answer(engine, [calling or asked], shape, Wire(model, is_chat=True, n_each=shape.n_each))
 
 
 async def completion(engine: Engine, shape: CompletionRequest, sets: Sets, limits: Limits, model: str) -> Any:
