@@ -21,7 +21,7 @@ from token_trie.decisions.calibration import (
     spelled_as,
 )
 from token_trie.errors import ArgumentError, CalibrationError, ContextError
-from token_trie.llama.batch import check_room
+from token_trie.llama.contexts import check_room
 from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lifetime import attachment

@@ -17,8 +17,8 @@ from token_trie.decisions.bound_choices import BoundCalibration, BoundChoices, R
 from token_trie.decisions.calibration import fingerprint
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions, Think
 from token_trie.errors import ArgumentError, CancelledError, ContextError, TokenTrieError
-from token_trie.llama.batch import Batch, SharedBatch, check_room, own_stream_of, shared_batch_of
-from token_trie.llama.contexts import common_prefix
+from token_trie.llama.batch import Batch, SharedBatch, own_stream_of, shared_batch_of
+from token_trie.llama.contexts import check_room, common_prefix
 from token_trie.llama.query import NO_ANSWER, Answer, LeafEnd, Query
 from token_trie.llama.stream import STOPS, Stream
 from token_trie.llama.text import Text, TextOptions, text_of, tokenize_after

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from token_trie.errors import BusyError, CancelledError, ContextError, TokenTrieError
+from token_trie.errors import BusyError, CancelledError, TokenTrieError
 from token_trie.llama.contexts import make_on, opened, wait_for_dropped
 from token_trie.llama.query import Answer, Query, read_answer, take_raised
 from token_trie.llama.reproducible import Reproducible
@@ -125,15 +125,6 @@ def n_ctx_of(llm: Llama) -> int:
     with lease(llm):
         vocab_of(llm)
         return int(llm.n_ctx())
-
-
-def check_room(n_ctx: int, n_prompt: int, n_answer: int, owner: str = "Llama") -> None:
-    """Raise ContextError if a prompt and an answer of so many tokens do not fit."""
-    if n_prompt + n_answer > n_ctx:
-        raise ContextError(
-            f"prompt: {n_prompt} tokens and an answer of up to {n_answer} do not fit the context of "
-            f"{n_ctx} tokens; make the {owner} with a larger n_ctx"
-        )
 
 
 # Waits return this often, so that Python handles signals.

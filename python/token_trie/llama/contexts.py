@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.errors import ArgumentError, BusyError
+from token_trie.errors import ArgumentError, BusyError, ContextError
 from token_trie.llama.query import Sampling, native_sampling
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import check, check_pointer, ffi, lib, new_struct
@@ -460,6 +460,15 @@ def common_prefix(a: Tokens | Sequence[int], b: Tokens | Sequence[int]) -> int:
     return int(differ[0]) if len(differ) else n
 
 
+def check_room(n_ctx: int, n_prompt: int, n_answer: int, owner: str = "Llama") -> None:
+    """Raise ContextError if a prompt and an answer of so many tokens do not fit."""
+    if n_prompt + n_answer > n_ctx:
+        raise ContextError(
+            f"prompt: {n_prompt} tokens and an answer of up to {n_answer} do not fit the context of "
+            f"{n_ctx} tokens; make the {owner} with a larger n_ctx"
+        )
+
+
 G = TypeVar("G", bound=Closeable)
 
 
@@ -477,14 +486,7 @@ def open_on(llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) ->
 
 def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) -> Any:
     """Call a function of the ABI that opens a context on a Llama's weights, with the Llama's params and adapters."""
-    if attached.forked:
-        raise ArgumentError(
-            "llm: at work when this process was forked, and llama.cpp's threads are not in it; load the model here, or "
-            'begin processes with multiprocessing\'s "spawn"'
-        )
-    vocab_of(llm)
-    if llm.model_params.vocab_only:
-        raise ArgumentError("llm: loaded with vocab_only=True, without weights to generate by")
+    require_weights(llm, attached)
     be_quiet_with(llm)
     like = type(llm.context_params).from_buffer_copy(llm.context_params)
     if n_ctx is not None:
@@ -497,6 +499,18 @@ def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: i
     model = _pointer_to("llama_model", model_of(llm).model)
     own = ffi.cast("struct llama_context_params *", ctypes.addressof(like))
     return check_pointer(make(model, own, params))
+
+
+def require_weights(llm: Llama, attached: Attachment) -> None:
+    """Raise ArgumentError if no context can be opened on a Llama's weights: it is closed, has none, or was forked."""
+    if attached.forked:
+        raise ArgumentError(
+            "llm: at work when this process was forked, and llama.cpp's threads are not in it; load the model here, or "
+            'begin processes with multiprocessing\'s "spawn"'
+        )
+    vocab_of(llm)
+    if llm.model_params.vocab_only:
+        raise ArgumentError("llm: loaded with vocab_only=True, without weights to generate by")
 
 
 def _pointer_to(struct: str, pointer: Any) -> Any:

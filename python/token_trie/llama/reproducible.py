@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.arrays import Floats
-from token_trie.errors import ArgumentError, CancelledError, ContextError, InternalError, NativeMemoryError
-from token_trie.llama.contexts import common_prefix
-from token_trie.native.core import Llama, llama_cpp, vocab_of
+from token_trie.errors import CancelledError, ContextError, InternalError, NativeMemoryError
+from token_trie.llama.contexts import check_room, common_prefix, require_weights
+from token_trie.native.core import Llama, llama_cpp
 from token_trie.native.lifetime import Closeable, attachment, lease
 from token_trie.native.llama_facts import model_of
 from token_trie.native.loaded import adapters_of
@@ -47,9 +47,7 @@ class Reproducible(Closeable):
         self._first: Floats | None = None  # log-probabilities after them, if computed
         self._working = self._cancelled = 0  # threads
         with lease(llm):
-            vocab_of(llm)
-            if attached.forked or llm.model_params.vocab_only:
-                raise ArgumentError("llm: at work when this process was forked, or loaded without weights")
+            require_weights(llm, attached)
             applied = adapters_of(llm)
             params = type(llm.context_params).from_buffer_copy(llm.context_params)
             params.n_batch = params.n_ubatch = PIECE
@@ -78,12 +76,7 @@ class Reproducible(Closeable):
         CancelledError
             The Llama was closed, or this thread's work was cancelled.
         """
-        longest = max(map(len, sequences))
-        if len(prompt) + longest > self.n_ctx:
-            raise ContextError(
-                f"prompt: {len(prompt)} tokens and an answer of up to {longest} do not fit the context of {self.n_ctx} "
-                "tokens; make the Llama with a larger n_ctx"
-            )
+        check_room(self.n_ctx, len(prompt), max(map(len, sequences)))
         with self._turn:
             self._require_open()
             self._working, self._cancelled = get_ident(), 0

@@ -24,8 +24,8 @@ from token_trie.serve.sets import Sets
 from token_trie.serve.systemone import ChoiceShape, SystemOneRequest, answer_json, read_request
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
-from token_trie.show.explain import ROOT, Branch, Explored, children_of, flat, pieces_of, shares_of
-from token_trie.show.trie import clip
+from token_trie.show.explain import Branch, Explored, children_of, flat, pieces_of, shares_of
+from token_trie.show.trie import ROOT, clip
 
 _MAX_BRANCHES = 60
 _WIDTH = 120

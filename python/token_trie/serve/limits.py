@@ -9,7 +9,7 @@ import ipaddress
 import itertools
 import math
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import mul
@@ -293,7 +293,7 @@ def check_depth(value: Any, depth: int, place: Place = ()) -> None:
     """Refuse a JSON value with deeper nesting, or with a number too large for a float, which JSON has no word for."""
     level = [value]
     for _ in range(depth + 1):
-        level = [v for each in level for v in _values(each)]
+        level = [v for each in level for v in values_in(each)]
         if math.inf in level or -math.inf in level:
             raise invalid("a number is larger than 1.8e308", place, "finite_number")
         if not level:
@@ -306,11 +306,12 @@ def count_values(value: Any) -> int:
     n, level = 0, [value]
     while level:
         n += len(level)
-        level = [v for each in level for v in _values(each)]
+        level = [v for each in level for v in values_in(each)]
     return n
 
 
-def _values(value: Any) -> Any:
+def values_in(value: Any) -> Iterable[Any]:
+    """Return the values of a JSON object or list; none of another value."""
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 

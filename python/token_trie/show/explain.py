@@ -28,6 +28,7 @@ from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 from token_trie.show.trie import (
     COLORS,
+    ROOT,
     clip,
     count_leaves,
     describe_certainty,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, Group, RenderResult
     from rich.text import Text
 
-ROOT = 0
 ROW, BAND, GAP = 46.0, 32.0, 48.0
 """Pixels: the height of an answer without its band, the height of a band of 100 %, and the gap between columns."""
 FOLDED_ROW = 26.0

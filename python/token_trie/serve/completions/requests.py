@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, BinaryIO, Literal, TypeAlias, get_args
 
@@ -19,7 +19,7 @@ from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.lifetime import lease
 from token_trie.native.options import encode
 from token_trie.records.tools import for_template, read_arguments
-from token_trie.serve.limits import Body, Claim, Limits, Place, Shape, check_depth, invalid, refusing
+from token_trie.serve.limits import Body, Claim, Limits, Place, Shape, check_depth, invalid, refusing, values_in
 from token_trie.serve.sets import KEYS, AnySet, Sets, read_set
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template
 
@@ -53,11 +53,7 @@ def check_schema(schema: Any, place: Place) -> None:
                     raise invalid(
                         f"{name}: more than {_MAX_ALTERNATIVES} schemas, or as many pairs of them", place, "too_long"
                     )
-        level = [v for each in level for v in _values(each)]
-
-
-def _values(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        level = [v for each in level for v in values_in(each)]
 
 
 def check_gbnf(text: str, place: Place) -> None:
