@@ -22,7 +22,6 @@ from token_trie.errors import ArgumentError, BusyError, CancelledError, TokenTri
 from token_trie.llama.batch import ENDED, WAIT_MS, Batch, Sequential, can_share, n_ctx_of
 from token_trie.llama.contexts import opened
 from token_trie.native.core import Llama
-from token_trie.native.lifetime import lease
 from token_trie.native.options import check_counts, check_flags, lookup, takes
 from token_trie.progress import Progress
 from token_trie.sets.choices import ChoicesLike
@@ -128,9 +127,7 @@ class Admission(Generic[R]):
         if isinstance(self._batch, Sequential):
             self._done[position] = self._batch.call(lambda: run(self._llm, prompt, request))
             return
-        with lease(self._llm):
-            running = begin(self._llm, prompt, request, self._batch.n_ctx)
-        self._submit(self._batch, position, running)
+        self._submit(self._batch, position, begin(self._llm, prompt, request, self._batch.n_ctx))
 
     def _submit(self, batch: Batch, position: int, running: Running[R]) -> None:
         if ticket := running.submit(batch):

@@ -306,9 +306,8 @@ def think_on(stream: Stream, think: Think, tokens: list[int]) -> Prefix:
 
 def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
     """Answer a request after a prompt; errors are those of `Request.steps` and of `chooser`."""
+    running = begin(llm, prompt, request)
     attached = attachment(llm)
-    with attached.lease():
-        running = begin(llm, prompt, request)
     own = own_stream_of(llm, attached)
     shared = shared_batch_of(llm, attached, own)
     if shared is not None:
@@ -318,13 +317,14 @@ def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
 
 
 def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int | None = None) -> Running[R]:
-    """Begin a request after a prompt, under a lease; see `Request.steps` and `reader_of`."""
-    reader = reader_of(llm, n_ctx)
-    tokens = reader.tokenize(prompt)
-    if request.think is None:
-        return Running(request.steps(reader, Prefix(tokens)))
-    Running(request.silent().steps(reader, Prefix(tokens)))  # they fit together, so the model may think
-    return Running(_think_then(llm, request, request.think, tokens, n_ctx))
+    """Begin a request after a prompt; see `Request.steps` and `reader_of`."""
+    with lease(llm):
+        reader = reader_of(llm, n_ctx)
+        tokens = reader.tokenize(prompt)
+        if request.think is None:
+            return Running(request.steps(reader, Prefix(tokens)))
+        Running(request.silent().steps(reader, Prefix(tokens)))  # they fit together, so the model may think
+        return Running(_think_then(llm, request, request.think, tokens, n_ctx))
 
 
 def _think_then(llm: Llama, request: Request[R], think: Think, tokens: list[int], n_ctx: int | None) -> Plan[R]:

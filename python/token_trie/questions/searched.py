@@ -19,7 +19,6 @@ from token_trie.errors import ArgumentError
 from token_trie.llama.batch import chooser
 from token_trie.llama.query import Query
 from token_trie.native.core import Llama
-from token_trie.native.lifetime import lease
 from token_trie.questions.form import Form, FormView, contextual, lists_options, softmax
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import Answered, Choice, ChoiceAnswer, Members, QuestionStats, text_of
@@ -106,8 +105,7 @@ class SetReading(Reading):
 
     def alone(self, llm: Llama) -> Found:
         """Answer it on an empty sequence, so that rounding does not depend on what was evaluated before."""
-        with lease(llm):
-            running = begin(llm, self.prompt, replace(self, remembers=False))
+        running = begin(llm, self.prompt, replace(self, remembers=False))
         with chooser(llm) as stream:
             stream.splice(0, [])
             found = drive(running, stream)

@@ -26,7 +26,6 @@ from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.batch import ENDED, Batch, can_share, cancel, chooser
 from token_trie.llama.query import Answer
 from token_trie.native.core import Llama, llama_cpp
-from token_trie.native.lifetime import lease
 from token_trie.serve.calibrations import Calibrations
 from token_trie.sets.prompt import Prompt
 
@@ -188,7 +187,7 @@ class Engine:
         batch = self._batch
         if batch is None:
             return await self.alone(lambda: self._run(*made()))
-        running = await self.on_worker(lambda: self._begin(*made()))
+        running = await self.on_worker(lambda: begin(self.llm, *made(), self.n_ctx))
         tokens, n_cached = _tokens_of(running), None
         while (answer := await self._answer(batch, running, on_tokens)) is not None:
             n_cached = int(answer.figures.n_shared) if n_cached is None else n_cached
@@ -248,12 +247,8 @@ class Engine:
         self._workers.shutdown(wait=True, cancel_futures=True)
         self.llm.close()
 
-    def _begin(self, prompt: Prompt, request: Request[R]) -> Running[R]:
-        with lease(self.llm):
-            return begin(self.llm, prompt, request, self.n_ctx)
-
     def _run(self, prompt: Prompt, request: Request[R]) -> Outcome[R]:
-        running = self._begin(prompt, request)
+        running = begin(self.llm, prompt, request, self.n_ctx)
         tokens = _tokens_of(running)
         with chooser(self.llm) as stream:
             return Outcome(drive(running, stream), tokens, 0)
