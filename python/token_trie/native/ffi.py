@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from token_trie.errors import LlamaVersionError, from_status
@@ -19,20 +20,8 @@ from token_trie.native import core, installed
 _NAME = {"darwin": "libtoken_trie.dylib", "win32": "token_trie.dll"}.get(sys.platform, "libtoken_trie.so")
 
 
-class _Refusing:
-    """Replaces the library if there is no suitable llama.cpp: has its constants; its functions raise."""
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-
-    def __getattr__(self, name: str) -> Any:
-        if name.isupper():
-            return getattr(self._library, name)
-
-        def refuse(*_: Any) -> Any:
-            raise LlamaVersionError(installed.llama_cpp.why)
-
-        return refuse
+def _refuse(*_: Any) -> Any:
+    raise LlamaVersionError(installed.llama_cpp.why)
 
 
 ffi: Any = importlib.import_module("token_trie._abi").ffi
@@ -44,7 +33,7 @@ if installed.has_llama:
     for _name in dir(lib):
         getattr(lib, _name)
 else:
-    lib = _Refusing(lib)
+    lib = SimpleNamespace(**{name: getattr(lib, name) if name.isupper() else _refuse for name in dir(lib)})
 
 
 def _keeping(data: Any, held: object) -> Any:
