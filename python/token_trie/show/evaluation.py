@@ -6,22 +6,27 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from token_trie.arrays import Ints
+from token_trie.errors import ArgumentError, CalibrationError
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.show.trie import clip, printable, render
-from token_trie.trust.evaluate import Comparison, EvaluatedWay, EvaluationRows, WrongRow
+from token_trie.trust.calibration import Calibration
+from token_trie.trust.evaluate import EvaluatedWay, EvaluationRows
+from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.metrics import N_BINS, Figures, Point
-from token_trie.trust.rows import RowOptions
+from token_trie.trust.rows import DEFAULT_NAME, Readings, RowOptions
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -37,14 +42,136 @@ N_WRONG, N_CONFUSED, N_MATRIX, N_POINTS = 100, 12, 25, 1000
 """Maximum numbers of wrong rows, confusions, classes of a drawn matrix, and points of a curve."""
 
 
+@dataclass(frozen=True)
+class WrongRow:
+    """A row that was answered wrongly."""
+
+    row: int
+    """The number of the row."""
+    text: str
+    gold: str
+    answer: str
+    confidence: float | None
+    """The probability of the answer."""
+
+
 @dataclass(frozen=True, eq=False)
-class Evaluation(Comparison):
-    """How good answers are, for several ways to answer: a `Comparison` that rich can print and `html` can write."""
+class Evaluation:
+    """How good answers are, for several ways to answer, on the same rows; rich can print it and `html` can write it."""
+
+    classes: tuple[str, ...]
+    gold: Ints = field(repr=False)
+    """Shape (n_rows,): the right answers, as positions of classes."""
+    texts: tuple[str, ...] = field(repr=False)
+    """The texts of the rows."""
+    numbers: tuple[int, ...] = field(repr=False)
+    """The numbers of the rows: positions, or in a table from 1 on."""
+    ways: tuple[EvaluatedWay, ...]
+    """In the requested order."""
+    notes: tuple[str, ...]
+    """Remarks on the figures: ways that failed, duplicates, classes without rows."""
+    n_read: int
+    """Number of rows that the model has read, without cached rows and duplicates."""
+    readings: Readings | None = field(repr=False)
+    """The readings with the given options."""
+    groups: Ints = field(repr=False)
+    """Shape (n_rows,): equal rows have the same number."""
+    n_folds: int
+    fitted: Mapping[str, Calibration]
+    """The calibrations of the ways that were fitted, by their kind."""
 
     @classmethod
-    def of(cls, evaluated: Comparison) -> Evaluation:
-        """Add the drawing methods to a comparison."""
-        return cls(**{name: getattr(evaluated, name) for name in evaluated.__dataclass_fields__})
+    def of(cls, rows: EvaluationRows) -> Evaluation:
+        """Answer rows in all ways; CalibrationError if none can be taken."""
+        ways = rows.answer()  # first, because it adds notes
+        return cls(
+            classes=rows.classes,
+            gold=rows.gold,
+            texts=tuple(rows.texts),
+            numbers=tuple(range(len(rows.given))),
+            ways=ways,
+            notes=tuple(rows.notes),
+            n_read=rows.n_read,
+            readings=rows.read.get((rows.options, DEFAULT_NAME)),
+            groups=rows.groups,
+            n_folds=rows.n_folds,
+            fitted=dict(rows.calibrations),
+        )
+
+    def __getitem__(self, name: str) -> EvaluatedWay:
+        """Return a way by its name; KeyError if there is none."""
+        for way in self.ways:
+            if way.name == name:
+                return way
+        raise KeyError(name)
+
+    @property
+    def best(self) -> EvaluatedWay:
+        """The model's way with the lowest log loss; if no way has probabilities, the most accurate."""
+        own = [way for way in self.ways if way.of != "words"] or list(self.ways)
+        sure = [way for way in own if way.figures.log_loss is not None]
+        if sure:
+            return min(sure, key=lambda way: way.figures.log_loss or 0.0)
+        return max(own, key=lambda way: way.figures.accuracy)
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """The calibration on all rows of the best way, if labels fit it, or else of the kind that is best held out.
+
+        CalibrationError if the rows do not allow one.
+        """
+        for kind in (self.best.name, "auto"):
+            found = self.fitted.get(kind)
+            if found is not None and found.held_out is not None:
+                return found
+        if self.readings is None:
+            raise CalibrationError("calibration: no way was taken that reads the rows; take fitted")
+        return Calibration.of(self.readings, self.gold, n_folds=self.n_folds, groups=self.groups)
+
+    @property
+    def wrong(self) -> tuple[WrongRow, ...]:
+        """The rows that the best way answers wrongly, the most confident first."""
+        return self.wrong_by(self.best.name)
+
+    def wrong_by(self, name: str) -> tuple[WrongRow, ...]:
+        """Return the rows that a way answers wrongly, the most confident first."""
+        way = self[name]
+        rows, confidence = np.flatnonzero(way.answers != self.gold), way.confidence
+        if confidence is not None:
+            rows = rows[np.argsort(-confidence[rows], kind="stable")]
+        return tuple(
+            WrongRow(
+                self.numbers[row],
+                self.texts[row],
+                self.classes[self.gold[row]],
+                self.classes[way.answers[row]],
+                None if confidence is None else float(confidence[row]),
+            )
+            for row in rows
+        )
+
+    def gate(self, target_accuracy: float, way: str | None = None) -> Gate:
+        """Find the lowest confidence from which a way, by default the best, reaches a target accuracy.
+
+        The best way was chosen on these rows, so its assurance covers all ways that it was chosen from.
+        """
+        one = self.best if way is None else self[way]
+        if one.confidence is None:
+            raise ArgumentError(f"way: {one.name!r} has no probabilities")
+        n_ways = 1 if way is not None else max(1, len([other for other in self.ways if other.of != "words"]))
+        is_right = one.answers == self.gold
+        return find_gate(one.confidence, is_right, target_accuracy, groups=self.groups, n_ways=n_ways)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures, for JSON."""
+        return {
+            "n_rows": len(self.gold),
+            "n_read": self.n_read,
+            "classes": list(self.classes),
+            "best": self.best.name,
+            "ways": {way.name: {"of": way.of, **asdict(way.figures)} for way in self.ways},
+            "notes": list(self.notes),
+        }
 
     def html(self) -> str:
         """Return a page in one file, which loads nothing from elsewhere.
@@ -160,7 +287,7 @@ def evaluate(
         n_parallel=n_parallel,
         n_ctx=n_ctx,
     )
-    return Evaluation.of(rows.compare())
+    return Evaluation.of(rows)
 
 
 def share(p: float | None, digits: int = 1) -> str:
@@ -173,7 +300,7 @@ def number(figure: float | None) -> str:
     return "–" if figure is None else f"{figure:.3f}"
 
 
-def draw_evaluation(evaluated: Comparison) -> Group:
+def draw_evaluation(evaluated: Evaluation) -> Group:
     """Draw a table with a row for each way, and remarks below it."""
     from rich.console import Group
     from rich.table import Table
@@ -205,7 +332,7 @@ def draw_evaluation(evaluated: Comparison) -> Group:
     return Group(table, "", *_notes(evaluated))
 
 
-def _notes(evaluated: Comparison) -> list[Text]:
+def _notes(evaluated: Evaluation) -> list[Text]:
     from rich.text import Text
 
     n, n_classes = len(evaluated.gold), len(evaluated.classes)
@@ -235,7 +362,7 @@ def _mistake(row: WrongRow) -> Text:
     )
 
 
-def _way(evaluated: Comparison, way: EvaluatedWay) -> dict[str, Any]:
+def _way(evaluated: Evaluation, way: EvaluatedWay) -> dict[str, Any]:
     figures = way.figures
     points = _thinned(figures.coverage)
     matrix = np.array(figures.confusion)

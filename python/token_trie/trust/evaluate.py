@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -29,7 +28,6 @@ from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fit import KINDS, FitKind, kind_of, own_parts
-from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.metrics import Figures, Folds, figures_of, fit_once, folds_of, numbered, softmax, within
 from token_trie.trust.rows import (
     DEFAULT_NAME,
@@ -41,19 +39,6 @@ from token_trie.trust.rows import (
     key_of,
     reader_of,
 )
-
-
-@dataclass(frozen=True)
-class WrongRow:
-    """A row that was answered wrongly."""
-
-    row: int
-    """The number of the row."""
-    text: str
-    gold: str
-    answer: str
-    confidence: float | None
-    """The probability of the answer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,107 +61,6 @@ class EvaluatedWay:
     def confidence(self) -> Floats | None:
         """The probability of each answer."""
         return None if self.probabilities is None else self.probabilities[np.arange(len(self.answers)), self.answers]
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """A comparison of ways to answer, on the same rows."""
-
-    classes: tuple[str, ...]
-    gold: Ints = field(repr=False)
-    """Shape (n_rows,): the right answers, as positions of classes."""
-    texts: tuple[str, ...] = field(repr=False)
-    """The texts of the rows."""
-    numbers: tuple[int, ...] = field(repr=False)
-    """The numbers of the rows: positions, or in a table from 1 on."""
-    ways: tuple[EvaluatedWay, ...]
-    """In the requested order."""
-    notes: tuple[str, ...]
-    """Remarks on the figures: ways that failed, duplicates, classes without rows."""
-    n_read: int
-    """Number of rows that the model has read, without cached rows and duplicates."""
-    readings: Readings | None = field(repr=False)
-    """The readings with the given options."""
-    groups: Ints = field(repr=False)
-    """Shape (n_rows,): equal rows have the same number."""
-    n_folds: int
-    fitted: Mapping[str, Calibration]
-    """The calibrations of the ways that were fitted, by their kind."""
-
-    def __getitem__(self, name: str) -> EvaluatedWay:
-        """Return a way by its name; KeyError if there is none."""
-        for way in self.ways:
-            if way.name == name:
-                return way
-        raise KeyError(name)
-
-    @property
-    def best(self) -> EvaluatedWay:
-        """The model's way with the lowest log loss; if no way has probabilities, the most accurate."""
-        own = [way for way in self.ways if way.of != "words"] or list(self.ways)
-        sure = [way for way in own if way.figures.log_loss is not None]
-        if sure:
-            return min(sure, key=lambda way: way.figures.log_loss or 0.0)
-        return max(own, key=lambda way: way.figures.accuracy)
-
-    @cached_property
-    def calibration(self) -> Calibration:
-        """The calibration on all rows of the best way, if labels fit it, or else of the kind that is best held out.
-
-        CalibrationError if the rows do not allow one.
-        """
-        for kind in (self.best.name, "auto"):
-            found = self.fitted.get(kind)
-            if found is not None and found.held_out is not None:
-                return found
-        if self.readings is None:
-            raise CalibrationError("calibration: no way was taken that reads the rows; take fitted")
-        return Calibration.of(self.readings, self.gold, n_folds=self.n_folds, groups=self.groups)
-
-    @property
-    def wrong(self) -> tuple[WrongRow, ...]:
-        """The rows that the best way answers wrongly, the most confident first."""
-        return self.wrong_by(self.best.name)
-
-    def wrong_by(self, name: str) -> tuple[WrongRow, ...]:
-        """Return the rows that a way answers wrongly, the most confident first."""
-        way = self[name]
-        rows, confidence = np.flatnonzero(way.answers != self.gold), way.confidence
-        if confidence is not None:
-            rows = rows[np.argsort(-confidence[rows], kind="stable")]
-        return tuple(
-            WrongRow(
-                self.numbers[row],
-                self.texts[row],
-                self.classes[self.gold[row]],
-                self.classes[way.answers[row]],
-                None if confidence is None else float(confidence[row]),
-            )
-            for row in rows
-        )
-
-    def gate(self, target_accuracy: float, way: str | None = None) -> Gate:
-        """Find the lowest confidence from which a way, by default the best, reaches a target accuracy.
-
-        The best way was chosen on these rows, so its assurance covers all ways that it was chosen from.
-        """
-        one = self.best if way is None else self[way]
-        if one.confidence is None:
-            raise ArgumentError(f"way: {one.name!r} has no probabilities")
-        n_ways = 1 if way is not None else max(1, len([other for other in self.ways if other.of != "words"]))
-        is_right = one.answers == self.gold
-        return find_gate(one.confidence, is_right, target_accuracy, groups=self.groups, n_ways=n_ways)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all figures, for JSON."""
-        return {
-            "n_rows": len(self.gold),
-            "n_read": self.n_read,
-            "classes": list(self.classes),
-            "best": self.best.name,
-            "ways": {way.name: {"of": way.of, **dataclasses.asdict(way.figures)} for way in self.ways},
-            "notes": list(self.notes),
-        }
 
 
 def _chosen(ways: Iterable[str] | None, choices: ChoicesLike | Question, empty: Prompt | None) -> dict[str, Method]:
@@ -263,7 +147,7 @@ class EvaluationRows:
         if len(self.texts) != len(self.given):
             raise ArgumentError(f"texts: {len(self.texts):,} for {len(self.given):,} rows")
         self.llm, self.choices, self.options, self.reading = llm, choices, options, reading
-        self._empty, self._cache, self._n_folds = empty, cache, n_folds
+        self._empty, self._cache, self.n_folds = empty, cache, n_folds
         self.reader = reader_of(llm, choices, options)
         named, texts_of = self.reader.values, self.reader.binding.classes
         self.classes = tuple(  # for a question the given options, if they are texts
@@ -282,8 +166,8 @@ class EvaluationRows:
         self.calibrations: dict[str, Calibration] = {}  # by kind
         self._kept: dict[str, CachedRows] = {}
 
-    def compare(self) -> Comparison:
-        """Compare the ways; CalibrationError if none can be taken."""
+    def answer(self) -> tuple[EvaluatedWay, ...]:
+        """Answer in all ways; CalibrationError if none can be taken."""
         ways = []
         for name, way in self._chosen.items():
             try:
@@ -295,19 +179,7 @@ class EvaluationRows:
             ways.append(EvaluatedWay(name, way.says, way.of, *found[:2], figures))
         if not ways:
             raise CalibrationError("; ".join(self.notes))
-        return Comparison(
-            classes=self.classes,
-            gold=self.gold,
-            texts=tuple(self.texts),
-            numbers=tuple(range(len(self.given))),
-            ways=tuple(ways),
-            notes=tuple(self.notes),
-            n_read=self.n_read,
-            readings=self.read.get((self.options, DEFAULT_NAME)),
-            groups=self.groups,
-            n_folds=self._n_folds,
-            fitted=dict(self.calibrations),
-        )
+        return tuple(ways)
 
     def readings(self, calibration: str = DEFAULT_NAME, **changes: Any) -> Readings:
         """Return the readings with some options changed, and for a question by a named calibration's prior."""
@@ -337,7 +209,7 @@ class EvaluationRows:
                 self.readings(),
                 self.gold if has_labels else None,
                 kind=kind,
-                n_folds=self._n_folds,
+                n_folds=self.n_folds,
                 groups=self.groups if has_labels else None,
                 more=self._readings(more, self.options) if more else None,
             )
