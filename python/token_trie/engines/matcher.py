@@ -134,7 +134,7 @@ class TrieMatcher:
         ArgumentError
             The matcher is terminated and the token is no end token, or it is no integer.
         """
-        return self._handle.accept(to_token(token_id, self.vocab_size, "token_id"))
+        return self._handle.accept(to_token(token_id, self.vocab_size))
 
     def accept_tokens(self, token_ids: Tokens) -> int:
         """Step over tokens up to the first that is not allowed, and return the number of steps.
@@ -361,7 +361,7 @@ class UniqueMatchers:
         """
         row = self._row(row)
         matcher, node = self._matchers[row], self._nodes[row]
-        token_id = to_token(token_id, matcher.vocab_size, "token_id")
+        token_id = to_token(token_id, matcher.vocab_size)
         is_over = matcher.is_terminated()
         if not is_over and token_id in self._closed(row):
             return False

@@ -162,8 +162,12 @@ class Position(NamedTuple):
 
     def inside(self, key: str | int) -> Position:
         """Return the position of a field or an item."""
-        name = str(key).replace("~", "~0").replace("/", "~1")
-        return Position(f"{self.pointer}/{name}", self.level + 1)
+        return Position(f"{self.pointer}/{escaped(str(key))}", self.level + 1)
+
+
+def escaped(key: str) -> str:
+    """Return a key as a part of a JSON pointer."""
+    return key.replace("~", "~0").replace("/", "~1")
 
 
 class Layout(NamedTuple):

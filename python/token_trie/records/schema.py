@@ -101,6 +101,14 @@ def count(schema: dict[str, Any], keyword: str, pointer: str, default: int) -> i
     return value
 
 
+def step_of(schema: dict[str, Any], pointer: str) -> float:
+    """Read ``multipleOf``, 1 by default; ArgumentError if it is not a number above 0."""
+    step = schema.get("multipleOf", 1)
+    if not isinstance(step, (int, float)) or isinstance(step, bool) or step <= 0:
+        raise refuse(f"{pointer}/multipleOf", f"{step!r} is no number above 0")
+    return step
+
+
 def is_kind(value: Any, kind: str) -> bool:
     """Return whether a JSON value is of a kind."""
     if isinstance(value, bool) or value is None:
@@ -227,9 +235,7 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
     low, high, open_low, open_high = bounds(schema, pointer)
     if low is None and high is None and "multipleOf" not in schema:
         return Slot(plan.INTEGER if is_integer else plan.NUMBER, _DIGITS)
-    step = schema.get("multipleOf", 1)
-    if not isinstance(step, (int, float)) or isinstance(step, bool) or step <= 0:
-        raise refuse(f"{pointer}/multipleOf", f"{step!r} is no number above 0")
+    step = step_of(schema, pointer)
     if step != int(step):
         raise KeywordError(f"{pointer}/multipleOf", f"{step!r} is not supported; whole numbers above 0 are")
     is_decimal = not is_integer and "multipleOf" not in schema
@@ -285,9 +291,7 @@ def read_values(schema: dict[str, Any], pointer: str) -> ChoiceNode:
     if "enum" in schema and (not isinstance(schema["enum"], list) or not schema["enum"]):
         raise refuse(f"{pointer}/enum", "no values")
     values = [schema["const"]] if keyword == "const" else schema["enum"]
-    step = schema.get("multipleOf", 1)
-    if not isinstance(step, (int, float)) or isinstance(step, bool) or step <= 0:
-        raise refuse(f"{pointer}/multipleOf", f"{step!r} is no number above 0")
+    step_of(schema, pointer)
     kinds = kinds_of(schema, pointer) if "type" in schema else list(KINDS)
     kept = [v for v in values if any(is_kind(v, kind) for kind in kinds) and _is_within(v, schema, pointer)]
     if "pattern" in schema and any(isinstance(v, str) for v in kept):
@@ -359,10 +363,14 @@ _MAX_NESTED = 16
 _MAX_OPTIONS = 100_000
 
 
-def make_union(nodes: list[Node], pointer: str) -> Node:
-    """Return one node for several: a union if its first characters distinguish them, else one grammar."""
-    if len(nodes) == 1:
-        return nodes[0]
+def make_union(given: list[Node | None], pointer: str) -> Node | None:
+    """Return one node for several: a union if its first characters distinguish them, else one grammar.
+
+    Nodes that are nested too deep are None; so is the result if all are.
+    """
+    nodes = [node for node in given if node is not None]
+    if len(nodes) < 2:
+        return nodes[0] if nodes else None
     union = Union(tuple(nodes))
     if union.n_options > _MAX_OPTIONS:
         raise refuse(pointer, f"{union.n_options:,} alternatives, more than {_MAX_OPTIONS:,}")
@@ -549,7 +557,7 @@ class _SchemaReader:
         if not kinds:
             return ANYTHING
         nodes = [self._read_kind(schema, kind, pointer, depth) for kind in kinds]
-        return _union(nodes, pointer)
+        return make_union(nodes, pointer)
 
     def _read_inner(self, schema: Any, pointer: str, depth: int) -> Node | None:
         """Read the schema of a nested value."""
@@ -602,7 +610,7 @@ class _SchemaReader:
         ]
         if keyword == "oneOf":
             check_exclusive(options, pointer, self._find)
-        return _union(nodes, pointer)
+        return make_union(nodes, pointer)
 
     def _read_kind(self, schema: dict[str, Any], kind: str, pointer: str, depth: int) -> Node | None:
         if kind == "null":
@@ -640,7 +648,7 @@ class _SchemaReader:
             return self._read_map(schema, more, pointer, depth)
         if more is False and needed - set(properties or {}):
             raise refuse(f"{pointer}/required", f"{min(needed - set(properties or {}))!r} is no property")
-        pointers = {name: f"{pointer}/properties/{_escape(name)}" for name in properties or {}}
+        pointers = {name: f"{pointer}/properties/{plan.escaped(name)}" for name in properties or {}}
         parts = dict(properties or {}) | {name: more for name in required if name not in (properties or {})}
         _check_names(schema, parts, needed, pointer)
         fields = []
@@ -676,7 +684,7 @@ class _SchemaReader:
             raise KeywordError(f"{pointer}/{keyword}", "other than one pattern for all keys it is not supported")
         at = "additionalProperties"
         for pattern, part in patterns.items():
-            said, more, at = {**said, "pattern": pattern}, part, f"patternProperties/{_escape(pattern)}"
+            said, more, at = {**said, "pattern": pattern}, part, f"patternProperties/{plan.escaped(pattern)}"
         if more is True and not low and "maxProperties" not in schema and not said.keys() - {"type"}:
             return Slot(OBJECT, "{")
         node = None if is_false(more) or high == 0 else self._read_inner(more, f"{pointer}/{at}", depth)
@@ -758,13 +766,3 @@ def _check_names(schema: dict[str, Any], parts: dict[str, Any], needed: set[str]
     for name, others in schema.get("dependentRequired", {}).items():
         if name in parts and not (isinstance(others, list) and all(other in needed for other in others)):
             raise KeywordError(f"{pointer}/dependentRequired", "of properties that are optional it is not supported")
-
-
-def _union(nodes: list[Node | None], pointer: str) -> Node | None:
-    """Return one node for the nodes that are not too deep."""
-    some = [node for node in nodes if node is not None]
-    return make_union(some, pointer) if some else None
-
-
-def _escape(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")

@@ -315,14 +315,14 @@ def values_in(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def parse(shape: type[B], value: Any, place: Place = ()) -> B:
+def parse(shape: type[B], value: Any) -> B:
     """Validate a value; RefusedError names each place that does not fit the shape."""
     try:
         return shape.model_validate(value)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_FAULTS]
         faults = [
-            Fault((*place, *map(_short, fault.place)), _short(fault.message), fault.kind)
+            Fault(tuple(map(_short, fault.place)), _short(fault.message), fault.kind)
             for fault in _faults_of(value, found)
         ]
         raise RefusedError("invalid_request", faults[0].message, faults) from None

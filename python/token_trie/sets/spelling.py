@@ -244,14 +244,14 @@ def to_tokens(tokens: object, what: str) -> npt.NDArray[np.int32]:
     return array
 
 
-def to_token(token: object, n_vocab: int, what: str) -> int:
+def to_token(token: object, n_vocab: int) -> int:
     """Return a token id, also of numpy or torch, as an int; an error if it is not a token id."""
     try:
         number = operator.index(token)  # type: ignore[arg-type]
     except TypeError as error:
-        raise ArgumentError(f"{what}: {type(token).__name__} where a token id belongs") from error
+        raise ArgumentError(f"token_id: {type(token).__name__} where a token id belongs") from error
     if not 0 <= number < n_vocab:
-        raise VocabularyError(f"{what}: {number} is outside the vocabulary ({n_vocab} tokens)")
+        raise VocabularyError(f"token_id: {number} is outside the vocabulary ({n_vocab} tokens)")
     return number
 
 

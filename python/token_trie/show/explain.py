@@ -49,8 +49,10 @@ FOLDED_ROW = 26.0
 CHAR, SMALL_CHAR, BOLD_CHAR = 7.9, 6.7, 8.7
 """Pixels: the widths of characters in the fonts of the page."""
 MIN_WIDTH = 1040.0
-N_RANKED = 12
-MAX_BRANCHES = 40
+N_RANKED, MAX_BRANCHES = 12, 40
+"""Numbers of answers and of branches on a page."""
+_N_SHOWN, _MAX_SHOWN = 10, 30
+"""The same in a terminal."""
 MIN_MASS, MIN_BRANCHES = 1e-4, 12
 """After so many branches, those with a smaller mass are not drawn."""
 
@@ -504,14 +506,14 @@ def draw_sentence(explained: Explanation) -> Text:
     return Text.assemble(*((text, f"bold {COLORS[whose]}" if whose else "") for text, whose in phrases))
 
 
-def draw_explanation(explained: Explanation, n_ranked: int = 10, max_branches: int = 30) -> Group:
+def draw_explanation(explained: Explanation) -> Group:
     """Draw an explanation: its sentence, the best answers as bars, and the most probable branches."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
     from rich.tree import Tree
 
-    ranked = explained.ranked(n_ranked)
+    ranked = explained.ranked(_N_SHOWN)
     answers = Table(box=None, padding=(0, 2, 0, 0))
     for title, whose in (("answer", ""), ("", ""), ("whole", "exact"), ("step by step", "greedy")):
         answers.add_column(title, justify="right" if whose else "left", header_style=f"dim {COLORS[whose]}")
@@ -527,7 +529,7 @@ def draw_explanation(explained: Explanation, n_ranked: int = 10, max_branches: i
         f"[bold]{count_leaves(explained.trie)}[/]  [yellow]share of what is allowed there[/]  "
         "[green]part of the set after it[/]"
     )
-    waiting = [(top, explained.branches(max_branches))]
+    waiting = [(top, explained.branches(_MAX_SHOWN))]
     while waiting:
         tree, branch = waiting.pop()
         waiting += reversed([(tree.add(_branch_label(explained, child)), child) for child in branch.children])

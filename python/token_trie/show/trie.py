@@ -45,11 +45,11 @@ def quote(text: str | bytes) -> str:
 COLORS = {"greedy": "yellow", "exact": "green", "": ""}
 
 
-def percent_bar(p: float, whose: str = "exact") -> Bar:
+def percent_bar(p: float) -> Bar:
     """Return a bar, 30 columns wide for 100 %."""
     from rich.bar import Bar
 
-    return Bar(1.0, 0.0, p, width=30, color=COLORS[whose])
+    return Bar(1.0, 0.0, p, width=30, color=COLORS["exact"])
 
 
 def describe_mass(mass: float) -> str:
