@@ -168,7 +168,7 @@ def test_a_value_of_a_wrong_type_is_refused_with_the_types_that_may_stand_there(
     ("message", "place", "told"),
     [
         ({"role": "user", "content": 5}, ".content", "Input should be a valid string or a valid list"),
-        ({"role": "user", "content": [{"type": "x"}]}, ".content[0]", "Input tag 'x' found using 'type'"),
+        ({"role": "user", "content": [{"type": "x"}]}, ".content[0].type", "Input should be 'text', 'input_text'"),
         ({"role": "user", "content": [{"type": "text", "text": 5}]}, ".content[0].text", "Input should be a valid str"),
         ({"role": "user", "content": [{"type": "text", "refusal": 5}]}, ".content[0].refusal", "Input should be a val"),
         ({"content": "x"}, ".role", "Field required"),
