@@ -215,8 +215,7 @@ class Predicate:
 
     def __post_init__(self) -> None:
         text_of(self.instructions, "instructions")
-        for what in ("true", "false"):
-            _texts(getattr(self, what) or "Yes", what)
+        _ = self.wording  # raises for texts that are empty or not valid
 
     @property
     def values(self) -> tuple[bool, bool]:

@@ -55,6 +55,8 @@ def test_predicates_are_answered_with_yes_and_no_or_what_these_mean() -> None:
         (lambda: Choice("Which?", {"a": None}, other=1), "other: int where True or False"),  # type: ignore[arg-type]
         (lambda: Predicate(object()), "instructions: no text and no JSON"),  # type: ignore[arg-type]
         (lambda: Predicate("Is it?", true="\0"), "true: holds a NUL"),
+        (lambda: Predicate("Is it?", true=""), "true: empty"),
+        (lambda: Predicate("Is it?", false=[]), "false: an empty list"),
         (lambda: Score("How?", ["low"]), "levels: 1, where two"),
         (lambda: Score("How?", "low"), "levels: str where a list"),
         (lambda: Score("How?", ["low", ""]), r"levels\[1\]: empty"),
