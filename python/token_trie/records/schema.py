@@ -48,6 +48,7 @@ VALIDATING = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf", "$re
 """Keywords that decide which values are valid; others are annotations, except those of `UNSUPPORTED`."""
 UNSUPPORTED = frozenset(
     {"if", "contains", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef", "disallow", "extends"}
+    | {"divisibleBy"}
 )
 """Keywords that also decide it, but are not supported."""
 KINDS = ("string", "number", "integer", "boolean", "null", "object", "array")
@@ -76,6 +77,8 @@ def check_known(schema: dict[str, Any], pointer: str) -> None:
             raise KeywordError(f"{pointer}/{keyword}", f"{keyword!r} is not supported")
     for keyword in _COUNTS:
         count(schema, keyword, pointer, 0)
+    if schema.get("required") is True:
+        raise KeywordError(f"{pointer}/required", "of draft 3 it is not supported; list names beside the properties")
     if not isinstance(schema.get("pattern", ""), str):
         raise refuse(f"{pointer}/pattern", f"{schema['pattern']!r} is no text")
 

@@ -138,6 +138,8 @@ def test_items_that_no_keyword_has_evaluated_are_known_before_draft_2020() -> No
         ),
         ({"type": "object", "propertyNames": {"anyOf": [{}]}}, r"schema#/propertyNames: other than"),
         ({"type": "array", "contains": {"type": "null"}}, r"schema#/contains: 'contains' is not supported"),
+        ({"type": "integer", "divisibleBy": 2}, r"schema#/divisibleBy: 'divisibleBy' is not supported"),
+        ({"properties": {"a": {"type": "null", "required": True}}}, r"schema#/properties/a/required: of draft 3"),
         ({"not": {}}, r"schema#: nothing is valid"),
         ({"anyOf": [{"not": {}}, False]}, r"schema#/anyOf/0: nothing is valid"),
         ({"not": {"type": "null"}}, r"schema#/not: 'not' is not supported"),
