@@ -318,7 +318,7 @@ def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
 
 def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int | None = None) -> Running[R]:
     """Begin a request after a prompt; see `Request.steps` and `reader_of`."""
-    with lease(llm):
+    with attachment(llm).lease():
         reader = reader_of(llm, n_ctx)
         tokens = reader.tokenize(prompt)
         if request.think is None:
