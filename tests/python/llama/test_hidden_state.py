@@ -18,13 +18,15 @@ from token_trie.llama.stream import Stream
 SHARED = "This is what they all begin with, and it is long enough to be shared. " * 2
 PROMPTS = ["a", *(f"{SHARED}Row {i}:{' words' * (7 * i % 40)}" for i in range(12)), "another one", f"{SHARED * 3}end"]
 CHOICES = [" yes", " no", " yes and no"]
+FEW = PROMPTS[::4]
+"""For real models, which take a second a prompt."""
 MODELS = {"tiny": 1e-4, "bpe": 1e-4, "smollm2": 0.12, "gemma": 0.16}
 """With how far states may be off, in parts of their length: quantized products round with the rows beside them."""
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def model(request: Any, model_paths: dict[str, Path]) -> Iterator[tuple[Any, Any, float]]:
-    """Make a Llama, and what llama.cpp itself gives for a prompt; tell how far that may be off."""
+def model(request: Any, model_paths: dict[str, Path]) -> Iterator[tuple[Any, Any, float, list[str]]]:
+    """Return a Llama, the states by llama.cpp itself, how far they may be off, and prompts."""
     options: Any = {"n_ctx": 1024, "n_threads": 1, "n_threads_batch": 1, "verbose": False}
     llm = llama_cpp.Llama(str(model_paths[request.param]), **options)
     oracle = llama_cpp.Llama(str(model_paths[request.param]), embedding=True, pooling_type=0, **options)
@@ -34,7 +36,7 @@ def model(request: Any, model_paths: dict[str, Path]) -> Iterator[tuple[Any, Any
         rows: Any = oracle.embed(prompt, normalize=False)
         return np.array(rows[-1], np.float32)
 
-    yield llm, states, MODELS[request.param]
+    yield llm, states, MODELS[request.param], FEW if request.param in ("smollm2", "gemma") else PROMPTS
     llm.close()
     oracle.close()
 
@@ -46,9 +48,9 @@ def near(a: Any, b: Any, tolerance: float) -> None:
 
 
 def test_a_stream_has_the_state_behind_its_last_token(model: Any) -> None:
-    llm, oracle, tolerance = model
+    llm, oracle, tolerance, prompts = model
     with StreamHandle(llm) as handle:
-        for prompt in PROMPTS:
+        for prompt in prompts:
             handle.prefill(prompt)
             expected = oracle(prompt)
             own = handle._stream.answer(Query("hidden_state")).state
@@ -59,10 +61,10 @@ def test_a_stream_has_the_state_behind_its_last_token(model: Any) -> None:
 
 
 def test_a_batch_gives_states_alone_and_with_scores_in_any_company(model: Any) -> None:
-    llm, oracle, tolerance = model
-    expected = [oracle(prompt) for prompt in PROMPTS]
-    alone = read_rows(llm, PROMPTS, CHOICES)
-    read = read_rows(llm, PROMPTS, CHOICES, states=True)
+    llm, oracle, tolerance, prompts = model
+    expected = [oracle(prompt) for prompt in prompts]
+    alone = read_rows(llm, prompts, CHOICES)
+    read = read_rows(llm, prompts, CHOICES, states=True)
     assert read.states is not None
     for own, other in zip(read.states, expected, strict=True):
         near(own, other, tolerance)
@@ -70,7 +72,7 @@ def test_a_batch_gives_states_alone_and_with_scores_in_any_company(model: Any) -
     batch = Batch(llm)
     try:
         tickets = {
-            batch.submit(llm.tokenize(prompt.encode()), Query("hidden_state")): i for i, prompt in enumerate(PROMPTS)
+            batch.submit(llm.tokenize(prompt.encode()), Query("hidden_state")): i for i, prompt in enumerate(prompts)
         }
         found = {}
         while len(found) < len(tickets):
