@@ -184,22 +184,20 @@ class Profile:
 
 
 BRIEFLY = Form("Text:\n{{ state }}\n\n{{ instructions }}\nAnswer in one or two words.", chat=True)
-FROM_LIST = Form(
-    f"{LIST}\nText:\n{{{{ state }}}}\n\nAnswer with one of the names above alone.",
-    reads="names",
-    chat=True,
-)
-# It begins as `BRIEFLY` does, so that both together read the state once.
-BY_NAME = Form(f"Text:\n{{{{ state }}}}\n\n{LIST}\nAnswer with the name of one option.", reads="names", chat=True)
 
-_PLAIN, _BRIEFLY_RAW = FORMS["unlisted"], replace(BRIEFLY, prior=False)
+_PLAIN = FORMS["unlisted"]
 
 PROFILES = {
     profile.name: profile
     for profile in (
         Profile("plain", (_PLAIN,), (_PLAIN,), (_PLAIN,)),
         Profile("instruct", (BRIEFLY,), (_PLAIN,), (_PLAIN,)),
-        Profile("large instruct", (replace(BY_NAME, weight=3), BRIEFLY), (_PLAIN, _BRIEFLY_RAW), (_PLAIN,)),
+        Profile(
+            "large instruct",
+            (replace(FORMS["listed"], weight=2), BRIEFLY),
+            (_PLAIN, replace(FORMS["listed"], prior=False)),
+            (FORMS["letters"], FORMS["listed"]),
+        ),
     )
 }
 """Profiles by name.
@@ -209,8 +207,8 @@ plain
 instruct
     The same for choices, through the model's chat template. From 400 million parameters.
 large instruct
-    The mean of two forms for choices, listed with weight 3 and not listed, both after the state, which is read once for
-    both. From a billion parameters.
+    The mean of two forms. Choices: listed, with weight 2, and not listed, through the chat template. Predicates: not
+    listed, and listed without a prior. Scores: levels with letters, and listed. From a billion parameters.
 """
 
 

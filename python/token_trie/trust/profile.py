@@ -12,27 +12,34 @@ from token_trie.arrays import Floats
 from token_trie.native.core import Llama
 from token_trie.questions.decide import decide_many
 from token_trie.questions.form import Form, softmax
-from token_trie.questions.options import BRIEFLY, BY_NAME, FORMS, FROM_LIST, MEASURED, Profile, profile_by_file
+from token_trie.questions.options import BRIEFLY, FORMS, LIST, MEASURED, Profile, profile_by_file
 from token_trie.questions.question import Choice, Predicate, Question, Score
 from token_trie.sets.prompt import has_chat_template
+
+_LISTED_BEFORE = f"{LIST}\nText:\n{{{{ state }}}}\n\nAnswer with one of the names above alone."
+_LISTED_AFTER = f"Text:\n{{{{ state }}}}\n\n{LIST}\nAnswer with the name of one option."
 
 CANDIDATES = {
     "unlisted": FORMS["unlisted"],
     "unlisted, no prior": replace(FORMS["unlisted"], prior=False),
     "unlisted, chat": BRIEFLY,
     "unlisted, chat, no prior": replace(BRIEFLY, prior=False),
-    "listed before, chat": FROM_LIST,
-    "listed before, chat, no prior": replace(FROM_LIST, prior=False),
-    "listed, chat": BY_NAME,
+    "listed before, chat": Form(_LISTED_BEFORE, reads="names", chat=True),
+    "listed, chat": Form(_LISTED_AFTER, reads="names", chat=True),
+    "listed": FORMS["listed"],
     "listed, no prior": replace(FORMS["listed"], prior=False),
+    "letters": FORMS["letters"],
     "letters, no prior": replace(FORMS["letters"], prior=False),
 }
 """Forms that are measured, by name."""
 
 _OF_TYPE = {
-    "choice": ("unlisted", "unlisted, chat", *list(CANDIDATES)[4:]),
+    "choice": (
+        *("unlisted", "unlisted, chat", "listed before, chat", "listed, chat"),
+        *("listed", "listed, no prior", "letters, no prior"),
+    ),
     "predicate": ("unlisted", "unlisted, no prior", "unlisted, chat, no prior", "listed, no prior"),
-    "score": ("unlisted", "unlisted, chat", "listed, no prior", "letters, no prior"),
+    "score": ("unlisted", "unlisted, chat", "listed", "letters", "letters, no prior"),
 }
 _MAX_FORMS = 3
 _MIN_P = 1e-4
