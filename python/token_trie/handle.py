@@ -247,7 +247,7 @@ class StreamHandle:
         Parameters
         ----------
         max_tokens : int
-            Tokens at most.
+            Tokens at most; by default as many as fit into the context.
         **options
             Those of `TextOptions`.
 
@@ -255,7 +255,9 @@ class StreamHandle:
         ------
         ArgumentError
             An option is out of range, or a stop string empty.
-        ContextError, GrammarError, BusyError
+        ContextError
+            The context was full already.
+        GrammarError, BusyError
         """
         return write_text(self._stream, max_tokens, TextOptions.read("text", options))
 

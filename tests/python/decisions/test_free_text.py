@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from token_trie import ContextError
+from token_trie import ContextError, StreamHandle
 from token_trie.decisions.run import TextRequest, run
 from token_trie.llama.text import TextOptions
 
@@ -18,3 +18,11 @@ def test_a_text_ends_where_the_context_is_full(request: pytest.FixtureRequest, n
         assert (text.stop, n + len(text.tokens)) == ("max_tokens", n_ctx)
     with pytest.raises(ContextError):
         run(llm, [5] * n_ctx, TextRequest(1))
+    with StreamHandle(llm) as stream:
+        stream.prefill([5] * (n_ctx - 20))
+        stream.set_grammar("root ::= [b-d]{450}")
+        text = stream.text()
+        assert (text.stop, len(text.tokens), stream.state.n_tokens) == ("max_tokens", 20, n_ctx)
+        with pytest.raises(ContextError, match="full"):
+            stream.text()
+        assert stream.text(max_tokens=0).text == ""
