@@ -35,7 +35,8 @@ class Sampling(Options):
     min_p : float
         In [0, 1]: draws are from tokens that have at least this part of the best token's probability.
     seed : int, optional
-        The same seed draws the same tokens; by default other tokens each time.
+        The same seed draws the same tokens; by default other tokens each time. Of several prompts, each draws by the
+        seed alone: equal prompts get equal answers.
     """
 
     temperature: float | None = None

@@ -644,7 +644,8 @@ class _SchemaReader:
         schema = {**schema, "propertyNames": names}
         if not properties and isinstance(names, dict) and isinstance(names.get("enum"), list):
             properties = {name: more for name in names["enum"] if isinstance(name, str)}
-        if properties is None and not required:
+        # Without properties a tool has no parameters, unless the schema says what others may be.
+        if not required and (properties is None or (not properties and isinstance(more, dict))):
             _check_names(schema, {}, needed, pointer)
             if schema.get("dependentRequired"):
                 raise KeywordError(f"{pointer}/dependentRequired", "of free keys it is not supported")

@@ -265,6 +265,12 @@ def test_multiples_are_those_of_the_decimal_numbers(schema: Any, values: tuple[f
     assert node.values == values
 
 
+def test_an_empty_list_of_properties_leaves_free_keys_as_they_are() -> None:
+    free: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "integer"}}
+    assert print_grammar(read_schema({**free, "properties": {}})) == print_grammar(read_schema(free))
+    assert read_schema({"type": "object", "properties": {}}) == Object(())
+
+
 @pytest.mark.parametrize("names", [False, {"type": "integer"}, {"const": "k", "enum": ["l"]}])
 def test_where_no_name_is_allowed_the_object_is_empty(names: Any) -> None:
     node = read_schema({"type": "object", "additionalProperties": {"enum": [1]}, "propertyNames": names})
