@@ -28,7 +28,8 @@ def run(options: Any) -> None:
     for name in options.models:
         model = load(name, n_ctx=4096, n_batch=512, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
         for table, texts, gold, asked in progress(list(_tables(min(options.prompts, 500))), name):
-            ways = [way for way in _WAYS if way != "contextual" or isinstance(asked, Choice)]
+            without = "mean" if isinstance(asked, Choice) else "contextual"
+            ways = [way for way in _WAYS if way != without]
             with tempfile.TemporaryDirectory() as folder:
                 found = evaluate(model.llm, texts, gold, asked, ways=ways, cache=folder)
             for way in found.ways:
