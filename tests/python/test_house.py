@@ -170,12 +170,21 @@ def test_every_room_has_a_floor_of_its_own() -> None:
 NAMED_ELSEWHERE = {"serve.systemone", "serve.openai_decisions", "serve.completions.requests", "engines.transformers"}
 
 
-def test_a_name_of_a_class_means_one_thing() -> None:
+def type_named(node: ast.AST) -> str | None:
+    """Return the name of the type that a node defines: a class, or an alias with a public name."""
+    if isinstance(node, ast.ClassDef):
+        return node.name
+    is_alias = isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias"
+    name = ast.unparse(node.target) if is_alias and isinstance(node, ast.AnnAssign) else "_"
+    return None if name.startswith("_") else name
+
+
+def test_a_name_of_a_type_means_one_thing() -> None:
     names: dict[str, list[str]] = {}
     for module in sorted(MODULES.keys() - NAMED_ELSEWHERE):
         for node in ast.walk(ast.parse(MODULES[module].read_text())):
-            if isinstance(node, ast.ClassDef):
-                names.setdefault(node.name, []).append(module)
+            if (name := type_named(node)) is not None:
+                names.setdefault(name, []).append(module)
     assert {name: modules for name, modules in names.items() if len(modules) > 1} == {}
 
 

@@ -16,7 +16,7 @@ from token_trie.cli.options import (
     InputFormatOption,
     JsonOption,
     ModelOptions,
-    OnError,
+    OnRowError,
     TableArgument,
     command,
     console,
@@ -87,7 +87,7 @@ def evaluate(
     ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not keep results.")] = False,
     on_error: Annotated[
-        OnError, typer.Option(help="For a row whose label is not a choice: stop, or report and skip it.")
+        OnRowError, typer.Option(help="For a row whose label is not a choice: stop, or report and skip it.")
     ] = "stop",
     input_format: InputFormatOption = None,
 ) -> None:
@@ -178,7 +178,7 @@ _OPTIONS_OF = {
 
 
 def _evaluated(
-    llm: Llama, labeller: RowLabeller, rows: list[GoldRow], on_error: OnError, options: dict[str, Any]
+    llm: Llama, labeller: RowLabeller, rows: list[GoldRow], on_error: OnRowError, options: dict[str, Any]
 ) -> tuple[Evaluation, int]:
     """Evaluate rows, and count those that the model cannot read: each is left out, or an error that names it."""
     options |= {name: value for name, value in vars(labeller.row_options).items() if value is not None}

@@ -181,7 +181,7 @@ ChatOption = Annotated[bool, typer.Option("--chat", help="Apply the model's chat
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
-OnError: TypeAlias = Literal["stop", "skip"]
+OnRowError: TypeAlias = Literal["stop", "skip"]
 """Treatment of a row with an error."""
 TableArgument = Annotated[
     Path,

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table as Drawn
 
-from token_trie.cli.options import InputFormatOption, ModelOptions, OnError, TableArgument, say, status
+from token_trie.cli.options import InputFormatOption, ModelOptions, OnRowError, TableArgument, say, status
 from token_trie.cli.tables import Format, Table, TableRow, format_of, open_table
 from token_trie.engines.data import import_pyarrow
 from token_trie.errors import ArgumentError, TokenTrieError
@@ -51,7 +51,7 @@ class RowsOptions:
     ] = Path("-")
     prefix: Annotated[str, typer.Option(help="Text before the names of the added columns.")] = ""
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted run that wrote --output.")] = False
-    on_error: Annotated[OnError, typer.Option(help="For a row without an answer: stop, or report and skip it.")] = (
+    on_error: Annotated[OnRowError, typer.Option(help="For a row without an answer: stop, or report and skip it.")] = (
         "stop"
     )
     input_format: InputFormatOption = None
@@ -148,7 +148,7 @@ def run_job(job: RowJob, table: Table, options: RowsOptions, model: ModelOptions
     job.summarize(n_left_out)
 
 
-def _answer_rows(job: RowJob, llm: Llama, table: Table, results: ResultTable, on_error: OnError) -> int:
+def _answer_rows(job: RowJob, llm: Llama, table: Table, results: ResultTable, on_error: OnRowError) -> int:
     """Answer rows; return the number of those left out."""
     progress = Progress(table.size, "rows")
     under_way: deque[TableRow] = deque()

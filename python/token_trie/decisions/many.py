@@ -40,18 +40,18 @@ T = TypeVar("T")
 WINDOW = 256
 
 
-Asked: TypeAlias = Callable[[], tuple[Prompt, Request[R]]]
+Pending: TypeAlias = Callable[[], tuple[Prompt, Request[R]]]
 """Reads a prompt and the request after it."""
 
 
-def asked(prompts: Iterable[Prompt], read: Callable[[], Request[R]]) -> Iterator[Asked[R]]:
+def asked(prompts: Iterable[Prompt], read: Callable[[], Request[R]]) -> Iterator[Pending[R]]:
     """Ask the same after each of many prompts, lazily."""
     return map(lambda prompt: lambda: (prompt, read()), prompts)
 
 
 def paired(
     prompts: Iterable[Prompt], sets: Iterable[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
-) -> Iterator[Asked[R]]:
+) -> Iterator[Pending[R]]:
     """Pair prompts with requests for their sets, lazily; ArgumentError if there are more of one than of the other."""
     if isinstance(prompts, Sized) and isinstance(sets, Sized) and len(prompts) != len(sets):
         raise ArgumentError(f"sets: {len(sets):,}, where there are {len(prompts):,} prompts")
@@ -60,7 +60,7 @@ def paired(
 
 def _pair(
     prompts: Iterable[Prompt], sets: Iterator[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
-) -> Iterator[Asked[R]]:
+) -> Iterator[Pending[R]]:
     n, none = 0, object()
     for n, prompt in enumerate(prompts, 1):
         choices = next(sets, none)
@@ -74,7 +74,7 @@ def _pair(
 class Admission(Generic[R]):
     """Admits prompts with their requests to a batch; holds at most `WINDOW` of them at a time."""
 
-    def __init__(self, llm: Llama, batch: Batch | Sequential, requests: Iterable[Asked[R]]) -> None:
+    def __init__(self, llm: Llama, batch: Batch | Sequential, requests: Iterable[Pending[R]]) -> None:
         self._llm = llm
         self._batch = batch
         self._requests = enumerate(requests)
@@ -122,7 +122,7 @@ class Admission(Generic[R]):
                 except Exception as error:  # raised by the caller's iterables
                     self._is_over, self._failed = True, error
 
-    def _begin(self, position: int, read: Asked[R]) -> None:
+    def _begin(self, position: int, read: Pending[R]) -> None:
         prompt, request = read()
         if isinstance(self._batch, Sequential):
             self._done[position] = self._batch.call(lambda: run(self._llm, prompt, request))
@@ -255,7 +255,7 @@ class Many:
             raise ArgumentError(f"{what} where several belong; for one {self.each} there is {self.alone}")
         n_ctx_of(self.llm)
 
-    def answers(self, requests: Iterable[Asked[Any]]) -> Results:
+    def answers(self, requests: Iterable[Pending[Any]]) -> Results:
         """Yield the results of requests, one for each input."""
         return self.results(lambda batch: Admission(self.llm, batch, requests).results(in_order=not self.as_ready))
 
@@ -375,7 +375,7 @@ def choose_many(
         undecided = ChoiceRequest.read(choices, read).undecided()
         rows = asked(prompts, lambda: undecided)
         return many.results(lambda batch: decided(Admission(llm, batch, rows).results(in_order=True), together))
-    requests: Iterable[Asked[Decision[Any]]]
+    requests: Iterable[Pending[Decision[Any]]]
     if sets is None:
         given = ChoiceRequest.read(choices, read)
         requests = asked(prompts, cache(lambda: given.evaluated(llm)))

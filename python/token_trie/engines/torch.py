@@ -46,7 +46,7 @@ NONE = -1
 
 _ENDS = {"release": 0, "end": 1}
 
-Device: TypeAlias = Any
+TorchDevice: TypeAlias = Any
 """An argument of ``torch.device``."""
 
 LogitsOf: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -108,7 +108,7 @@ class DeviceTries:
     ...     nodes = tries.step(nodes, tokens)
     """
 
-    def __init__(self, vocab_size: int, *, device: Device = None) -> None:
+    def __init__(self, vocab_size: int, *, device: TorchDevice = None) -> None:
         check_counts(vocab_size=vocab_size)
         self.vocab_size = vocab_size
         try:

@@ -304,7 +304,7 @@ def _text(given: Wording, what: str) -> str:
     return text
 
 
-Calibration: TypeAlias = Literal["raw", CalibrationName, "running", "trained", "fitted"]
+CalibrationKind: TypeAlias = Literal["raw", CalibrationName, "running", "trained", "fitted"]
 """How probabilities were made from scores.
 
 raw
@@ -359,7 +359,7 @@ class Answered(Generic[T]):
     value: T
     probabilities: dict[T, float]
     mass: float | None
-    calibration: Calibration
+    calibration: CalibrationKind
     stats: QuestionStats = field(compare=False, repr=False)
     thought: str | None = field(default=None, kw_only=True)
     profile: str | None = field(default=None, kw_only=True, compare=False)
@@ -435,7 +435,7 @@ def make_answer(
     question: Question,
     probabilities: Floats,
     mass: float | None,
-    calibration: Calibration,
+    calibration: CalibrationKind,
     stats: QuestionStats,
     thought: str | None = None,
 ) -> Answered[Any]:

@@ -107,9 +107,9 @@ def _tokens(llm: Llama, texts: Iterable[str]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(token for token in found if token is not None))
 
 
-Kind: TypeAlias = Literal["openjev", "lev", "nimble", "pplx-decider", "lfm2-d1"]
+TrainedKind: TypeAlias = Literal["openjev", "lev", "nimble", "pplx-decider", "lfm2-d1"]
 
-_KINDS: dict[str, Kind] = {kind: kind for kind in ("openjev", "lev", "nimble", "pplx-decider", "lfm2-d1")}
+_KINDS: dict[str, TrainedKind] = {kind: kind for kind in ("openjev", "lev", "nimble", "pplx-decider", "lfm2-d1")}
 _N_RATINGS = 9  # answers of "lev" to a predicate, from certainly not to certainly
 _TRUE_FIRST = ("openjev", "lfm2-d1")
 
@@ -118,7 +118,7 @@ _TRUE_FIRST = ("openjev", "lfm2-d1")
 class Trained:
     """Decision settings in the GGUF of a trained model."""
 
-    kind: Kind
+    kind: TrainedKind
     template: jinja2.Template
     temperatures: Mapping[str, float]
     """Temperatures by question type, or by type and range of the number of options."""
@@ -197,7 +197,7 @@ def _temperature(key: str, value: str) -> float:
     return temperature
 
 
-def _labels(llm: Llama, kind: Kind) -> LabelTokens:
+def _labels(llm: Llama, kind: TrainedKind) -> LabelTokens:
     if kind == "lfm2-d1":
         return LabelTokens((), ())
     if kind == "openjev":

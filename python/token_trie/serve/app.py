@@ -252,7 +252,7 @@ def _spellings(key: str) -> list[bytes]:
 Handler: TypeAlias = Callable[[Server, Engine, Any], Awaitable[Any]]
 """Takes a parsed body, or its JSON value; returns a Response or a JSON value."""
 
-Answer: TypeAlias = Callable[[Server, Request, Any, Claim], Awaitable[Response]]
+Responder: TypeAlias = Callable[[Server, Request, Any, Claim], Awaitable[Response]]
 """Takes the JSON value of the body, None without one; returns the response. Runs on the working loop."""
 
 
@@ -263,7 +263,7 @@ class Endpoint:
     reading cannot hold its slot.
     """
 
-    def __init__(self, path: str, wire: ErrorFormat, answer: Answer, *, reads: bool = False) -> None:
+    def __init__(self, path: str, wire: ErrorFormat, answer: Responder, *, reads: bool = False) -> None:
         self._path, self._wire, self._answer, self._reads = path, wire, answer, reads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -28,11 +28,11 @@ from token_trie.errors import BusyError, CancelledError, NativeMemoryError, Toke
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-Kind: TypeAlias = Literal[
+Refusal: TypeAlias = Literal[
     "invalid_request", "authentication", "forbidden", "not_found", "too_large", "timeout", "busy", "internal"
 ]
 
-_STATUS: dict[Kind, int] = {
+_STATUS: dict[Refusal, int] = {
     "invalid_request": 422,
     "authentication": 401,
     "forbidden": 403,
@@ -58,7 +58,7 @@ class Fault:
 class RefusedError(Exception):
     """A request is refused."""
 
-    kind: Kind
+    kind: Refusal
     message: str
     faults: Sequence[Fault] = ()
     """Faults of the body; `message` is that of the first."""
