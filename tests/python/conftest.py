@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,18 +31,20 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 @pytest.fixture(scope="session")
-def model_paths(pytestconfig: pytest.Config) -> dict[str, Path]:
-    folder = pytestconfig.cache.mkdir("models")
-    gemma, tiny, recurrent, bpe = (folder / f"{name}.gguf" for name in ("gemma", "tiny", "recurrent", "bpe"))
-    if not gemma.exists():
-        partial = folder / f"gemma.{os.getpid()}.partial"
-        gemma_package.assemble(partial, overwrite=True)
-        partial.rename(gemma)
-    for path, kind in ((tiny, {}), (recurrent, {"is_recurrent": True}), (bpe, {"is_bpe": True})):
-        # Renamed when complete, as another test run may have mapped the old file.
-        partial = folder / f"{path.stem}.{os.getpid()}.partial"
-        write_tiny_model(partial, **kind)
-        partial.rename(path)
+def model_paths(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    cache = pytestconfig.cache.mkdir("models")
+    gemma = cache / "gemma.gguf"
+    with (cache / "lock").open("w") as lock:  # of the processes of one run, one assembles it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not gemma.exists():
+            partial = cache / "gemma.partial"
+            gemma_package.assemble(partial, overwrite=True)
+            partial.rename(gemma)
+    made = tmp_path_factory.mktemp("models")
+    tiny, recurrent, bpe = (made / f"{name}.gguf" for name in ("tiny", "recurrent", "bpe"))
+    write_tiny_model(tiny)
+    write_tiny_model(recurrent, is_recurrent=True)
+    write_tiny_model(bpe, is_bpe=True)
     return {"smollm2": bundled_model(), "gemma": gemma, "tiny": tiny, "recurrent": recurrent, "bpe": bpe}
 
 
