@@ -57,7 +57,8 @@ def evaluate(
             "--way",
             help="A method to compare; repeat the option for each. "
             f"For a prompt: {', '.join(ways_of(is_question=False))}. "
-            f"For a question: {', '.join(ways_of(is_question=True))}. Default, where it is listed: {', '.join(DEFAULT)}.",
+            f"For a question: {', '.join(ways_of(is_question=True))}. "
+            f"Default, where it is listed: {', '.join(DEFAULT)}.",
         ),
     ] = None,
     folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation of fitted methods.")] = 10,
