@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from actions import ACTIONS, PROMPT
 from token_trie import StreamHandle, TokenTrie
+from tokenized_choices import ACTIONS, PROMPT
 
 
 @pytest.fixture

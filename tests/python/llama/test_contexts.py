@@ -10,7 +10,6 @@ from typing import Any
 import child_process
 import llama_cpp
 import pytest
-from actions import ACTIONS, PROMPT
 from token_trie import (
     ArgumentError,
     BusyError,
@@ -21,6 +20,7 @@ from token_trie import (
     choose,
     choose_many,
 )
+from tokenized_choices import ACTIONS, PROMPT
 
 INTERRUPT = """
 def interrupt():

@@ -12,9 +12,9 @@ from typing import Any
 
 import child_process
 import pytest
-from actions import ACTIONS, PROMPT
 from token_trie import ArgumentError, BusyError, StreamHandle, TokenTrie
 from token_trie.llama import asynchronous
+from tokenized_choices import ACTIONS, PROMPT
 
 
 def in_thread(call: Any) -> Any:

@@ -9,10 +9,10 @@ import llama_cpp
 import numpy as np
 import oracle
 import pytest
-from actions import ACTIONS, PROMPT
 from token_trie import ArgumentError, ContextError, StreamHandle, TokenTrie, VocabularyError, constrain
 from token_trie.errors import GrammarError, PayloadError
 from token_trie.sets.prompt import tokenize_prompt
+from tokenized_choices import ACTIONS, PROMPT
 
 
 def text(steps: Any) -> str:

@@ -1,4 +1,4 @@
-"""Choices as the package tokenizes them after a prompt."""
+"""A prompt and five actions, and choices as the package tokenizes them after a prompt."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from token_trie.native.core import vocab_of
 from token_trie.sets.prompt import tokenize_prompt
 from token_trie.sets.spelling import find_seam, spell
 from token_trie.sets.trie import fit
+
+PROMPT = "The user wants to read a file. Action:"
+ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM"]
 
 
 class Fitted(NamedTuple):
