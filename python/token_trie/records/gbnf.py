@@ -79,19 +79,52 @@ class Rule:
 Expression: TypeAlias = TextLiteral | Chars | Sequence | Either | Repeat | Rule
 
 
-class Grammar(NamedTuple):
-    """A printed expression."""
+class Grammar:
+    """The text of an expression, `body`; without what the rule `without` allows, if this may be empty."""
 
-    body: str
-    rules: str
-    """The rules that the body refers to, one a line; each name is r and a number."""
+    def __init__(self, expression: Expression, without: Rule | None = None) -> None:
+        self._without = without
+        self._names: dict[Expression, str] = {}
+        self._bodies: dict[str, str] = {}
+        self.body = self._text(expression)
+
+    @property
+    def rules(self) -> str:
+        """The rules that the body refers to, one a line; each name is r and a number."""
+        return "\n".join(f"{name} ::= {body}" for name, body in self._bodies.items())
+
+    def _text(self, expression: Expression) -> str:
+        if isinstance(expression, TextLiteral):
+            return quote(expression.text)
+        if isinstance(expression, Chars):
+            return "[" + "".join(f"{_code(a)}-{_code(b)}" for a, b in expression.ranges) + "]"
+        if isinstance(expression, Sequence):
+            return " ".join(map(self._text, expression.parts)) or '""'
+        if isinstance(expression, Either):
+            return "( " + " | ".join(map(self._text, expression.parts)) + " )"
+        if expression is self._without:
+            return '""'
+        if isinstance(expression, Rule):
+            return self._name(expression, expression.body)
+        most = "" if expression.high is None else expression.high
+        return f"{self._name(expression.part, expression.part)}{{{expression.low},{most}}}"
+
+    def _name(self, known_by: Expression, body: Expression) -> str:
+        if isinstance(body, Rule):
+            return self._text(body)
+        if known_by not in self._names:
+            self._names[known_by] = name = f"r{len(self._names)}"
+            self._bodies[name] = self._text(body)
+        return self._names[known_by]
 
 
-def print_grammar(expression: Expression, without: Rule | None = None) -> Grammar:
-    """Print an expression, without what a rule allows where this is empty."""
-    printer = _Printer(without)
-    body = printer.text(expression)
-    return Grammar(body, printer.rules())
+def quote(text: str) -> str:
+    """Return the GBNF literal of a text."""
+    return '"' + "".join(c if " " <= c <= "~" and c not in '"\\' else _code(ord(c)) for c in text) + '"'
+
+
+def _code(code: int) -> str:
+    return f"\\x{code:02X}" if code < 0x80 else f"\\U{code:08X}"
 
 
 class Matcher:
@@ -153,53 +186,6 @@ class Matcher:
             found |= begins
             n += 1
         return found
-
-
-def quote(text: str) -> str:
-    """Return the GBNF literal of a text."""
-    return '"' + "".join(c if _is_plain(c) else _code(ord(c)) for c in text) + '"'
-
-
-class _Printer:
-    def __init__(self, without: Rule | None) -> None:
-        self._without = without
-        self._names: dict[Expression, str] = {}
-        self._bodies: dict[str, str] = {}
-
-    def rules(self) -> str:
-        return "\n".join(f"{name} ::= {body}" for name, body in self._bodies.items())
-
-    def text(self, expression: Expression) -> str:
-        if isinstance(expression, TextLiteral):
-            return quote(expression.text)
-        if isinstance(expression, Chars):
-            return "[" + "".join(f"{_code(a)}-{_code(b)}" for a, b in expression.ranges) + "]"
-        if isinstance(expression, Sequence):
-            return " ".join(map(self.text, expression.parts)) or '""'
-        if isinstance(expression, Either):
-            return "( " + " | ".join(map(self.text, expression.parts)) + " )"
-        if expression is self._without:
-            return '""'
-        if isinstance(expression, Rule):
-            return self._name(expression, expression.body)
-        most = "" if expression.high is None else expression.high
-        return f"{self._name(expression.part, expression.part)}{{{expression.low},{most}}}"
-
-    def _name(self, known_by: Expression, body: Expression) -> str:
-        if isinstance(body, Rule):
-            return self.text(body)
-        if known_by not in self._names:
-            self._names[known_by] = name = f"r{len(self._names)}"
-            self._bodies[name] = self.text(body)
-        return self._names[known_by]
-
-
-def _is_plain(char: str) -> bool:
-    return " " <= char <= "~" and char not in '"\\'
-
-
-def _code(code: int) -> str:
-    return f"\\x{code:02X}" if code < 0x80 else f"\\U{code:08X}"
 
 
 MAX_NUMBER = 10**9 - 1

@@ -22,7 +22,6 @@ from token_trie.records.gbnf import (
     Rule,
     Sequence,
     TextLiteral,
-    print_grammar,
     read_pattern,
 )
 
@@ -53,7 +52,7 @@ class String:
     @cached_property
     def grammar(self) -> Grammar:
         """The printed content."""
-        return print_grammar(self.content)
+        return Grammar(self.content)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +66,12 @@ class Slot:
     @cached_property
     def grammar(self) -> Grammar:
         """The printed value, with any white space inside."""
-        return print_grammar(self.value)
+        return Grammar(self.value)
 
     @cached_property
     def compact_grammar(self) -> Grammar:
         """The printed value, without white space."""
-        return print_grammar(self.value, without=SPACE)
+        return Grammar(self.value, without=SPACE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,21 +152,15 @@ def count_options(node: Node) -> int:
     return len(first.values) if isinstance(first, ChoiceNode) else 1
 
 
-class Position(NamedTuple):
-    """The position of a value in the record."""
-
-    pointer: str = ""
-    """A JSON pointer."""
-    level: int = 0
-
-    def inside(self, key: str | int) -> Position:
-        """Return the position of a field or an item."""
-        return Position(f"{self.pointer}/{escaped(str(key))}", self.level + 1)
+def inside(pointer: str, key: str | int) -> str:
+    """Return the JSON pointer of a field or an item of the value at a pointer."""
+    key = str(key).replace("~", "~0").replace("/", "~1")
+    return f"{pointer}/{key}"
 
 
-def escaped(key: str) -> str:
-    """Return a key as a part of a JSON pointer."""
-    return key.replace("~", "~0").replace("/", "~1")
+def level_of(pointer: str) -> int:
+    """Return how deep the value at a pointer is nested."""
+    return pointer.count("/")
 
 
 class Layout(NamedTuple):
@@ -223,7 +216,8 @@ class Whole:
     """Left to write: a value."""
 
     node: Node
-    position: Position
+    pointer: str = ""
+    """The position of the value in the record, as a JSON pointer."""
     is_after_key: bool = False
     """Whether the colon after the key of a map's entry comes first."""
 
@@ -233,7 +227,7 @@ class Content:
     """Left to write: a string, after its first quote."""
 
     node: String
-    position: Position
+    pointer: str
 
 
 @dataclass(frozen=True)
@@ -241,7 +235,7 @@ class Fields:
     """Left to write: an object from field `next`, with n fields written."""
 
     node: Object
-    position: Position
+    pointer: str
     next: int = 0
     n: int = 0
 
@@ -251,7 +245,7 @@ class Items:
     """Left to write: a list or map after n items."""
 
     node: Array | Map
-    position: Position
+    pointer: str
     n: int = 0
     taken: frozenset[str] = frozenset()
     """Items that must not repeat."""
@@ -262,7 +256,7 @@ class Entry:
     """Left to write: a map, from inside its next key."""
 
     node: Map
-    position: Position
+    pointer: str
     n: int
 
 
@@ -297,74 +291,71 @@ def ways(rest: Rest, layout: Layout) -> list[Way]:
     if isinstance(rest, Items):
         return _item_ways(rest, layout)
     assert isinstance(rest, Whole)
-    node, position = rest.node, rest.position
+    node, pointer = rest.node, rest.pointer
     if rest.is_after_key:
-        return [way.between(layout.colon) for way in ways(Whole(node, position), layout)]
-    at = position.pointer
+        return [way.between(layout.colon) for way in ways(Whole(node, pointer), layout)]
     if isinstance(node, ChoiceNode):
         return [
-            Way(layout.dumps(value, position.level), at, (), True, value is not None and not node.by_digits)
+            Way(layout.dumps(value, level_of(pointer)), pointer, (), True, value is not None and not node.by_digits)
             for value in node.values
         ]
     if isinstance(node, String):
-        return [Way('"', at, (Content(node, position),))]
+        return [Way('"', pointer, (Content(node, pointer),))]
     if isinstance(node, Slot):
-        return [Way("", at, (rest,), slot=node)]
+        return [Way("", pointer, (rest,), slot=node)]
     if isinstance(node, Union):
-        return [way for option in node.options for way in ways(Whole(option, position), layout)]
+        return [way for option in node.options for way in ways(Whole(option, pointer), layout)]
     if isinstance(node, Object):
-        return _openings(node, position, layout)
-    return [Way("[" if isinstance(node, Array) else "{", at, (Items(node, position),))]
+        return _openings(node, pointer, layout)
+    return [Way("[" if isinstance(node, Array) else "{", pointer, (Items(node, pointer),))]
 
 
-def _openings(node: Object, position: Position, layout: Layout) -> list[Way]:
+def _openings(node: Object, pointer: str, layout: Layout) -> list[Way]:
     """Return the ways to begin an object: with a forced first key, and with its value, which distinguishes objects."""
     if not node.fields or not node.fields[0].is_required:
-        return [Way("{", position.pointer, (Fields(node, position),))]
+        return [Way("{", pointer, (Fields(node, pointer),))]
     first = node.fields[0]
-    key = "{" + layout.key(first.name, True, position.level)
-    after = Fields(node, position, 1, 1)
-    value = Whole(first.node, position.inside(first.name))
+    key = "{" + layout.key(first.name, True, level_of(pointer))
+    after = Fields(node, pointer, 1, 1)
+    value = Whole(first.node, inside(pointer, first.name))
     if isinstance(first.node, (ChoiceNode, String)):
         return [way.between(key, after) for way in ways(value, layout)]
-    return [Way(key, position.pointer, (value, after))]
+    return [Way(key, pointer, (value, after))]
 
 
 def _field_ways(rest: Fields, layout: Layout) -> list[Way]:
-    position, n = rest.position, rest.n
+    pointer, n, level = rest.pointer, rest.n, level_of(rest.pointer)
     found = []
     for i, field in enumerate(rest.node.fields[rest.next :], rest.next):
-        value = Whole(field.node, position.inside(field.name))
-        key = layout.key(field.name, n == 0, position.level)
-        found.append(Way(key, position.pointer, (value, Fields(rest.node, position, i + 1, n + 1))))
+        value = Whole(field.node, inside(pointer, field.name))
+        key = layout.key(field.name, n == 0, level)
+        found.append(Way(key, pointer, (value, Fields(rest.node, pointer, i + 1, n + 1))))
         if field.is_required:
             return found
-    return [*found, Way(layout.close("}", n == 0, position.level), position.pointer)]
+    return [*found, Way(layout.close("}", n == 0, level), pointer)]
 
 
 def _item_ways(rest: Items, layout: Layout) -> list[Way]:
-    node, position, n = rest.node, rest.position, rest.n
-    layout = layout.within(node)
+    node, pointer, n = rest.node, rest.pointer, rest.n
+    layout, level = layout.within(node), level_of(pointer)
     found = []
-    before = layout.comma(position.level + 1) if n else layout.line(position.level + 1)
+    before = layout.comma(level + 1) if n else layout.line(level + 1)
     if n < node.max_items and isinstance(node, Map):
-        found = [Way(f'{before}"', position.pointer, (Entry(node, position, n),))]
+        found = [Way(f'{before}"', pointer, (Entry(node, pointer, n),))]
     elif n < node.max_items and isinstance(node, Array):
-        for way in ways(Whole(node.kind(n), position.inside(n)), layout):
+        for way in ways(Whole(node.kind(n), inside(pointer, n)), layout):
             if way.text not in rest.taken:
                 taken = rest.taken | {way.text} if node.unique else rest.taken
-                found.append(way.between(before, Items(node, position, n + 1, taken)))
+                found.append(way.between(before, Items(node, pointer, n + 1, taken)))
     if n >= node.min_items or not found:
-        found.append(
-            Way(layout.close("]" if isinstance(node, Array) else "}", n == 0, position.level), position.pointer)
-        )
+        found.append(Way(layout.close("]" if isinstance(node, Array) else "}", n == 0, level), pointer))
     return found
 
 
 def beginnings(rest: Items, layout: Layout) -> tuple[str, ...]:
     """Return the possible first characters after an item that another may follow."""
-    end = () if rest.n < rest.node.min_items else (layout.within(rest.node).close("]", False, rest.position.level)[0],)
-    return (",", *end)
+    end = layout.within(rest.node).close("]", False, level_of(rest.pointer))[0]
+    return (",",) if rest.n < rest.node.min_items else (",", end)
 
 
 _QUOTE, _COMMA, _COLON, _END_OF_OBJECT, _END_OF_LIST = map(TextLiteral, '",:}]')
@@ -408,61 +399,57 @@ ARRAY = Rule(_listed("[", VALUE, 0, None, "]"))
 VALUE.body = Either((OBJECT, ARRAY, _STRING, NUMBER, *map(TextLiteral, ("true", "false", "null"))))
 
 
-def grammar_of(node: Node) -> Expression:
-    """Return the grammar of a node; ValueError if no grammar expresses it."""
-    return _GrammarBuilder().of(node)
+def grammar_of(node: Node, known: dict[Node, Rule] | None = None) -> Expression:
+    """Return the grammar of a node; ValueError if no grammar expresses it. `known` has the rules of nodes within it."""
+    known = {} if known is None else known
+    if node not in known:
+        known[node] = Rule(_make_grammar(node, known))
+    return known[node]
 
 
-class _GrammarBuilder:
-    def __init__(self) -> None:
-        self._known: dict[Node, Rule] = {}
+def _make_grammar(node: Node, known: dict[Node, Rule]) -> Expression:
+    if isinstance(node, ChoiceNode):
+        return Either(tuple(TextLiteral(COMPACT.dumps(value, 0)) for value in node.values))
+    if isinstance(node, String):
+        if node.is_cut:
+            raise ValueError("maxLength beside a pattern or format")
+        content = text_between(node.min_length, node.max_length) if node.can_end_anywhere else node.content
+        return Sequence((_QUOTE, content, _QUOTE))
+    if isinstance(node, Slot):
+        return node.value
+    if isinstance(node, Union):
+        return Either(tuple(grammar_of(option, known) for option in node.options))
+    if isinstance(node, Map):
+        entry = _spaced(grammar_of(node.key, known), _COLON, grammar_of(node.node, known))
+        return _listed("{", entry, node.min_items, node.max_items, "}")
+    return _object_grammar(node, known) if isinstance(node, Object) else _array_grammar(node, known)
 
-    def of(self, node: Node) -> Expression:
-        if node not in self._known:
-            self._known[node] = Rule(self._make(node))
-        return self._known[node]
 
-    def _make(self, node: Node) -> Expression:
-        if isinstance(node, ChoiceNode):
-            return Either(tuple(TextLiteral(COMPACT.dumps(value, 0)) for value in node.values))
-        if isinstance(node, String):
-            if node.is_cut:
-                raise ValueError("maxLength beside a pattern or format")
-            content = text_between(node.min_length, node.max_length) if node.can_end_anywhere else node.content
-            return Sequence((_QUOTE, content, _QUOTE))
-        if isinstance(node, Slot):
-            return node.value
-        if isinstance(node, Union):
-            return Either(tuple(map(self.of, node.options)))
-        if isinstance(node, Map):
-            entry = _spaced(self.of(node.key), _COLON, self.of(node.node))
-            return _listed("{", entry, node.min_items, node.max_items, "}")
-        return self._object(node) if isinstance(node, Object) else self._array(node)
+def _object_grammar(node: Object, known: dict[Node, Rule]) -> Expression:
+    # The grammar from a field on: with a field before it, and without.
+    after: list[Expression] = [_END_OF_OBJECT, _END_OF_OBJECT]
+    for field in reversed(node.fields):
+        value = grammar_of(field.node, known)
+        ways: list[Expression] = []
+        for is_first in (False, True):
+            key = [TextLiteral(json.dumps(field.name, ensure_ascii=False)), _COLON, value]
+            written = _spaced(*([] if is_first else [_COMMA]), *key, after[0])
+            ways.append(Rule(written if field.is_required else Either((written, after[is_first]))))
+        after = ways
+    return _spaced(TextLiteral("{"), after[1])
 
-    def _object(self, node: Object) -> Expression:
-        # The grammar from a field on: with a field before it, and without.
-        after: list[Expression] = [_END_OF_OBJECT, _END_OF_OBJECT]
-        for field in reversed(node.fields):
-            value = self.of(field.node)
-            ways: list[Expression] = []
-            for is_first in (False, True):
-                key = [TextLiteral(json.dumps(field.name, ensure_ascii=False)), _COLON, value]
-                written = _spaced(*([] if is_first else [_COMMA]), *key, after[0])
-                ways.append(Rule(written if field.is_required else Either((written, after[is_first]))))
-            after = ways
-        return _spaced(TextLiteral("{"), after[1])
 
-    def _array(self, node: Array) -> Expression:
-        if node.unique:
-            raise ValueError("uniqueItems of a list")
-        n = min(len(node.heads), node.max_items)
-        after: Expression = _END_OF_LIST
-        if node.item is not None and n < node.max_items:
-            item, low, high = self.of(node.item), max(node.min_items - n, 0), node.max_items - n
-            if n == 0:
-                return _listed("[", item, low, high, "]")
-            after = Sequence((Repeat(Sequence((_COMMA, SPACE, item, SPACE)), low, high), _END_OF_LIST))
-        for i in reversed(range(n)):
-            written = _spaced(*([_COMMA] if i else []), self.of(node.kind(i)), after)
-            after = Rule(written if i < node.min_items else Either((written, _END_OF_LIST)))
-        return _spaced(TextLiteral("["), after)
+def _array_grammar(node: Array, known: dict[Node, Rule]) -> Expression:
+    if node.unique:
+        raise ValueError("uniqueItems of a list")
+    n = min(len(node.heads), node.max_items)
+    after: Expression = _END_OF_LIST
+    if node.item is not None and n < node.max_items:
+        item, low, high = grammar_of(node.item, known), max(node.min_items - n, 0), node.max_items - n
+        if n == 0:
+            return _listed("[", item, low, high, "]")
+        after = Sequence((Repeat(Sequence((_COMMA, SPACE, item, SPACE)), low, high), _END_OF_LIST))
+    for i in reversed(range(n)):
+        written = _spaced(*([_COMMA] if i else []), grammar_of(node.kind(i), known), after)
+        after = Rule(written if i < node.min_items else Either((written, _END_OF_LIST)))
+    return _spaced(TextLiteral("["), after)

@@ -25,13 +25,13 @@ from token_trie.records.plan import (
     Map,
     Node,
     Object,
-    Position,
     Slot,
     String,
     Union,
     Way,
     Whole,
     grammar_of,
+    inside,
     ways,
 )
 
@@ -377,7 +377,7 @@ def make_union(given: list[Node | None], pointer: str) -> Node | None:
     union = Union(tuple(nodes))
     if union.n_options > _MAX_OPTIONS:
         raise refuse(pointer, f"{union.n_options:,} alternatives, more than {_MAX_OPTIONS:,}")
-    found = [(i, way) for i, node in enumerate(nodes) for way in ways(Whole(node, Position()), Layout())]
+    found = [(i, way) for i, node in enumerate(nodes) for way in ways(Whole(node), Layout())]
     clash = _clash(found)
     if clash is None:
         return union
@@ -652,7 +652,7 @@ class _SchemaReader:
             return self._read_map(schema, more, pointer, depth)
         if more is False and needed - set(properties or {}):
             raise refuse(f"{pointer}/required", f"{min(needed - set(properties or {}))!r} is no property")
-        pointers = {name: f"{pointer}/properties/{plan.escaped(name)}" for name in properties or {}}
+        pointers = {name: inside(f"{pointer}/properties", name) for name in properties or {}}
         parts = dict(properties or {}) | {name: more for name in required if name not in (properties or {})}
         _check_names(schema, parts, needed, pointer)
         fields = []
@@ -688,7 +688,7 @@ class _SchemaReader:
             raise KeywordError(f"{pointer}/{keyword}", "other than one pattern for all keys it is not supported")
         at = "additionalProperties"
         for pattern, part in patterns.items():
-            said, more, at = {**said, "pattern": pattern}, part, f"patternProperties/{plan.escaped(pattern)}"
+            said, more, at = {**said, "pattern": pattern}, part, inside("patternProperties", pattern)
         if more is True and not low and "maxProperties" not in schema and not said.keys() - {"type"}:
             return Slot(OBJECT, "{")
         node = None if is_false(more) or high == 0 else self._read_inner(more, f"{pointer}/{at}", depth)

@@ -49,12 +49,12 @@ from token_trie.records.plan import (
     Items,
     Layout,
     Node,
-    Position,
     Rest,
     String,
     Way,
     Whole,
     beginnings,
+    inside,
     ways,
 )
 from token_trie.sets.lru import Memory
@@ -547,15 +547,15 @@ class RecordDecoder:
         """Write a value; return its text. `end`, the text after it, decides how its last token is spelled."""
         self._end = end
         begin = len(self.writer.text)
-        waiting: list[Rest] = [Whole(node, Position())]
+        waiting: list[Rest] = [Whole(node)]
         while waiting:
             rest = waiting.pop()
             if isinstance(rest, Content):
-                yield from self._write_string(rest.node, rest.position.pointer)
+                yield from self._write_string(rest.node, rest.pointer)
             elif isinstance(rest, Entry):
-                name = yield from self._write_string(rest.node.key, rest.position.pointer)
-                waiting.append(Items(rest.node, rest.position, rest.n + 1))
-                waiting.append(Whole(rest.node.node, rest.position.inside(name), is_after_key=True))
+                name = yield from self._write_string(rest.node.key, rest.pointer)
+                waiting.append(Items(rest.node, rest.pointer, rest.n + 1))
+                waiting.append(Whole(rest.node.node, inside(rest.pointer, name), is_after_key=True))
             else:
                 way = yield from self._decide(rest, waiting)
                 waiting.extend(reversed(way.rests))
@@ -580,9 +580,9 @@ class RecordDecoder:
         key = rest, tuple(waiting), self._layouts, self._end, self.writer.is_exact
         turn = _turns.get(key, 1, lambda: _turn_of(*key))
         if turn.fork is not None:
-            way = yield from self._choose(turn, turn.fork, rest.position.pointer)
+            way = yield from self._choose(turn, turn.fork, rest.pointer)
         elif "" in turn.ways and turn.ways[""].slot is not None:
-            way = yield from self._write_value(list(turn.ways.values()), rest.position.pointer)
+            way = yield from self._write_value(list(turn.ways.values()), rest.pointer)
         else:
             (way,) = turn.ways.values()
             self.writer.write(way.text)

@@ -8,7 +8,7 @@ import jsonschema
 import llama_cpp
 import pytest
 from grammar_regex import as_regex
-from token_trie.records.gbnf import Chars, Either, Repeat, Rule, Sequence, TextLiteral, print_grammar
+from token_trie.records.gbnf import Chars, Either, Grammar, Repeat, Rule, Sequence, TextLiteral
 from token_trie.records.plan import VALUE, grammar_of
 from token_trie.records.schema import read_schema
 
@@ -55,9 +55,9 @@ def test_a_grammar_takes_what_is_valid_by_the_schema(schema: Any) -> None:
     ],
 )
 def test_llama_cpp_reads_what_is_printed(precise: Any, expression: Any) -> None:
-    body, rules = print_grammar(expression)
+    printed = Grammar(expression)
     vocab = llama_cpp.llama_model_get_vocab(precise.model)
-    sampler = llama_cpp.llama_sampler_init_grammar(vocab, f"root ::= {body}\n{rules}".encode(), b"root")
+    sampler = llama_cpp.llama_sampler_init_grammar(vocab, f"root ::= {printed.body}\n{printed.rules}".encode(), b"root")
     assert sampler
     llama_cpp.llama_sampler_free(sampler)
 
