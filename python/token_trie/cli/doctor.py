@@ -112,7 +112,7 @@ def _of_file(llm: Llama) -> Iterator[Finding]:
     else:
         yield Finding("beginning", f"prompts begin with {_token(llm, llm.token_bos())}")
 
-    n = len(single_tokens(llm, LETTERS).texts)
+    n = len(single_tokens(llm, LETTERS))
     fair = None if n == len(LETTERS) else "leave form='letters' alone"
     yield Finding("labels", f"{n} of {len(LETTERS)} letters are a token of their own", fair)
 

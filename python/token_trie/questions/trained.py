@@ -10,8 +10,8 @@ import json
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, product
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from itertools import chain, islice, product
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import jinja2
 import numpy as np
@@ -43,18 +43,14 @@ LETTERS = string.ascii_uppercase + string.ascii_lowercase
 CODES = (*string.ascii_uppercase, *map("".join, product(string.ascii_uppercase, repeat=2)))
 
 
-class LabelTokens(NamedTuple):
-    """Labels of options, in order."""
-
-    texts: tuple[str, ...]
-    groups: tuple[tuple[int, ...], ...]
-    """Tokens of each label; the most probable counts."""
+Labels: TypeAlias = dict[str, tuple[int, ...]]
+"""The tokens of each option's label, in order; the most probable of a label counts."""
 
 
-def single_tokens(llm: Llama, texts: Iterable[str], at_most: int | None = None) -> LabelTokens:
+def single_tokens(llm: Llama, texts: Iterable[str], at_most: int | None = None) -> Labels:
     """Return the texts that are a single token."""
-    found = [(text, token) for text in texts if (token := token_of(llm, text)) is not None][:at_most]
-    return LabelTokens(tuple(text for text, _ in found), tuple((token,) for _, token in found))
+    found = ((text, token_of(llm, text)) for text in texts)
+    return dict(islice(((text, (token,)) for text, token in found if token is not None), at_most))
 
 
 def token_of(llm: Llama, text: str) -> int | None:
@@ -63,7 +59,7 @@ def token_of(llm: Llama, text: str) -> int | None:
     return int(tokens[0]) if len(tokens) == 1 else None
 
 
-def group_labels(llm: Llama, question: str, keys: Sequence[str]) -> LabelTokens:
+def group_labels(llm: Llama, question: str, keys: Sequence[str]) -> Labels:
     """Return the labels of "lfm2-d1": yes and no, level numbers, or codes, with or without a leading space.
 
     ArgumentError if an option has no label of a single token.
@@ -73,16 +69,15 @@ def group_labels(llm: Llama, question: str, keys: Sequence[str]) -> LabelTokens:
         groups = [_tokens(llm, words[key] if question == "noul" else (key,)) for key in keys]
         if not all(groups):
             raise ArgumentError(f"options: {keys[groups.index(())]!r} is no token of the model's own")
-        return LabelTokens(tuple(keys), tuple(groups))
-    texts, groups, used = [], [], set[int]()
+        return dict(zip(keys, groups, strict=True))
+    labels, used = Labels(), set[int]()
     for code in _codes(keys):
         label = next((one for one in chain([code], _pool()) if token_of(llm, one) not in {None, *used}), None)
         if label is None:
             raise ArgumentError(f"options: {len(keys)}, and the model has not as many labels that are a token")
-        texts.append(label)
-        groups.append(_tokens(llm, (label, f" {label}")))
-        used.add(groups[-1][0])
-    return LabelTokens(tuple(texts), tuple(groups))
+        labels[label] = _tokens(llm, (label, f" {label}"))
+        used.add(labels[label][0])
+    return labels
 
 
 def _codes(keys: Sequence[str]) -> Sequence[str]:
@@ -122,7 +117,7 @@ class Trained:
     template: jinja2.Template
     temperatures: Mapping[str, float]
     """Temperatures by question type, or by type and range of the number of options."""
-    labels: LabelTokens
+    labels: Labels
     """Labels by position; empty if they depend on the question."""
 
     def temperature(self, question: str, n_options: int) -> float:
@@ -133,14 +128,14 @@ class Trained:
             bucket = "2" if n_options <= 2 else "3_5" if n_options <= 5 else "6_10" if n_options <= 10 else "11"
         return self.temperatures.get(f"{question}.{bucket}", self.temperatures.get(question, 1.0))
 
-    def labels_of(self, llm: Llama, question: str, keys: Sequence[str]) -> LabelTokens:
+    def labels_of(self, llm: Llama, question: str, keys: Sequence[str]) -> Labels:
         """Return the labels for the options of a question."""
         if self.kind == "lfm2-d1":
             return group_labels(llm, question, keys)
         n = _N_RATINGS if self.is_rated(question) else len(keys)
-        if n > len(self.labels.texts):
-            raise ArgumentError(f"options: {n}, and the model was trained with labels for {len(self.labels.texts)}")
-        return LabelTokens(self.labels.texts[:n], self.labels.groups[:n])
+        if n > len(self.labels):
+            raise ArgumentError(f"options: {n}, and the model was trained with labels for {len(self.labels)}")
+        return dict(islice(self.labels.items(), n))
 
     def is_rated(self, question: str) -> bool:
         """Return whether a question is answered by ratings."""
@@ -197,12 +192,12 @@ def _temperature(key: str, value: str) -> float:
     return temperature
 
 
-def _labels(llm: Llama, kind: TrainedKind) -> LabelTokens:
+def _labels(llm: Llama, kind: TrainedKind) -> Labels:
     if kind == "lfm2-d1":
-        return LabelTokens((), ())
+        return {}
     if kind == "openjev":
         found = single_tokens(llm, LETTERS)
-        if len(found.texts) < len(LETTERS):
+        if len(found) < len(LETTERS):
             raise ArgumentError("the model was trained to answer with letters, and not all are tokens of its own")
         return found
     return single_tokens(llm, CODES, at_most=255)
@@ -226,7 +221,7 @@ class TrainedView(QuestionView):
     instructions: Any
     options: tuple[tuple[str, Any], ...]
     """Keys and descriptions, in the order shown."""
-    labels: LabelTokens
+    labels: Labels
 
     def reading(self, llm: Llama, state: str | None) -> Reading:
         """Return the reading for a state."""
@@ -236,11 +231,11 @@ class TrainedView(QuestionView):
             vocab_of(llm)
             rendered = render(llm, data, lambda data, mark: read(llm, self._fill(data), mark))
             tokens = tokens_of(llm, rendered, lambda text: llm.tokenize(text, add_bos=False, special=True))
-        return Reading(tokens, (), labels=tuple(token for group in self.labels.groups for token in group))
+        return Reading(tokens, (), labels=tuple(token for group in self.labels.values() for token in group))
 
     def probabilities(self, scored: Scored) -> Floats:
         """Return the probabilities of the options, in the order shown."""
-        sizes = [len(group) for group in self.labels.groups]
+        sizes = [len(group) for group in self.labels.values()]
         best = np.maximum.reduceat(scored.logprobs, np.cumsum([0, *sizes[:-1]]))
         p = softmax(best / self.trained.temperature(self.question, len(self.options)))
         if not self.trained.is_rated(self.question):
@@ -251,7 +246,7 @@ class TrainedView(QuestionView):
     def _fill(self, data: Any) -> str:
         options = [{"key": key, "description": description} for key, description in data["options"]]
         if self.trained.kind != "openjev":
-            for option, label in zip(options, self.labels.texts, strict=False):
+            for option, label in zip(options, self.labels, strict=False):
                 option["label"] = label
         given: Any = {
             "id": "question",

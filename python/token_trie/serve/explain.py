@@ -103,7 +103,7 @@ def _positions(view: QuestionView, names: list[str]) -> dict[str, list[int]]:
         return {name: [positions[text] for text in own] for name, own in zip(names, texts, strict=False)}
     if not isinstance(view, TrainedView) or view.trained.is_rated(view.question):
         return {}
-    position, own = itertools.count(), zip(view.options, view.labels.groups, strict=False)
+    position, own = itertools.count(), zip(view.options, view.labels.values(), strict=False)
     return {key: [next(position) for _ in group] for (key, _), group in own}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+import codecs
 import json
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,7 +16,6 @@ from token_trie.decisions.choose import ChoiceRequest, ScoreRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, RecordOptions, ScoreOptions
 from token_trie.decisions.run import MAX_TOKENS, Request, TextRequest
-from token_trie.errors import GrammarError
 from token_trie.llama.text import Text, TextOptions, text_of
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lifetime import lease
@@ -53,7 +52,7 @@ from token_trie.serve.completions.requests import (
 )
 from token_trie.serve.decisions import together
 from token_trie.serve.engine import Engine
-from token_trie.serve.limits import Place, invalid, refusal_of, refusing
+from token_trie.serve.limits import Place, invalid, refusing
 from token_trie.sets.prompt import Prompt, has_chat_template, tokenize_prompt
 from token_trie.sets.trie import TokenTrie
 
@@ -114,33 +113,18 @@ def as_chat(found: list[OfToken]) -> dict[str, Any]:
 
 def as_completion(found: list[OfToken]) -> dict[str, Any]:
     """Return log-probabilities in the format of completions; pieces that are not UTF-8 are named by their bytes."""
-    begins = itertools.accumulate((len(each.written) for each in found), initial=0)
-    chars = _chars_of(b"".join(each.written for each in found))
+    decoder, n, offsets = codecs.getincrementaldecoder("utf-8")("replace"), 0, []
+    for each in found:
+        if each.written and not 0x80 <= each.written[0] < 0xC0:
+            n += len(decoder.decode(b"", final=True))  # an incomplete character before a new one
+        offsets.append(n)
+        n += len(decoder.decode(each.written))
     return {
         "tokens": [_name(each.piece) for each in found],
         "token_logprobs": [each.logprob for each in found],
         "top_logprobs": [_by_name(each) for each in found],
-        "text_offset": [chars[begin] for _, begin in zip(found, begins, strict=False)],
+        "text_offset": offsets,
     }
-
-
-def _chars_of(text: bytes) -> list[int]:
-    """Return the index of the character of each byte of a text, and one past the last.
-
-    Bytes that are not UTF-8 count as the characters that Python replaces them with.
-    """
-    indices: list[int] = []
-    n = 0
-    while len(indices) < len(text):
-        rest = text[len(indices) :]
-        try:
-            good, n_bad = rest.decode(), 0
-        except UnicodeDecodeError as error:
-            good, n_bad = rest[: error.start].decode(), error.end - error.start
-        for n_bytes in (*(len(char.encode()) for char in good), *([n_bad] if n_bad else [])):
-            indices += [n] * n_bytes
-            n += 1
-    return [*indices, n]
 
 
 def _by_name(found: OfToken) -> dict[str, float]:
@@ -204,8 +188,6 @@ class PreparedAnswer(NamedTuple):
     """Makes them, on a worker."""
     finish: Callable[[Any, list[int], int], Awaitable[Finished]]
     """Takes the result, the tokens of the prompt and how many of them were cached."""
-    place: Place = ()
-    """Place of the grammar in the body."""
     stream: TextStream | None = None
     """Passes a free text on as it is generated."""
 
@@ -213,11 +195,7 @@ class PreparedAnswer(NamedTuple):
 async def answer_of(engine: Engine, asking: Answering, index: int, on_part: OnPart | None) -> Finished:
     """Return the answer with a number among those of its prompt."""
     asked = await asking.asked(engine, index, on_part)
-    try:
-        outcome = await engine.read_counted(asked.made, asked.stream)
-    except GrammarError as error:
-        raise refusal_of(error, asked.place) from error
-    return await asked.finish(*outcome)
+    return await asked.finish(*await engine.read_counted(asked.made, asked.stream))
 
 
 @dataclass(frozen=True)
@@ -289,7 +267,8 @@ class ConstrainedPrompt:
 
         def made() -> tuple[Prompt, TextRequest]:
             if of.gbnf is not None:
-                require_parsed(llm, of.gbnf)
+                with refusing(self.place):
+                    require_parsed(llm, of.gbnf)
             if beginnings:
                 return self.prompt(llm), TextBeforeCall(sampling.token_limit, options, beginnings=beginnings)
             return self.prompt(llm), TextRequest(sampling.token_limit, options, of.gbnf)
@@ -305,7 +284,7 @@ class ConstrainedPrompt:
             why = "length" if found.stop == "max_tokens" else "stop"
             return Finished(found.text, why, found.n_prompt, n_cached, len(found.tokens), logprobs)
 
-        return PreparedAnswer(made, finish, self.place, stream)
+        return PreparedAnswer(made, finish, stream)
 
     async def _logprobs(self, engine: Engine, prompt: list[int], tokens: list[int]) -> list[OfToken] | None:
         if self.n_alternatives is None:

@@ -274,13 +274,8 @@ class Message(BaseModel):
 class Named(BaseModel):
     """A tool by its name."""
 
-    class ByName(BaseModel):
-        """The name."""
-
-        name: StrictStr
-
     type: Literal["function"]
-    function: ByName
+    function: Function
 
 
 class Allowed(BaseModel):
@@ -432,27 +427,30 @@ def constraint_of(shape: GenerationRequest, sets: Sets, limits: Limits) -> tuple
     return constraint, place
 
 
-def _constraints(shape: GenerationRequest, sets: Sets) -> Any:
-    outputs = shape.structured_outputs
-    if outputs is not None:
-        if outputs.choice is not None:
-            yield _one_of(outputs.choice, sets, ("structured_outputs", "choice"))
-        if outputs.json_ is not None:
-            yield _by_schema(outputs.json_, ("structured_outputs", "json"))
-        if outputs.json_object:
-            yield BySchema(ANY_OBJECT), ("structured_outputs", "json_object")
-        if outputs.grammar is not None:
-            yield _by_grammar(outputs.grammar, ("structured_outputs", "grammar"))
-    if shape.token_trie is not None:
-        yield _one_of(shape.token_trie, sets, ("token_trie",))
-    if shape.guided_choice is not None:
-        yield _one_of(shape.guided_choice, sets, ("guided_choice",))
-    for name in ("guided_json", "json_schema"):
-        if getattr(shape, name) is not None:
-            yield _by_schema(getattr(shape, name), (name,))
-    for name in ("guided_grammar", "grammar"):
-        if getattr(shape, name):
-            yield _by_grammar(getattr(shape, name), (name,))
+def _constraints(shape: GenerationRequest, sets: Sets) -> Iterator[tuple[Constraint, Place]]:
+    outputs = shape.structured_outputs or StructuredOutputs(json=None)
+    for choice, place in (
+        (outputs.choice, ("structured_outputs", "choice")),
+        (shape.token_trie, ("token_trie",)),
+        (shape.guided_choice, ("guided_choice",)),
+    ):
+        if choice is not None:
+            yield _one_of(choice, sets, place)
+    for schema, place in (
+        (outputs.json_, ("structured_outputs", "json")),
+        (ANY_OBJECT if outputs.json_object else None, ("structured_outputs", "json_object")),
+        (shape.guided_json, ("guided_json",)),
+        (shape.json_schema, ("json_schema",)),
+    ):
+        if schema is not None:
+            yield _by_schema(schema, place)
+    for gbnf, place in (
+        (outputs.grammar, ("structured_outputs", "grammar")),
+        (shape.guided_grammar or None, ("guided_grammar",)),
+        (shape.grammar or None, ("grammar",)),
+    ):
+        if gbnf is not None:
+            yield ByGrammar(gbnf), place
     if shape.response_format is not None and shape.response_format.type != "text":
         yield _by_format(shape.response_format)
 
@@ -466,10 +464,6 @@ def _one_of(given: Any, sets: Sets, place: Place) -> tuple[Constraint, Place]:
     if isinstance(given, dict) and isinstance(given.get("set"), str) and given["set"] in sets.names():
         raise invalid("beside a registered set, one of mask and indices is known", place)
     return OneOf(lambda llm: read_set(llm, given)), place
-
-
-def _by_grammar(gbnf: str, place: Place) -> tuple[Constraint, Place]:
-    return ByGrammar(gbnf), place
 
 
 def _by_format(given: ResponseFormat) -> tuple[Constraint, Place]:
