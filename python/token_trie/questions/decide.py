@@ -289,7 +289,7 @@ def remembered(
 
 
 def _memory(known: dict[object, Any], name: str) -> Memory[Any]:
-    found: Memory[Any] = known[name] if name in known else known.setdefault(name, Memory(_KEPT, _KEPT))
+    found: Memory[Any] = known.setdefault(name, Memory(_KEPT, _KEPT))
     return found
 
 

@@ -96,7 +96,7 @@ class Form:
         for name, value in (("temperature", self.temperature), ("weight", self.weight)):
             if not 0 < value < float("inf"):
                 raise ArgumentError(f"{name}: {value} is not above 0")
-        if any(_fill(self.template, [_STATE, *probe]).count(_STATE) != 1 for probe in _PROBES):
+        if any(_fill(self.template, _STATE, *probe).count(_STATE) != 1 for probe in _PROBES):
             raise ArgumentError("template: it is to have the state, as it is, just once")
 
     def put(
@@ -131,8 +131,7 @@ class Put(Filled):
     """
 
     template: str
-    _data: list[str]
-    _n_answered: int
+    _data: list[Any]
 
     def __new__(  # noqa: D102
         cls,
@@ -142,23 +141,16 @@ class Put(Filled):
         options: Sequence[Option],
         answered: Sequence[tuple[str, str]] = (),
     ) -> Self:
-        data = list(itertools.chain.from_iterable(answered))
-        data += [instructions] if state is None else [state, instructions]
-        for option in options:
-            data += [option.name, option.texts[0]]
-        made = str.__new__(cls, _fill_after(template, data, len(answered)))
-        made.template, made._data, made._n_answered = template, data, len(answered)
+        data: list[Any] = [state, instructions, [(option.name, option.texts[0]) for option in options], list(answered)]
+        made = str.__new__(cls, _fill_all(template, *data))
+        made.template, made._data = template, data
         return made
 
     def render(self, llm: Llama) -> Rendered:
         """Return the prompt with the template's own text marked apart from data."""
         if not may_become_control(llm, self._data):
             return Rendered(str(self), None)
-
-        def template(data: list[str], mark: str) -> Rendered:
-            return read(llm, _fill_after(self.template, data, self._n_answered), mark)
-
-        return render(llm, self._data, template)
+        return render(llm, self._data, lambda data, mark: read(llm, _fill_all(self.template, *data), mark))
 
 
 def letter_of(position: int) -> str:
@@ -188,52 +180,54 @@ def _compiled(template: str) -> jinja2.Template:
         raise ArgumentError(f"template: {error}") from error
 
 
-def _fill(template: str, data: Sequence[str]) -> str:
-    """Fill in state, question, names and descriptions; without a state, return the text after it."""
-    if len(data) % 2:
-        return _fill(template, [_STATE, *data]).partition(_STATE)[2]
-    names, texts = data[2::2], data[3::2]
-    options: list[Mapping[str, Any]] = [
-        {"name": name, "description": text, "letter": letter_of(i)}
-        for i, (name, text) in enumerate(zip(names, texts, strict=True))
+Named: TypeAlias = Sequence[Sequence[str]]
+"""The names and descriptions of options."""
+
+
+def _fill(template: str, state: str, instructions: str, options: Named) -> str:
+    shown: list[Mapping[str, Any]] = [
+        {"name": name, "description": text, "letter": letter_of(i)} for i, (name, text) in enumerate(options)
     ]
     try:
-        return _compiled(template).render(state=data[0], instructions=data[1], options=options)
+        return _compiled(template).render(state=state, instructions=instructions, options=shown)
     except Exception as error:  # from any call of the template
         raise ArgumentError(f"template: {error}") from error
 
 
-def _fill_after(template: str, data: Sequence[str], n_answered: int) -> str:
-    """Fill in a question after the n states and answers at the beginning of the data."""
-    own = data[2 * n_answered :]
-    return _examples(template, *data[: 2 * n_answered], question=tuple(own[1:])) + _fill(template, own)
+def _fill_all(template: str, state: str | None, instructions: str, options: Named, answered: Named) -> str:
+    """Fill in a question after examples, states with their answers; without a state, the text after it."""
+    options = tuple(map(tuple, options))
+    before = _examples(template, instructions, options, tuple(map(tuple, answered)))
+    if state is None:
+        return before + _fill(template, _STATE, instructions, options).partition(_STATE)[2]
+    return before + _fill(template, state, instructions, options)
 
 
 @lru_cache(64)
-def _examples(template: str, *shown: str, question: tuple[str, ...]) -> str:
+def _examples(template: str, instructions: str, options: Named, answered: Named) -> str:
     text = ""
-    for state, answer in zip(shown[::2], shown[1::2], strict=True):
-        filled = _fill(template, [state, *question])
+    for state, answer in answered:
+        filled = _fill(template, state, instructions, options)
         space = "" if filled[-1:].isspace() else " "
         text += f"{filled}{space}{answer}\n\n"
     return text
 
 
 _STATE = "\ue000the state\ue000"
-_PROBES: tuple[tuple[str, ...], ...] = (
-    ("one question", "a", "the first"),
-    ("another one", "b", "the second", "c", "the third"),
+_PROBES: tuple[tuple[str, Named], ...] = (
+    ("one question", (("a", "the first"),)),
+    ("another one", (("b", "the second"), ("c", "the third"))),
 )
 
 
 def begins_with_state(form: Form) -> bool:
     """Whether everything before the state is the same for all questions."""
-    return len({_fill(form.template, [_STATE, *probe]).partition(_STATE)[0] for probe in _PROBES}) == 1
+    return len({_fill(form.template, _STATE, *probe).partition(_STATE)[0] for probe in _PROBES}) == 1
 
 
 def lists_options(form: Form) -> bool:
     """Whether the text depends on the options."""
-    return len({_fill(form.template, [_STATE, "a question", *probe[1:]]) for probe in _PROBES}) > 1
+    return len({_fill(form.template, _STATE, "a question", options) for _, options in _PROBES}) > 1
 
 
 class Weighing:

@@ -40,16 +40,17 @@ class Chars:
 
 
 @dataclass(frozen=True, eq=False)
-class _Compound:
+class Sequence:
+    """All parts in order."""
+
     parts: tuple[Expression, ...]
 
 
-class Sequence(_Compound):
-    """All parts in order."""
-
-
-class Either(_Compound):
+@dataclass(frozen=True, eq=False)
+class Either:
     """One of the parts."""
+
+    parts: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, eq=False)

@@ -636,25 +636,24 @@ class _SchemaReader:
             raise refuse(f"{pointer}/required", "no list of names")
         needed = set(required)
         more = schema.get("additionalProperties", schema.get("unevaluatedProperties", True))
-        names = _names_of(schema, pointer)
-        if is_false(names):
+        names = _read_names(schema, pointer)
+        if names is None:
             if required or count(schema, "minProperties", pointer, 0):
                 raise refuse(f"{pointer}/propertyNames", "no name is allowed, and properties are required")
             return Object(())
-        schema = {**schema, "propertyNames": names}
-        if not properties and isinstance(names, dict) and isinstance(names.get("enum"), list):
+        if not properties and isinstance(names.get("enum"), list):
             properties = {name: more for name in names["enum"] if isinstance(name, str)}
         # Without properties a tool has no parameters, unless the schema says what others may be.
         if not required and (properties is None or (not properties and isinstance(more, dict))):
-            _check_names(schema, {}, needed, pointer)
+            _check_names(schema, names, {}, needed, pointer)
             if schema.get("dependentRequired"):
                 raise KeywordError(f"{pointer}/dependentRequired", "of free keys it is not supported")
-            return self._read_map(schema, more, pointer, depth)
+            return self._read_map(schema, names, more, pointer, depth)
         if more is False and needed - set(properties or {}):
             raise refuse(f"{pointer}/required", f"{min(needed - set(properties or {}))!r} is no property")
         pointers = {name: inside(f"{pointer}/properties", name) for name in properties or {}}
         parts = dict(properties or {}) | {name: more for name in required if name not in (properties or {})}
-        _check_names(schema, parts, needed, pointer)
+        _check_names(schema, names, parts, needed, pointer)
         fields = []
         for name, part in parts.items():
             is_required = name in needed
@@ -674,28 +673,29 @@ class _SchemaReader:
             raise KeywordError(f"{pointer}/maxProperties", "below the number of properties it is not supported")
         return Object(tuple(fields))
 
-    def _read_map(self, schema: dict[str, Any], more: Any, pointer: str, depth: int) -> Node | None:
+    def _read_map(
+        self, schema: dict[str, Any], names: dict[str, Any], more: Any, pointer: str, depth: int
+    ) -> Node | None:
         low = count(schema, "minProperties", pointer, 0)
         high = count(schema, "maxProperties", pointer, MAX_ITEMS)
         if low > 1:
             raise KeywordError(f"{pointer}/minProperties", "more than 1 of free keys is not supported; one may repeat")
-        names, patterns = schema.get("propertyNames", True), schema.get("patternProperties", {})
+        patterns = schema.get("patternProperties", {})
         if low > high or (more is False and low and not patterns):
             raise refuse(f"{pointer}/minProperties", f"{low} at least, and fewer at most")
-        said = {k: v for k, v in names.items() if k in VALIDATING} if isinstance(names, dict) else {}
-        if said.keys() - _NAME_KEYWORDS or len(patterns) > 1 or (patterns and "pattern" in said):
+        if names.keys() - _NAME_KEYWORDS or len(patterns) > 1 or (patterns and "pattern" in names):
             keyword = "patternProperties" if patterns else "propertyNames"
             raise KeywordError(f"{pointer}/{keyword}", "other than one pattern for all keys it is not supported")
         at = "additionalProperties"
         for pattern, part in patterns.items():
-            said, more, at = {**said, "pattern": pattern}, part, inside("patternProperties", pattern)
-        if more is True and not low and "maxProperties" not in schema and not said.keys() - {"type"}:
+            names, more, at = {**names, "pattern": pattern}, part, inside("patternProperties", pattern)
+        if more is True and not low and "maxProperties" not in schema and not names.keys() - {"type"}:
             return Slot(OBJECT, "{")
         node = None if is_false(more) or high == 0 else self._read_inner(more, f"{pointer}/{at}", depth)
         if node is None:
             return None if low else Object(())
-        length = min(count(said, "maxLength", pointer, MAX_ITEMS), MAX_ITEMS)
-        key = read_string({**said, "maxLength": length}, f"{pointer}/propertyNames")
+        length = min(count(names, "maxLength", pointer, MAX_ITEMS), MAX_ITEMS)
+        key = read_string({**names, "maxLength": length}, f"{pointer}/propertyNames")
         if not isinstance(key, String):
             raise refuse(f"{pointer}/propertyNames", "no key is of no character")
         return Map(key, node, min_items=low, max_items=high)
@@ -739,25 +739,29 @@ class _SchemaReader:
         return Array((), choices, True, min_items=low, max_items=min(high, n))
 
 
-def _names_of(schema: dict[str, Any], pointer: str) -> Any:
-    """Return the schema of names; a constant as an enum of one, and False where none is a text."""
-    names = schema.get("propertyNames", True)
-    if not isinstance(names, dict):
-        return names
+def _read_names(schema: dict[str, Any], pointer: str) -> dict[str, Any] | None:
+    """Return the keywords about names, a constant as an enum of one; None if no name is valid."""
+    given = schema.get("propertyNames", True)
+    if is_false(given):
+        return None
+    names = {k: v for k, v in given.items() if k in VALIDATING} if isinstance(given, dict) else {}
     if "type" in names and "string" not in kinds_of(names, f"{pointer}/propertyNames"):
-        return False
-    if "const" not in names:
-        return names
-    const, rest = names["const"], {k: v for k, v in names.items() if k != "const"}
-    allowed = rest.get("enum", [const])
-    return {**rest, "enum": [const]} if isinstance(allowed, list) and const in allowed else False
+        return None
+    if "const" in names:
+        const = names.pop("const")
+        allowed = names.get("enum", [const])
+        if not isinstance(allowed, list) or const not in allowed:
+            return None
+        names["enum"] = [const]
+    return names
 
 
-def _check_names(schema: dict[str, Any], parts: dict[str, Any], needed: set[str], pointer: str) -> None:
+def _check_names(
+    schema: dict[str, Any], names: dict[str, Any], parts: dict[str, Any], needed: set[str], pointer: str
+) -> None:
     """Raise ArgumentError if a property violates the keywords about names."""
-    names = schema.get("propertyNames", True)
-    if isinstance(names, dict) and names.keys() & VALIDATING and parts:
-        if names.keys() & VALIDATING - _NAME_KEYWORDS:
+    if names and parts:
+        if names.keys() - _NAME_KEYWORDS:
             raise KeywordError(f"{pointer}/propertyNames", "other than pattern, lengths and enum is not supported")
         for name in parts:
             read_values(names | {"const": name}, f"{pointer}/propertyNames")

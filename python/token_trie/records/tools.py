@@ -584,14 +584,12 @@ class CallOrText(Request[ToolCall[Any] | R]):
     standard deviations, to those of such requests, or to those of requests that are the descriptions of tools.
     """
 
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Tool]
+    prompt: Callable[[list[Any]], list[int]]
+    """Returns the tokens of messages with these tools."""
     call: RecordRequest[ToolCall[Any]]
     otherwise: Request[R]
-    names: Choices[str]
-    """The names of the tools, and "none" last; with the closing quote."""
-    fitting: tuple[str, ...]
-    """Requests that need a tool."""
-    prompt: Callable[[str], list[int]]
-    """Returns the tokens of a prompt with another request."""
 
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[ToolCall[Any] | R]:
         """Decide, and write the call or the other answer."""
@@ -604,19 +602,22 @@ class CallOrText(Request[ToolCall[Any] | R]):
     def calls(self, reader: Reader, tokens: list[int]) -> Plan[bool]:
         """Decide whether the model calls a tool after a prompt; what other prompts give is remembered."""
         memory: Memory[Any] = reader.known.setdefault("calls", Memory(_KEPT, _KEPT_TOKENS))
+        names = self._names()
+        some = [tool.shown["function"] for tool in self.tools[:: -(-len(self.tools) // _N_FITTING)]]
+        fitting = tuple(function.get("description") or function["name"] for function in some)
 
         def asked(tokens: list[int]) -> tuple[PlanStep, BoundChoices[str]]:
             n_kept, more = tokenize_after(reader.vocab, tokens, self.call.lead.encode())
-            tokens, choices = bind(reader, tokens[:n_kept] + more, self.names, leading_space=False)
+            tokens, choices = bind(reader, tokens[:n_kept] + more, names, leading_space=False)
             trie = memory.get(choices.trie, 1, lambda: _beginnings_of(choices.trie))
             return PlanStep(tokens, Query("scores", trie, leaf_end="any")), choices
 
         step, choices = asked(tokens)
-        first = self.prompt(_PLAIN_REQUESTS[0])
-        key = tuple(first), self.call.lead, tuple(self.names.texts), self.fitting
+        first = self._prompt_of(_PLAIN_REQUESTS[0])
+        key = tuple(first), self.call.lead, tuple(names.texts), fitting
         rule = memory.find(key)
         if rule is None:
-            others = [first, *map(self.prompt, (*_PLAIN_REQUESTS[1:], *self.fitting))]
+            others = [first, *map(self._prompt_of, (*_PLAIN_REQUESTS[1:], *fitting))]
             scores = []
             for other, its_choices in [asked(other) for other in others]:
                 scores.append(its_choices.aligned((yield other).logprobs))
@@ -624,6 +625,18 @@ class CallOrText(Request[ToolCall[Any] | R]):
             memory.put(key, len(first), rule)
         mean, least = rule
         return bool(_odds(choices.aligned((yield step).logprobs) - mean) > least)
+
+    def _names(self) -> Choices[str]:
+        """Return the names of the tools, and "none" last; with the closing quote."""
+        own, none = [tool.name for tool in self.tools], _NONE
+        while none in own:
+            none += " of these"
+        return read_choices([json.dumps(name, ensure_ascii=False)[1:] for name in (*own, none)])
+
+    def _prompt_of(self, request: str) -> list[int]:
+        """Return the tokens of a prompt with another request."""
+        system = [message for message in self.messages[:1] if message.get("role") == "system"]
+        return self.prompt([*system, {"role": "user", "content": request}])
 
 
 def _odds(gains: Floats) -> Floats:
@@ -647,29 +660,6 @@ def _beginnings_of(trie: TokenTrie) -> TokenTrie:
     rows = [tokens[begin:end].tolist() for begin, end in pairwise(offsets)]
     lengths = n_distinct(rows, range(len(rows)))
     return TokenTrie.from_sequences({str(i): row[:n] for i, (row, n) in enumerate(zip(rows, lengths, strict=True))})
-
-
-def call_or_text(
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Tool],
-    prompt: Callable[[list[Any]], list[int]],
-    call: RecordRequest[ToolCall[Any]],
-    otherwise: Request[R],
-) -> CallOrText[R]:
-    """Make the request for a call, or for another answer, after messages.
-
-    `prompt` returns the tokens of messages with these tools.
-    """
-    system = [message for message in messages[:1] if message.get("role") == "system"]
-    fitting = [tool.shown["function"] for tool in tools[:: -(-len(tools) // _N_FITTING)]]
-    described = tuple(function.get("description") or function["name"] for function in fitting)
-    own = [tool.name for tool in tools]
-    none = _NONE
-    while none in own:
-        none += " of these"
-    names = [json.dumps(name, ensure_ascii=False)[1:] for name in (*own, none)]
-    asked = lambda text: prompt([*system, {"role": "user", "content": text}])  # noqa: E731
-    return CallOrText(call, otherwise, read_choices(names), described, asked)
 
 
 @overload
@@ -835,6 +825,6 @@ def _reader_of(
             return tokens, call
         drawn = TextOptions(**vars(options.settled(options.mode == "sampled")) | {"seed": options.seed})
         text = TextBeforeCall(options.max_tokens, drawn, beginnings=beginnings_of_calls(tools, template))
-        return tokens, call_or_text(messages, tools, lambda others: prompt(others)[0], call, text)
+        return tokens, CallOrText(messages, tools, lambda others: prompt(others)[0], call, text)
 
     return read

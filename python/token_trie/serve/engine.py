@@ -146,7 +146,7 @@ class Engine:
         self._turn = asyncio.Lock()  # guards the Llama's own stream
         self._cached: OrderedDict[Hashable, _CacheEntry] = OrderedDict()
         self._submitting = threading.Lock()
-        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Answer | None]]] = {}
+        self._waiting: dict[int, asyncio.Future[Answer | None]] = {}
         self._early: dict[int, Answer] = {}  # answers that arrived before their ticket was known
         self._read: dict[int, _TextReader] = {}  # streamed texts, by ticket
         self._is_work = threading.Event()
@@ -265,12 +265,12 @@ class Engine:
                 return 0
             ticket = running.submit(batch)  # slow for a large set or a grammar
             if not ticket:
-                loop.call_soon_threadsafe(_set, future, None)
+                _settle(future, None)
                 return 0
             with self._submitting:
                 if self._is_closed:  # waiting callers already have this error
                     raise CancelledError(ENDED)
-                self._waiting[ticket] = loop, future
+                self._waiting[ticket] = future
                 if (early := self._early.pop(ticket, None)) is not None:
                     self._resolve(early)
                 elif on_tokens is not None:
@@ -313,16 +313,13 @@ class Engine:
         if answer.ticket not in self._waiting:
             self._early[answer.ticket] = answer
             return
-        loop, future = self._waiting.pop(answer.ticket)
         self._read.pop(answer.ticket, None)
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(_set, future, answer)
+        _settle(self._waiting.pop(answer.ticket), answer)
 
     def _fail_all(self, error: TokenTrieError) -> None:
         with self._submitting:
-            for loop, future in self._waiting.values():
-                with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(_fail, future, error)
+            for future in self._waiting.values():
+                _settle(future, error)
             self._waiting.clear()
             self._read.clear()
             self._is_work.clear()
@@ -366,14 +363,19 @@ class _CacheEntry:
     n_waiting: int = 0
 
 
-def _set(future: asyncio.Future[Answer | None], answer: Answer | None) -> None:
-    if not future.done():
-        future.set_result(answer)
+def _settle(future: asyncio.Future[Answer | None], found: Answer | TokenTrieError | None) -> None:
+    """Give a waiting caller, from any thread, the answer or error."""
 
+    def settle() -> None:
+        if future.done():
+            return
+        if isinstance(found, TokenTrieError):
+            future.set_exception(found)
+        else:
+            future.set_result(found)
 
-def _fail(future: asyncio.Future[Answer | None], error: TokenTrieError) -> None:
-    if not future.done():
-        future.set_exception(error)
+    with contextlib.suppress(RuntimeError):  # the loop has ended
+        future.get_loop().call_soon_threadsafe(settle)
 
 
 def _withdraw(batch: Batch, submitted: asyncio.Future[int]) -> None:

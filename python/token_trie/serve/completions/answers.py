@@ -30,7 +30,6 @@ from token_trie.records.tools import (
     ToolCall,
     ask_for_tools,
     beginnings_of_calls,
-    call_or_text,
     read_tools,
     tell_of_tools,
     text_before,
@@ -410,7 +409,7 @@ class Calling:
         def made() -> tuple[Prompt, CallOrText[Any]]:
             prompt, request = otherwise.made()
             of = lambda turns: self._prompt(engine, turns)[0]  # noqa: E731
-            return prompt, call_or_text(self.turns, self.tools, of, call, request)
+            return prompt, CallOrText(self.turns, self.tools, of, call, request)
 
         async def finish(answer: Any, _: list[int], n_cached: int) -> Finished:
             finish = called if isinstance(answer, ToolCall) else otherwise.finish
