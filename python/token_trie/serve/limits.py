@@ -9,7 +9,7 @@ import ipaddress
 import itertools
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import mul
@@ -291,28 +291,20 @@ def check_count(n: int, most: int, place: Place) -> None:
 
 def check_depth(value: Any, depth: int, place: Place = ()) -> None:
     """Refuse a JSON value with deeper nesting, or with a number too large for a float, which JSON has no word for."""
-    level = [value]
-    for _ in range(depth + 1):
-        level = [v for each in level for v in values_in(each)]
+    for n, level in enumerate(levels_of(value)):
+        if n > depth:
+            raise invalid(f"more than {depth} levels of JSON", place, "json_depth")
         if math.inf in level or -math.inf in level:
             raise invalid("a number is larger than 1.8e308", place, "finite_number")
-        if not level:
-            return
-    raise invalid(f"more than {depth} levels of JSON", place, "json_depth")
 
 
-def count_values(value: Any) -> int:
-    """Return the number of values in a JSON value, including itself."""
-    n, level = 0, [value]
+def levels_of(value: Any) -> Iterator[list[Any]]:
+    """Yield a JSON value, the values in it, the values in these, and so on."""
+    level = [value]
     while level:
-        n += len(level)
-        level = [v for each in level for v in values_in(each)]
-    return n
-
-
-def values_in(value: Any) -> Iterable[Any]:
-    """Return the values of a JSON object or list; none of another value."""
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        yield level
+        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list)))
+        level = list(itertools.chain.from_iterable(inner))
 
 
 def parse(shape: type[B], value: Any) -> B:

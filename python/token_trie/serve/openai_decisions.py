@@ -26,8 +26,8 @@ from token_trie.serve.limits import (
     Shape,
     check_count,
     check_depth,
-    count_values,
     invalid,
+    levels_of,
     refusing,
 )
 from token_trie.serve.sets import Sets
@@ -237,7 +237,7 @@ def _part(part: InputText | InputJSON | InputRefusal | InputImage, place: Place)
     if isinstance(part, InputImage):
         raise invalid("images are for vision models, and this is none", place, "unsupported")
     check_depth(part.data, _JSON_DEPTH, (*place, "data"))
-    if count_values(part.data) > _JSON_VALUES:
+    if sum(map(len, levels_of(part.data))) > _JSON_VALUES:
         raise invalid(f"more than {_JSON_VALUES:,} values", (*place, "data"), "too_long")
     text = json.dumps(part.data, ensure_ascii=False, separators=(",", ":"))
     if len(text.encode()) > _JSON_BYTES:

@@ -19,7 +19,7 @@ from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.lifetime import lease
 from token_trie.native.options import encode
 from token_trie.records.tools import for_template, read_arguments
-from token_trie.serve.limits import Body, Claim, Limits, Place, Shape, check_depth, invalid, refusing, values_in
+from token_trie.serve.limits import Body, Claim, Limits, Place, Shape, check_depth, invalid, levels_of, refusing
 from token_trie.serve.sets import KEYS, AnySet, Sets, read_set
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template
 
@@ -41,8 +41,8 @@ _MAX_ALTERNATIVES, _MAX_VALUES = 256, 25_000
 
 def check_schema(schema: Any, place: Place) -> None:
     """Refuse a JSON Schema with too many values or alternatives, as comparing them takes long."""
-    level, n_values, n_pairs = [schema], 0, 0
-    while level:
+    n_values = n_pairs = 0
+    for level in levels_of(schema):
         n_values += len(level)
         if n_values > _MAX_VALUES:
             raise invalid(f"more than {_MAX_VALUES:,} values, keys and keywords", place, "too_long")
@@ -53,7 +53,6 @@ def check_schema(schema: Any, place: Place) -> None:
                     raise invalid(
                         f"{name}: more than {_MAX_ALTERNATIVES} schemas, or as many pairs of them", place, "too_long"
                     )
-        level = [v for each in level for v in values_in(each)]
 
 
 def check_gbnf(text: str, place: Place) -> None:
