@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -75,46 +75,37 @@ class Examples:
 
     def of(self, question: Question, names: Sequence[str]) -> Shots:
         """Return the examples of a question; ArgumentError for an answer that is not an option."""
-        values = [*question.values, *([None] if len(names) > len(question.values) else [])]
+        values, n = [*question.values, *([None] if len(names) > len(question.values) else [])], len(self.states)
         # By identity (the values are kept): different values can print alike, and equal ones have other names.
         key = tuple(names), tuple(map(id, values))
-        return self._read.get(key, 1, lambda: (self._shots(names, values), values))[0]
+        return self._read.get(key, 1, lambda: (Shots(self, read_gold(self.gold, n, names, values)), values))[0]
 
     @cached_property
     def _read(self) -> Memory[tuple[Shots, Sequence[Any]]]:
         return Memory(_MAX_QUESTIONS, _MAX_QUESTIONS)
 
     @cached_property
-    def _near(self) -> Callable[[str], list[int]]:
+    def near(self) -> Callable[[str], list[int]]:
+        """Returns the positions of all examples, nearest to a state first."""
         return _ranking([str(state) for state in self.states])
-
-    def _shots(self, names: Sequence[str], values: Sequence[Any]) -> Shots:
-        gold = read_gold(self.gold, len(self.states), names, values)
-        shots = [Shot(str(state), int(place)) for state, place in zip(self.states, gold, strict=True)]
-        return Shots(shots, self.n_each, self.nearest, lambda text: self._near(text))
 
 
 class Shots:
-    """Examples of a question; `digest` is that of all examples and settings.
+    """Examples with the positions of their correct options; `digest` is that of all and of their settings."""
 
-    `near` returns the positions of all examples, nearest to a state first.
-    """
-
-    def __init__(
-        self, shots: Sequence[Shot], n_each: int, nearest: int | None, near: Callable[[str], list[int]]
-    ) -> None:
-        self._shots = shots
-        self._nearest = nearest
-        self._near = near
+    def __init__(self, examples: Examples, positions: Iterable[int]) -> None:
+        self._examples, self._nearest = examples, examples.nearest
+        pairs = zip(examples.states, positions, strict=True)
+        self._shots = [Shot(str(state), int(position)) for state, position in pairs]
         seen, fixed = Counter[int](), list[tuple[int, Shot]]()
-        for shot in shots:
-            if seen[shot.position] < n_each:
+        for shot in self._shots:
+            if seen[shot.position] < examples.n_each:
                 fixed.append((seen[shot.position], shot))
             seen[shot.position] += 1
         # Round-robin, in the order of the options.
         self._fixed = tuple(shot for _, shot in sorted(fixed, key=lambda one: (one[0], one[1].position)))
         self._states = {shot.state for shot in self._fixed}
-        content = json.dumps([self._fixed, nearest, shots if nearest else None])
+        content = json.dumps([self._fixed, self._nearest, self._shots if self._nearest else None])
         self.digest = sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
@@ -126,7 +117,7 @@ class Shots:
         """Return the examples for a state; None: the absent state."""
         if self._nearest is None or state is None:
             return self._fixed
-        found = [i for i in self._near(state) if self._shots[i].state != state][: self._nearest]
+        found = [i for i in self._examples.near(state) if self._shots[i].state != state][: self._nearest]
         return tuple(self._shots[i] for i in reversed(found))
 
     def has(self, state: str) -> bool:
