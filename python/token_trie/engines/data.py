@@ -25,7 +25,7 @@ from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama, llama_cpp
 from token_trie.native.options import check_counts
 from token_trie.records.fill import Record, fill_many, read_for_many, read_template
-from token_trie.records.schema import MAX_DEPTH, is_false, referred
+from token_trie.records.plan import Object, Union, types_in
 from token_trie.sets.prompt import Template, text_of
 from token_trie.trust.calibration import Calibration
 
@@ -426,22 +426,22 @@ class RecordColumns:
     """
 
     def __init__(self, schema: object, taken: Container[str]) -> None:
-        self.schema = read_template(schema).schema
-        root = _resolved(self.schema, self.schema)
-        properties: dict[str, Any] = root.get("properties") or {}
-        kinds = root.get("type", "object")
-        self._is_object = bool(properties) and {"object", "null"}.issuperset(
-            [kinds] if isinstance(kinds, str) else kinds
-        )
-        fields = properties | {name: {} for name in root.get("required", ()) if name not in properties}
-        fields = fields if self._is_object else {"record": self.schema}
+        template = read_template(schema)
+        self.schema = template.schema
+        parts = template.node.options if isinstance(template.node, Union) else (template.node,)
+        only, *others = [part for part in parts if types_in(part)] or parts  # besides null
+        given = only.fields if isinstance(only, Object) and not others else ()
+        self._is_object = bool(given)
+        fields = {field.name: field.node for field in given} or {"record": template.node}
         self._column_of: dict[str, str] = {}
         for name in fields:
             column = name
             while column in taken or (column != name and column in fields) or column in self._column_of.values():
                 column = f"record_{column}"
             self._column_of[name] = column
-        self.types = {self._column_of[name]: _type_of(part, self.schema) for name, part in fields.items()}
+        self.types = {
+            self._column_of[name]: _ARROW_TYPES.get(types_in(node), "string") for name, node in fields.items()
+        }
 
     def values(self, text: str) -> dict[str, Any]:
         """Return the JSON values of a record by their columns; None for an absent one."""
@@ -450,36 +450,12 @@ class RecordColumns:
         return {column: fields.get(name) for name, column in self._column_of.items()}
 
 
-def _resolved(part: Any, root: Any) -> dict[str, Any]:
-    """Return a part of a schema that was read; where it refers to another part of it, that one."""
-    for _ in range(MAX_DEPTH):
-        if not isinstance(part, dict) or "$ref" not in part or is_false(part):
-            break
-        part = referred(root, part["$ref"])
-    return part if isinstance(part, dict) and not is_false(part) else {}
-
-
-def _type_of(part: Any, root: Any) -> str:
-    """Return the type in Arrow of a part of a schema: a text where values have several types, or are not flat."""
-    kinds: set[str] = set()
-    waiting = [part]
-    while waiting:
-        found = _resolved(waiting.pop(), root)
-        given = found.get("type", [])
-        kinds.update([given] if isinstance(given, str) else given)
-        values = [*found.get("enum", []), *([found["const"]] if "const" in found else [])]
-        if not given:
-            kinds.update("null" if value is None else _JSON_TYPES.get(type(value), "object") for value in values)
-        for name in ("anyOf", "oneOf", "allOf"):
-            waiting += found.get(name, [])
-    kinds.discard("null")
-    if kinds == {"integer", "number"}:
-        return "float64"
-    return _ARROW_TYPES.get(next(iter(kinds)), "string") if len(kinds) == 1 else "string"
-
-
-_ARROW_TYPES = {"string": "string", "integer": "int64", "number": "float64", "boolean": "bool"}
-_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
+_ARROW_TYPES = {
+    frozenset({"integer"}): "int64",
+    frozenset({"number"}): "float64",
+    frozenset({"integer", "number"}): "float64",
+    frozenset({"boolean"}): "bool",
+}
 
 
 class Extractor(_Worker):

@@ -62,6 +62,8 @@ class Slot:
     value: Expression
     begins_with: str
     """Possible first characters."""
+    types: frozenset[str]
+    """JSON types of the values, without null."""
 
     @cached_property
     def grammar(self) -> Grammar:
@@ -142,6 +144,20 @@ def _is_scalar(node: Node) -> bool:
     if isinstance(node, ChoiceNode):
         return not any(isinstance(value, (dict, list)) for value in node.values)
     return isinstance(node, String) or (isinstance(node, Slot) and not set("{[") & set(node.begins_with))
+
+
+def types_in(node: Node) -> frozenset[str]:
+    """Return the JSON types of a node's values, without null."""
+    if isinstance(node, Union):
+        return frozenset().union(*map(types_in, node.options))
+    if isinstance(node, ChoiceNode):
+        return frozenset(_TYPES.get(type(value), "object") for value in node.values if value is not None)
+    if isinstance(node, Slot):
+        return node.types
+    return frozenset({"string" if isinstance(node, String) else "array" if isinstance(node, Array) else "object"})
+
+
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array"}
 
 
 def count_options(node: Node) -> int:

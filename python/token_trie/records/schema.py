@@ -32,6 +32,7 @@ from token_trie.records.plan import (
     Whole,
     grammar_of,
     inside,
+    types_in,
     ways,
 )
 
@@ -236,8 +237,9 @@ def _repeated(content: Expression) -> Repeat | None:
 def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> Node:
     """Read the schema of a number."""
     low, high, open_low, open_high = bounds(schema, pointer)
+    kind = "integer" if is_integer else "number"
     if low is None and high is None and "multipleOf" not in schema:
-        return Slot(plan.INTEGER if is_integer else plan.NUMBER, _DIGITS)
+        return Slot(plan.INTEGER if is_integer else plan.NUMBER, _DIGITS, frozenset({kind}))
     step = step_of(schema, pointer)
     if step != int(step):
         raise KeywordError(f"{pointer}/multipleOf", f"{step!r} is not supported; whole numbers above 0 are")
@@ -246,7 +248,7 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
     if is_decimal and all(bound is None or abs(bound) <= gbnf.MAX_NUMBER for bound in (low, high)):
         if least > most:
             raise refuse(pointer, f"no number of {gbnf.N_DECIMALS} digits behind the point is from {low} to {high}")
-        return _slot(gbnf.decimals(least, most), least)
+        return _slot(gbnf.decimals(least, most), least, kind)
     first = None if low is None else math.floor(low) + 1 if open_low else math.ceil(low)
     last = None if high is None else math.ceil(high) - 1 if open_high else math.floor(high)
     if first is not None and last is not None and first > last:
@@ -264,7 +266,7 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
     if step != 1:
         raise KeywordError(f"{pointer}/multipleOf", f"with more than {MAX_VALUES:,} values it is not supported")
     near = gbnf.decimals(least, most) + "|" if is_decimal and least <= most else ""
-    return _slot(near + gbnf.integers(first, last), min(first, least) if near else first)
+    return _slot(near + gbnf.integers(first, last), min(first, least) if near else first, kind)
 
 
 def _beyond(bound: int) -> int:
@@ -272,8 +274,9 @@ def _beyond(bound: int) -> int:
     return max(gbnf.MAX_NUMBER, min(_MAX_INTEGER, 10 * abs(bound) + 9))
 
 
-def _slot(pattern: str, least: int) -> Slot:
-    return Slot(read_pattern(f"^({pattern})$").content, _DIGITS if least < 0 else _DIGITS[1:])
+def _slot(pattern: str, least: int, kind: str) -> Slot:
+    digits = _DIGITS if least < 0 else _DIGITS[1:]
+    return Slot(read_pattern(f"^({pattern})$").content, digits, frozenset({kind}))
 
 
 def _millionths(low: float | None, high: float | None, *, open_low: bool, open_high: bool) -> tuple[int, int]:
@@ -382,7 +385,8 @@ def make_union(given: list[Node | None], pointer: str) -> Node | None:
     if clash is None:
         return union
     try:
-        return Slot(grammar_of(union), "".join(sorted(set("".join(_first(way) for _, way in found)))))
+        firsts = sorted(set("".join(_first(way) for _, way in found)))
+        return Slot(grammar_of(union), "".join(firsts), types_in(union))
     except ValueError as error:
         why = f"two ways to go on begin alike, with {clash}, and no grammar says {error}"
         raise refuse(pointer, f"{why}; let the first field tell them apart") from error
@@ -448,7 +452,7 @@ MAX_DEPTH = 16
 """Maximum depth of nested references; deeper optional parts are left out."""
 MAX_ITEMS = 64
 """Maximum size of a list or map that does not declare one."""
-ANYTHING = Slot(VALUE, '{["-0123456789tfn')
+ANYTHING = Slot(VALUE, '{["-0123456789tfn', frozenset(KINDS) - {"null"})
 """Any JSON value."""
 _MAX_IGNORED = 100
 _NAME_KEYWORDS = {"type", "enum", "const", "pattern", "minLength", "maxLength", "format"}
@@ -502,24 +506,6 @@ def _leave_out(schema: Any, pointer: str) -> bool:
 def is_false(schema: Any) -> bool:
     """Return whether a schema is false, or the negation of an empty one."""
     return schema is False or (isinstance(schema, dict) and "not" in schema and schema["not"] in (True, {}))
-
-
-def referred(root: Any, ref: Any, pointer: str = "") -> Any:
-    """Return the part of a schema that a ``$ref`` at `pointer` names; ArgumentError if it names none."""
-    if not isinstance(ref, str) or not re.match(r"#(/|$)", ref):
-        raise refuse(f"{pointer}/$ref", f"{ref!r} is not supported; places of the same schema (#/…) are")
-    found = root
-    for part in unquote(ref[1:]).split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and re.fullmatch("[0-9]{1,9}", name) and int(name) < len(found):
-            found = found[int(name)]
-        elif isinstance(found, dict) and name in found:
-            found = found[name]
-        else:
-            raise refuse(f"{pointer}/$ref", f"{ref!r} leads nowhere")
-        if isinstance(found, dict) and isinstance(found.get("$id"), str):
-            raise refuse(f"{pointer}/$ref", f"{ref!r} leads to an $id, where references begin")
-    return found
 
 
 class _SchemaReader:
@@ -586,7 +572,21 @@ class _SchemaReader:
         return self._known[key]
 
     def _find(self, ref: Any, pointer: str) -> Any:
-        return referred(self._root, ref, pointer)
+        """Return the part of the schema that a ``$ref`` at `pointer` names; ArgumentError if it names none."""
+        if not isinstance(ref, str) or not re.match(r"#(/|$)", ref):
+            raise refuse(f"{pointer}/$ref", f"{ref!r} is not supported; places of the same schema (#/…) are")
+        found = self._root
+        for part in unquote(ref[1:]).split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and re.fullmatch("[0-9]{1,9}", name) and int(name) < len(found):
+                found = found[int(name)]
+            elif isinstance(found, dict) and name in found:
+                found = found[name]
+            else:
+                raise refuse(f"{pointer}/$ref", f"{ref!r} leads nowhere")
+            if isinstance(found, dict) and isinstance(found.get("$id"), str):
+                raise refuse(f"{pointer}/$ref", f"{ref!r} leads to an $id, where references begin")
+        return found
 
     def _read_union(self, schema: dict[str, Any], keyword: str, pointer: str, depth: int) -> Node | None:
         options = schema[keyword]
@@ -690,7 +690,7 @@ class _SchemaReader:
         for pattern, part in patterns.items():
             names, more, at = {**names, "pattern": pattern}, part, inside("patternProperties", pattern)
         if more is True and not low and "maxProperties" not in schema and not names.keys() - {"type"}:
-            return Slot(OBJECT, "{")
+            return Slot(OBJECT, "{", frozenset({"object"}))
         node = None if is_false(more) or high == 0 else self._read_inner(more, f"{pointer}/{at}", depth)
         if node is None:
             return None if low else Object(())
@@ -716,7 +716,7 @@ class _SchemaReader:
             raise refuse(f"{pointer}/prefixItems", "no list of schemas")
         is_free = not heads and items is True and not low and "maxItems" not in schema
         if is_free and not schema.get("uniqueItems"):
-            return Slot(ARRAY, "[")
+            return Slot(ARRAY, "[", frozenset({"array"}))
         nodes = [self._read_inner(head, f"{pointer_to_heads}/{i}", depth) for i, head in enumerate(heads)]
         deep = next((i for i, node in enumerate(nodes) if node is None), None)
         item = None if items is False or deep is not None else self._read_inner(items, pointer_to_items, depth)

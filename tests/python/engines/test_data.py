@@ -300,7 +300,7 @@ def test_columns_follow_references_as_the_record_does(model_paths: Any, tiny: An
         },
         "required": ["n", "paid", "late"],
     }
-    assert RecordColumns(schema, ()).types == {"late": "bool", "n": "int64", "paid": "bool", "never": "string"}
+    assert RecordColumns(schema, ()).types == {"late": "bool", "n": "int64", "paid": "bool"}
     assert set(fill(tiny, PROMPT, schema).value) == {"late", "n", "paid"}
     found = Extractor(model_paths["tiny"], PROMPT, schema, n_ctx=512)({"text": TEXTS})
     assert found["error"].tolist() == [""] * len(TEXTS)
