@@ -180,11 +180,11 @@ def _compiled(template: str) -> jinja2.Template:
         raise ArgumentError(f"template: {error}") from error
 
 
-Named: TypeAlias = Sequence[Sequence[str]]
-"""The names and descriptions of options."""
+Pairs: TypeAlias = Sequence[Sequence[str]]
+"""Names and descriptions of options, or states and answers of examples."""
 
 
-def _fill(template: str, state: str, instructions: str, options: Named) -> str:
+def _fill(template: str, state: str, instructions: str, options: Pairs) -> str:
     shown: list[Mapping[str, Any]] = [
         {"name": name, "description": text, "letter": letter_of(i)} for i, (name, text) in enumerate(options)
     ]
@@ -194,7 +194,7 @@ def _fill(template: str, state: str, instructions: str, options: Named) -> str:
         raise ArgumentError(f"template: {error}") from error
 
 
-def _fill_all(template: str, state: str | None, instructions: str, options: Named, answered: Named) -> str:
+def _fill_all(template: str, state: str | None, instructions: str, options: Pairs, answered: Pairs) -> str:
     """Fill in a question after examples, states with their answers; without a state, the text after it."""
     options = tuple(map(tuple, options))
     before = _examples(template, instructions, options, tuple(map(tuple, answered)))
@@ -204,7 +204,7 @@ def _fill_all(template: str, state: str | None, instructions: str, options: Name
 
 
 @lru_cache(64)
-def _examples(template: str, instructions: str, options: Named, answered: Named) -> str:
+def _examples(template: str, instructions: str, options: Pairs, answered: Pairs) -> str:
     text = ""
     for state, answer in answered:
         filled = _fill(template, state, instructions, options)
@@ -214,7 +214,7 @@ def _examples(template: str, instructions: str, options: Named, answered: Named)
 
 
 _STATE = "\ue000the state\ue000"
-_PROBES: tuple[tuple[str, Named], ...] = (
+_PROBES: tuple[tuple[str, Pairs], ...] = (
     ("one question", (("a", "the first"),)),
     ("another one", (("b", "the second"), ("c", "the third"))),
 )

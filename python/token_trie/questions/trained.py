@@ -43,11 +43,11 @@ LETTERS = string.ascii_uppercase + string.ascii_lowercase
 CODES = (*string.ascii_uppercase, *map("".join, product(string.ascii_uppercase, repeat=2)))
 
 
-Labels: TypeAlias = dict[str, tuple[int, ...]]
+LabelTokens: TypeAlias = dict[str, tuple[int, ...]]
 """The tokens of each option's label, in order; the most probable of a label counts."""
 
 
-def single_tokens(llm: Llama, texts: Iterable[str], at_most: int | None = None) -> Labels:
+def single_tokens(llm: Llama, texts: Iterable[str], at_most: int | None = None) -> LabelTokens:
     """Return the texts that are a single token."""
     found = ((text, token_of(llm, text)) for text in texts)
     return dict(islice(((text, (token,)) for text, token in found if token is not None), at_most))
@@ -59,7 +59,7 @@ def token_of(llm: Llama, text: str) -> int | None:
     return int(tokens[0]) if len(tokens) == 1 else None
 
 
-def group_labels(llm: Llama, question: str, keys: Sequence[str]) -> Labels:
+def group_labels(llm: Llama, question: str, keys: Sequence[str]) -> LabelTokens:
     """Return the labels of "lfm2-d1": yes and no, level numbers, or codes, with or without a leading space.
 
     ArgumentError if an option has no label of a single token.
@@ -70,7 +70,7 @@ def group_labels(llm: Llama, question: str, keys: Sequence[str]) -> Labels:
         if not all(groups):
             raise ArgumentError(f"options: {keys[groups.index(())]!r} is no token of the model's own")
         return dict(zip(keys, groups, strict=True))
-    labels, used = Labels(), set[int]()
+    labels, used = LabelTokens(), set[int]()
     for code in _codes(keys):
         label = next((one for one in chain([code], _pool()) if token_of(llm, one) not in {None, *used}), None)
         if label is None:
@@ -117,7 +117,7 @@ class Trained:
     template: jinja2.Template
     temperatures: Mapping[str, float]
     """Temperatures by question type, or by type and range of the number of options."""
-    labels: Labels
+    labels: LabelTokens
     """Labels by position; empty if they depend on the question."""
 
     def temperature(self, question: str, n_options: int) -> float:
@@ -128,7 +128,7 @@ class Trained:
             bucket = "2" if n_options <= 2 else "3_5" if n_options <= 5 else "6_10" if n_options <= 10 else "11"
         return self.temperatures.get(f"{question}.{bucket}", self.temperatures.get(question, 1.0))
 
-    def labels_of(self, llm: Llama, question: str, keys: Sequence[str]) -> Labels:
+    def labels_of(self, llm: Llama, question: str, keys: Sequence[str]) -> LabelTokens:
         """Return the labels for the options of a question."""
         if self.kind == "lfm2-d1":
             return group_labels(llm, question, keys)
@@ -192,7 +192,7 @@ def _temperature(key: str, value: str) -> float:
     return temperature
 
 
-def _labels(llm: Llama, kind: TrainedKind) -> Labels:
+def _labels(llm: Llama, kind: TrainedKind) -> LabelTokens:
     if kind == "lfm2-d1":
         return {}
     if kind == "openjev":
@@ -221,7 +221,7 @@ class TrainedView(QuestionView):
     instructions: Any
     options: tuple[tuple[str, Any], ...]
     """Keys and descriptions, in the order shown."""
-    labels: Labels
+    labels: LabelTokens
 
     def reading(self, llm: Llama, state: str | None) -> Reading:
         """Return the reading for a state."""
