@@ -206,7 +206,7 @@ def explain(
     if html is not None:
         html.write_text(explanation.html(), encoding="utf-8")
     if as_json:
-        whole = explanation.to_dict() | {"sentence": "".join(phrase.text for phrase in explanation.sentence())}
+        whole = explanation.to_dict() | {"sentence": "".join(text for text, _ in explanation.sentence())}
         print_json(whole)
         return
     if html is None:

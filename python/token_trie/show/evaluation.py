@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from token_trie.native.core import Llama
 from token_trie.native.options import takes
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
-from token_trie.show.trie import clip, printable, render
+from token_trie.show.trie import clip, percent, printable
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.evaluate import EvaluatedWay, EvaluationRows
 from token_trie.trust.gate import Gate, find_gate
@@ -184,8 +184,7 @@ class Evaluation:
         ways = [_way(self, way) for way in self.ways]
         points = [[[p.confidence, p.n, p.accuracy] for p in way["points"]] for way in ways]
         data = json.dumps({"n": len(self.gold), "points": points, "size": SIZE, "left": LEFT})
-        return render(
-            "evaluation.html",
+        page: str = _page().render(
             e=self,
             ways=ways,
             best=self.best,
@@ -199,10 +198,26 @@ class Evaluation:
             height=SIZE + BOTTOM + 12,
             n_wrong=N_WRONG,
         )
+        return page
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it in a terminal."""
         yield draw_evaluation(self)
+
+
+@cache
+def _page() -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(percent=percent, clip=clip, comma="{:,}".format, three="{:.3f}".format)
+    return environment.get_template("evaluation.html")
 
 
 @takes(RowOptions)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import heapq
-import unicodedata
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,26 +35,22 @@ from token_trie.show.trie import (
     describe_mass,
     percent,
     percent_bar,
+    printable,
     quote,
-    render,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, Group, RenderResult
     from rich.text import Text
 
-ROW, BAND, GAP = 46.0, 32.0, 48.0
-"""Pixels: the height of an answer without its band, the height of a band of 100 %, and the gap between columns."""
-FOLDED_ROW = 26.0
-CHAR, SMALL_CHAR, BOLD_CHAR = 7.9, 6.7, 8.7
-"""Pixels: the widths of characters in the fonts of the page."""
-MIN_WIDTH = 1040.0
-N_RANKED, MAX_BRANCHES = 12, 40
-"""Numbers of answers and of branches on a page."""
+MAX_BRANCHES = 40
+"""Number of branches on a page."""
 _N_SHOWN, _MAX_SHOWN = 10, 30
-"""The same in a terminal."""
+"""Numbers of answers, and of branches in a terminal."""
 MIN_MASS, MIN_BRANCHES = 1e-4, 12
 """After so many branches, those with a smaller mass are not drawn."""
+_PAGE_WIDTH = 120
+"""Columns of a page."""
 
 
 @dataclass(frozen=True)
@@ -214,84 +210,50 @@ class Explanation(Explored):
         }
 
     def html(self, max_branches: int = MAX_BRANCHES) -> str:
-        """Return a page in one file, without scripts, which loads nothing from elsewhere.
+        """Return what the terminal shows as a page in one file, without scripts, which loads nothing from elsewhere.
 
         Parameters
         ----------
         max_branches : int
             How many branches to draw besides those of the two answers; the most probable ones are drawn.
         """
-        p = self.probabilities
-        ranked = self.ranked(N_RANKED)
-        rest = [leaf for leaf in range(len(p)) if leaf not in ranked]
-        prompt = _lines(self.prompt)
-        tail = "\n".join(prompt[-400:].split("\n")[-3:]).lstrip()
-        picture = _place(self, max_branches)
-        greedy, exact = self.greedy_leaf, self.exact_leaf
-        return render(
-            "explanation.html",
-            e=self,
-            sentence=self.sentence(),
-            mass=self.exact.mass,
-            fits=describe_mass(self.exact.mass or 0.0),
-            low=(self.exact.mass or 0.0) < LOW_MASS,
-            times=_times(p[exact], p[greedy]) if greedy != exact else "",
-            alike=float(np.exp(self.exact.entropy)),
-            ranked=[
-                {
-                    "name": clip(self.trie[leaf].name, 60),
-                    "p": float(p[leaf]),
-                    "stepwise": float(self.stepwise[leaf]),
-                    "greedy": leaf == greedy,
-                    "exact": leaf == exact,
-                }
-                for leaf in ranked
-            ],
-            n_rest=len(rest),
-            rest=float(p[rest].sum()),
-            p_greedy=float(p[greedy]),
-            p_exact=float(p[exact]),
-            stepwise_greedy=float(self.stepwise[greedy]),
-            stepwise_exact=float(self.stepwise[exact]),
-            prompt=prompt,
-            tail=("…" if len(tail) < len(prompt) else "") + tail,
-            **picture,
-        )
+        from rich.console import Console, Group
+        from rich.text import Text
 
-    def sentence(self) -> list[Phrase]:
-        """Say in one sentence where the greedy and the most probable answer diverge."""
+        console = Console(record=True, file=io.StringIO(), width=_PAGE_WIDTH, force_terminal=True)
+        prompt = "\n".join(map(printable, self.prompt.split("\n")))
+        console.print(Group(Text(prompt, "dim"), "", draw_explanation(self, max_branches=max_branches)))
+        return console.export_html()
+
+    def sentence(self) -> list[tuple[str, str]]:
+        """Say in one sentence where the greedy and the most probable answer diverge.
+
+        Each part has the answer that it is about: "greedy", "exact", or "" for neither.
+        """
         p, greedy, exact = self.probabilities, self.greedy_leaf, self.exact_leaf
-        answer = Phrase(clip(self.exact.value), "exact")
+        answer = clip(self.exact.value), "exact"
         if len(p) == 1:
-            return [Phrase("The set has one answer, "), answer, Phrase(": there is nothing to choose.")]
+            return [("The set has one answer, ", ""), answer, (": there is nothing to choose.", "")]
         if self.parting is None:
             second = float(np.sort(p)[-2])
             tail = f", which has {percent(p[exact])} of the set; the next best answer has {percent(second)}."
-            return [Phrase("Greedy and exact agree on "), answer, Phrase(tail)]
+            return [("Greedy and exact agree on ", ""), answer, (tail, "")]
         at = path_to(self.trie, greedy).index(self.parting)
         before = b"".join(self.pieces[token] for token in self.trie[greedy].tokens[:at])
         (taken, taken_share), (missed, missed_share) = (_step(self, leaf, at) for leaf in (greedy, exact))
         return [
-            Phrase(f"{f'After {quote(before)}' if before else 'At the first token'}, "),
-            Phrase("greedy", "greedy"),
-            Phrase(f" takes {taken} ({percent(taken_share)}) over {missed} ({percent(missed_share)}) and ends at "),
-            Phrase(clip(self.greedy.value), "greedy"),
-            Phrase(f" with {percent(p[greedy])} of the set, where "),
+            (f"{f'After {quote(before)}' if before else 'At the first token'}, ", ""),
+            ("greedy", "greedy"),
+            (f" takes {taken} ({percent(taken_share)}) over {missed} ({percent(missed_share)}) and ends at ", ""),
+            (clip(self.greedy.value), "greedy"),
+            (f" with {percent(p[greedy])} of the set, where ", ""),
             answer,
-            Phrase(f" has {percent(p[exact])}."),
+            (f" has {percent(p[exact])}.", ""),
         ]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it in a terminal."""
         yield draw_explanation(self)
-
-
-class Phrase(NamedTuple):
-    """A part of a sentence, and the answer that it is about."""
-
-    text: str
-    whose: str = ""
-    """"greedy", "exact", or "" for neither."""
 
 
 @dataclass
@@ -506,7 +468,7 @@ def draw_sentence(explained: Explanation) -> Text:
     return Text.assemble(*((text, f"bold {COLORS[whose]}" if whose else "") for text, whose in phrases))
 
 
-def draw_explanation(explained: Explanation) -> Group:
+def draw_explanation(explained: Explanation, max_branches: int = _MAX_SHOWN) -> Group:
     """Draw an explanation: its sentence, the best answers as bars, and the most probable branches."""
     from rich.console import Group
     from rich.table import Table
@@ -529,7 +491,7 @@ def draw_explanation(explained: Explanation) -> Group:
         f"[bold]{count_leaves(explained.trie)}[/]  [yellow]share of what is allowed there[/]  "
         "[green]part of the set after it[/]"
     )
-    waiting = [(top, explained.branches(_MAX_SHOWN))]
+    waiting = [(top, explained.branches(max_branches))]
     while waiting:
         tree, branch = waiting.pop()
         waiting += reversed([(tree.add(_branch_label(explained, child)), child) for child in branch.children])
@@ -554,121 +516,3 @@ def _branch_label(explained: Explanation, branch: Branch) -> Text:
     for name in whose:
         label.append(f"  ← {name}", COLORS[name])
     return label
-
-
-@dataclass
-class Placed:
-    """A branch on the page; with branch None, the line that counts the branches left out."""
-
-    branch: Branch | None
-    depth: int
-    parent: Placed | None
-    text: str
-    ids: str
-    share: str = ""
-    mass: str = ""
-    name: str = ""
-    x0: float = 0.0
-    x1: float = 0.0
-    bar: float = 0.0
-    """The width of a share of 100 %."""
-    y: float = 0.0
-    thickness: float = 0.0
-    line: str = ""
-    """The SVG path from the parent to the end of the branch."""
-
-    @property
-    def classes(self) -> str:
-        """CSS classes: the answers whose path has this branch."""
-        return "folded" if self.branch is None else " ".join(self.branch.whose)
-
-
-def _place(explained: Explanation, max_branches: int) -> dict[str, Any]:
-    placed = list(_unfold(explained, explained.branches(max_branches)))
-    columns = [0.0] * (max(item.depth for item in placed) + 1)
-    for item in placed:
-        if item.branch is not None:
-            columns[item.depth] = max(columns[item.depth], _width(item))
-    starts = [sum(columns[:depth]) + GAP * depth for depth in range(len(columns))]
-    names_width = max(_cells(item.name) for item in placed) * BOLD_CHAR + 90
-    names = max(MIN_WIDTH - names_width, *(starts[item.depth] + _width(item) + 24 for item in placed))
-    children: dict[int, list[Placed]] = {}
-    y = 12.0
-    for item in placed:
-        item.thickness = BAND * item.branch.mass if item.branch else 0.0
-        item.x0, item.bar = starts[item.depth], columns[item.depth] - 14
-        item.x1 = names if item.name else item.x0 + columns[item.depth]
-        if item.parent is not None:
-            children.setdefault(id(item.parent), []).append(item)
-        if item.name or item.branch is None:
-            height = (ROW if item.name else FOLDED_ROW) + item.thickness
-            item.y = y + height / 2
-            y += height
-    for item in reversed(placed):
-        if own := children.get(id(item)):
-            weights = [child.branch.mass if child.branch else 0.0 for child in own]
-            total = sum(weights)
-            item.y = sum(w * c.y for w, c in zip(weights, own, strict=True)) / total if total > 0 else own[0].y
-            # The bands of the children start next to each other, in the order of the rows.
-            at = item.y - sum(child.thickness for child in own) / 2
-            for child in own:
-                child.line = _line(item.x1, at + child.thickness / 2, child)
-                at += child.thickness
-    placed[0].line = f"M{placed[0].x0:.1f} {placed[0].y:.1f}H{placed[0].x1:.1f}"
-    return {"placed": placed, "width": round(names + names_width), "height": round(y + 12)}
-
-
-def _unfold(explained: Explanation, root: Branch) -> Iterator[Placed]:
-    """Yield the branches depth first; the line that counts those left out is last."""
-    stack = [Placed(root, 0, None, "prompt", "", mass="100 %")]
-    while stack:
-        item = stack.pop()
-        yield item
-        branch = item.branch
-        if branch is None:
-            continue
-        below = [_label(explained, child, item) for child in branch.children]
-        if branch.n_more:
-            text = f"… {branch.n_more:,} more ({percent(branch.more)})"
-            below.append(Placed(None, item.depth + 1, item, text, ""))
-        stack.extend(reversed(below))
-
-
-def _label(explained: Explanation, branch: Branch, parent: Placed) -> Placed:
-    text = clip(b"".join(explained.pieces[token] for token in branch.tokens), 28).replace(" ", "·")
-    name = "" if branch.leaf is None else clip(explained.trie[branch.leaf].name, 48) or "(no name)"
-    return Placed(
-        branch,
-        parent.depth + 1,
-        parent,
-        text or "end",
-        " ".join(f"{clip(explained.pieces[token])!r} {token}" for token in branch.tokens),
-        percent(branch.share),
-        percent(branch.mass),
-        name,
-    )
-
-
-def _line(x: float, y: float, item: Placed) -> str:
-    middle = (x + item.x0) / 2
-    end = item.x0 if item.branch is None else item.x1
-    return f"M{x - 1:.1f} {y:.1f}h1C{middle:.1f} {y:.1f} {middle:.1f} {item.y:.1f} {item.x0:.1f} {item.y:.1f}H{end:.1f}"
-
-
-def _width(item: Placed) -> float:
-    numbers = len(item.share) + len(item.mass) + 3 if item.share else 0
-    return max(_cells(item.text) * CHAR, numbers * SMALL_CHAR) + 14
-
-
-def _cells(text: str) -> int:
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
-
-
-def _times(p: float, of: float) -> str:
-    """Return the ratio of two probabilities, rounded."""
-    ratio = p / of if of > 0 else np.inf
-    return f"{ratio:,.0f}" if 10 <= ratio < 1e6 else f"{ratio:.1f}" if ratio < 10 else "over a million"
-
-
-def _lines(prompt: str) -> str:
-    return "\n".join(clip(line, 2000) for line in prompt.split("\n"))

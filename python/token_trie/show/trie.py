@@ -1,10 +1,8 @@
-"""A trie drawn as a tree; texts, numbers and pages for people."""
+"""A trie drawn as a tree; texts and numbers for people."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from token_trie.decisions.decision import LOW_MASS, Decision
@@ -134,24 +132,3 @@ def draw(trie: TokenTrie, piece: Callable[[int], bytes] | None = None, max_lines
             lines += 1
         waiting.extend(reversed(added))
     return top
-
-
-def render(name: str, **values: Any) -> str:
-    """Return a page from a template of this folder."""
-    page: str = _pages().get_template(name).render(**values)
-    return page
-
-
-@cache
-def _pages() -> Any:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(percent=percent, clip=clip, comma="{:,}".format, three="{:.3f}".format)
-    return environment

@@ -2,16 +2,11 @@ from __future__ import annotations
 
 import io
 import re
-import shutil
-import subprocess
-from collections.abc import Callable
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from rich.console import Console
 from token_trie import ArgumentError, Explanation, TokenTrie, VocabularyError, choose, explain, score
 from token_trie.cli.demo import ACTIONS, prompt_for
@@ -35,7 +30,7 @@ def hostile(smollm2: Any) -> Explanation:
 
 
 def sentence(explanation: Explanation) -> str:
-    return "".join(phrase.text for phrase in explanation.sentence())
+    return "".join(text for text, _ in explanation.sentence())
 
 
 def branches(branch: Branch) -> list[Branch]:
@@ -104,7 +99,6 @@ def test_they_part_at_the_end_of_an_answer_that_another_goes_on_from(smollm2: An
     end = next(branch for branch in branches(explanation.branches()) if branch.leaf == 0)
     assert (end.tokens, end.exact, end.greedy) == ((), True, False)
     assert end.mass == explanation.probabilities[0]
-    assert "end" in texts(explanation.html())
     assert "the end" in drawn(explanation)
 
 
@@ -117,7 +111,7 @@ def test_they_may_agree(smollm2: Any) -> None:
 def test_one_answer_leaves_nothing_to_choose(smollm2: Any) -> None:
     explanation = explain(smollm2, "The capital of France is", ["Paris"])
     assert sentence(explanation) == "The set has one answer, Paris: there is nothing to choose."
-    assert "100 %" in texts(explanation.html())
+    assert "100 %" in drawn(explanation)
 
 
 def test_equal_choices_a_trie_and_messages_do_as_well(smollm2: Any) -> None:
@@ -132,7 +126,6 @@ def test_equal_choices_a_trie_and_messages_do_as_well(smollm2: Any) -> None:
 
 def test_a_set_that_does_not_fit_is_said_not_to(smollm2: Any) -> None:
     explanation = explain(smollm2, "The capital of France is", ["xylophone", "zinc"])
-    assert "none of these may fit" in " ".join(texts(explanation.html()))
     assert "none of these may fit" in drawn(explanation)
 
 
@@ -177,7 +170,7 @@ def test_a_page_of_thousands_of_answers_stays_small(precise: Any) -> None:
     page = explanation.html()
     assert len(page.encode()) < 100_000
     root = explanation.branches()
-    assert f"… {root.n_more:,} more ({percent(root.more)})" in texts(page)
+    assert f"… {root.n_more:,} more ({percent(root.more)})" in Page(page).text
     assert re.search(r"… 2,\d{3} more \(", drawn(explanation))
 
 
@@ -191,130 +184,44 @@ class Page(HTMLParser):
         super().__init__()
         self.tags: set[str] = set()
         self.attributes: set[str] = set()
-        self.texts: list[str] = []
-        self._in: list[str] = []
+        self.text = ""
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.attributes |= {name for name, _ in attrs}
-        self._in.append(tag)
 
     def handle_data(self, data: str) -> None:
-        if self._in[-1:] != ["style"] and data.strip():
-            self.texts.append(data.strip())
-
-    def handle_endtag(self, tag: str) -> None:
-        self._in.append("/" + tag)
+        self.text += data
 
 
-def texts(page: str) -> list[str]:
-    return Page(page).texts
-
-
-def test_a_page_has_the_numbers(bill: Explanation) -> None:
-    shown = texts(bill.html())
+def test_a_page_shows_the_prompt_and_what_the_terminal_shows(bill: Explanation) -> None:
+    shown = Page(bill.html()).text
+    assert "Settle the water bill" in shown
     p = bill.probabilities
     for leaf in np.argsort(-p)[:5]:
-        assert bill.trie[int(leaf)].name in shown
         assert f"{100 * p[leaf]:.{1 if p[leaf] >= 0.01 else 2}f} %" in shown
-    assert f"{100 * (bill.exact.mass or 0):.1f} %" in shown
-    assert f"{bill.exact.entropy:.2f} nats" in shown
-    assert any("Settle the water bill" in text for text in shown)
+    for line in drawn(bill).splitlines()[:12]:
+        assert line.strip()[:40] in shown
 
 
 @pytest.mark.parametrize("which", ["bill", "hostile"])
 def test_a_page_needs_and_runs_nothing(which: str, request: pytest.FixtureRequest) -> None:
     page = request.getfixturevalue(which).html()
     parsed = Page(page)
-    # fmt: off
-    assert parsed.tags <= {
-        "html", "head", "meta", "title", "style", "body", "main", "div", "section", "blockquote", "h1", "h2", "b",
-        "bdi", "strong", "dl", "dt", "dd", "ol", "li", "span", "small", "i", "p", "svg", "g", "path", "rect", "circle",
-        "text", "tspan", "details", "summary", "pre", "footer",
-    }
-    # fmt: on
+    assert parsed.tags <= {"html", "head", "meta", "style", "body", "pre", "code", "span"}
     assert not {name for name in parsed.attributes if name.startswith("on")} | (parsed.attributes & {"src", "href"})
     assert not re.search(r"https?:|url\(|@import", page)
 
 
 def test_names_and_prompts_are_text_on_a_page(hostile: Explanation) -> None:
-    shown = texts(hostile.html())
+    shown = Page(hostile.html()).text
     for name in HOSTILE:
         assert name.replace("\u202e", "\\u202e") in shown
-    assert any(text.startswith("<script>document.title") for text in shown)
+    assert "<script>document.title" in shown
 
 
 def test_names_are_text_in_a_terminal(smollm2: Any) -> None:
     text = drawn(explain(smollm2, "Answer:", ["[red]x", "\x1b[31my"]))
     assert "[red]x" in text
     assert "\\x1b[31my" in text
-
-
-# In a browser
-
-Browser = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
-    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-    binary = next((found for name in names if (found := shutil.which(name))), None)
-    if binary is None:
-        pytest.skip(f"no browser: `make test` installs {names[0]} where apt can")
-    profile = tmp_path_factory.mktemp("browser")
-
-    def run(*options: str, page: Path) -> str:
-        # Offline: every name resolves to nothing. Without its sandbox, which containers seldom allow.
-        fixed = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-color-profile=srgb"]
-        offline = ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={profile}", "--disable-dev-shm-usage"]
-        command = [binary, *fixed, *offline, *options, page.as_uri()]
-        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-        assert result.returncode == 0, result.stderr
-        return result.stdout
-
-    return run
-
-
-def close_to(picture: np.ndarray, color: str) -> np.ndarray:
-    rgb = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
-    return (abs(picture.astype(int) - rgb) <= 6).all(axis=2)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "paper", "greedy", "exact"),
-    [("1", "#fbfaf7", "#b45309", "#0f766e"), ("0", "#111317", "#fbb24c", "#2fd4bf")],
-    ids=["light", "dark"],
-)
-def test_a_browser_shows_the_page(
-    bill: Explanation, browser: Browser, tmp_path: Path, scheme: str, paper: str, greedy: str, exact: str
-) -> None:
-    page, shot = tmp_path / "page.html", tmp_path / "page.png"
-    page.write_text(bill.html(), encoding="utf-8")
-    browser(
-        f"--screenshot={shot}", "--window-size=1280,2000", f"--blink-settings=preferredColorScheme={scheme}", page=page
-    )
-    with Image.open(shot) as image:
-        picture = np.asarray(image.convert("RGB"))
-    assert picture.shape == (2000, 1280, 3)
-    assert close_to(picture[:20], paper).all()
-    # The decisions stand side by side; below, the bar of the winner is wider than any of the walk's.
-    cards = picture[100:500]
-    assert close_to(cards[:, :640], greedy).sum() > 1500
-    assert close_to(cards[:, 640:], exact).sum() > 1500
-    bars = picture[440:1000, 100:760]
-    assert close_to(bars, exact).sum(axis=1).max() > 3 * close_to(bars, greedy).sum(axis=1).max()
-    # Both ways through the trie.
-    trie = picture[1000:]
-    assert close_to(trie, exact).any(axis=0).sum() > 700
-    assert close_to(trie, greedy).any(axis=0).sum() > 700
-
-
-def test_a_browser_finds_the_texts_and_runs_no_script(hostile: Explanation, browser: Browser, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    page.write_text(hostile.html(), encoding="utf-8")
-    dom = browser("--dump-dom", page=page)
-    parsed = Page(dom)
-    assert not parsed.tags & {"script", "img"}
-    assert HOSTILE[0] in parsed.texts
-    assert "taken" not in parsed.texts
