@@ -405,7 +405,7 @@ class BoundChoice:
             ranks = ranks + self.calibration.weights[answer.leaves]
         lead = float(ranks[0]) - max([*ranks[1:2].tolist(), figures.rival_max])
         decision = self._of_search(answer, np.arange(len(ranks)), gap=figures.gap, lead=lead)
-        if self.request.mode == "exact" and not decision.proved:
+        if self.request.mode == "exact" and decision.gap != 0:
             _warn_once(
                 "search",
                 "a search ended after %d nodes with the best answer until then: another may be up to %.2g nats more "

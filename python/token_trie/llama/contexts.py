@@ -238,11 +238,11 @@ class NativeStream(Closeable):
 
         Two threads within a microsecond may both get it; one then waits for the other.
         """
-        self._require_open()
         if self.owner and self.owner != acting_thread():
             raise BusyError(_OWNED)
         if self.lock.locked():
             self.require_own_process()
+            self._require_open()
             raise BusyError("the stream is in a call already, of another thread or of its own callback")
         return self.lock
 

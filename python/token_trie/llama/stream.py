@@ -9,6 +9,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from threading import get_ident
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -113,24 +114,6 @@ def state_of(state: Any, is_cancelled: bool, trie: TokenTrie | None) -> StreamSt
     )
 
 
-class StepReader:
-    """The reader of a generation: its remaining tokens, and the thread that requested the last step."""
-
-    __slots__ = ("__weakref__", "is_replaced", "left", "n_cancels", "sampling", "thread")
-
-    def __init__(self, max_tokens: int, sampling: Sampling, n_cancels: int) -> None:
-        self.left = max_tokens
-        self.sampling = sampling
-        self.n_cancels = n_cancels  # of the stream at the start
-        self.thread = 0
-        self.is_replaced = False  # by other text
-
-    def require_kept(self) -> None:
-        """Raise BusyError if other text has replaced this generation's."""
-        if self.is_replaced:
-            raise BusyError("this generation is over: other text took the place of its own")
-
-
 def _go_on(_token: Any, _user: Any) -> bool:
     """Continue; Python raises an interrupt between two tokens."""
     return True
@@ -198,7 +181,7 @@ class Stream:
         """Whether the next step may evaluate many tokens."""
         self._n_changes = 0  # that affect a reader
         self._is_cancelled = False  # between two native calls
-        self._reader: Callable[[], StepReader | None] = _none  # a weak reference
+        self._reader: Callable[[], Generation | None] = _none  # a weak reference
         self._token = ffi.new("struct token_trie_token *")
         self._token.size = ffi.sizeof("struct token_trie_token")
         self._token_bytes = ffi.buffer(self._token)
@@ -328,9 +311,8 @@ class Stream:
             self._end_reader()
             self._prompt = prompt
 
-        def call() -> None:
-            self.native.call(lib.token_trie_stream_prefill, buffer, len(prompt), before=before, after=after)
-
+        prefill = lib.token_trie_stream_prefill
+        call = partial(self.native.call, prefill, buffer, len(prompt), before=before, after=after)
         try:
             if len(prompt) > _MAX_QUICK_PREFILL:
                 interruptible(call, self.native.cancel)
@@ -501,7 +483,7 @@ class Stream:
             reader.is_replaced = True
             self.dismiss(reader)
 
-    def dismiss(self, reader: StepReader) -> None:
+    def dismiss(self, reader: Generation) -> None:
         """End a reader, so that another can begin."""
         reader.left = 0
         if self._reader() is reader:
@@ -517,7 +499,7 @@ class Stream:
             self._sampling = sampling
         return status
 
-    def step(self, reader: StepReader, caller: int, entering: int = 0) -> Step | None:
+    def step(self, reader: Generation, caller: int, entering: int = 0) -> Step | None:
         """Make a step for a calling thread, perhaps on another thread; None if the generation is over.
 
         This is `NativeStream.call` with less overhead, which would be a third of a step.
@@ -569,7 +551,7 @@ class Stream:
             self.dismiss(reader)
             raise
 
-    def _admit(self, reader: StepReader) -> None:
+    def _admit(self, reader: Generation) -> None:
         if self._reader() is not None:
             raise BusyError(
                 "another generation of this handle is under way; read it to its end, or close() it, and use one "
@@ -630,7 +612,20 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         if type(max_tokens) is not int:
             check_integers(max_tokens=max_tokens)
         self._stream = stream
-        self._reader = StepReader(max_tokens, sampling, stream.n_cancels)
+        self.left = max_tokens
+        """Remaining number of tokens."""
+        self.sampling = sampling
+        self.n_cancels = stream.n_cancels
+        """That of the stream at the start."""
+        self.thread = 0
+        """The thread that requested the last step."""
+        self.is_replaced = False
+        """Whether other text has replaced its own."""
+
+    def require_kept(self) -> None:
+        """Raise BusyError if other text has replaced this generation's."""
+        if self.is_replaced:
+            raise BusyError("this generation is over: other text took the place of its own")
 
     def __iter__(self) -> Generation:
         return self
@@ -639,29 +634,28 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         return self
 
     def __next__(self) -> Step:
-        reader = self._reader
-        if reader.left <= 0:
-            reader.require_kept()
+        if self.left <= 0:
+            self.require_kept()
             raise StopIteration
         thread = get_ident()
         stream = self._stream
         if stream.has_backlog:
-            step = interruptible(lambda: stream.step(reader, thread), stream.native.cancel)
+            step = interruptible(lambda: stream.step(self, thread), stream.native.cancel)
             stream.has_backlog = False
         else:
-            step = stream.step(reader, thread, thread)
+            step = stream.step(self, thread, thread)
         if step is None:
             raise StopIteration
         return step
 
     async def __anext__(self) -> Step:
-        reader, stream = self._reader, self._stream
-        if reader.left <= 0:
-            reader.require_kept()
+        stream = self._stream
+        if self.left <= 0:
+            self.require_kept()
             raise StopAsyncIteration
         caller = get_ident()
         try:
-            step = await in_worker(lambda: stream.step(reader, caller), stream.cancel_of)
+            step = await in_worker(lambda: stream.step(self, caller), stream.cancel_of)
         except asyncio.CancelledError:
             self.close()  # even if a step was made, because it is lost
             raise
@@ -671,7 +665,7 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
 
     def close(self) -> None:
         """End the generation, so that the handle is free for other calls; its tokens stay in the sequence."""
-        self._stream.dismiss(self._reader)
+        self._stream.dismiss(self)
 
     async def aclose(self) -> None:
         """Do as `close` does."""

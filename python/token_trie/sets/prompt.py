@@ -10,6 +10,7 @@ import operator
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from string import Formatter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -186,7 +187,7 @@ def tokenize_rendered(llm: Llama, rendered: Rendered, n_ctx: int | None) -> list
     encoded = encode(rendered.text, "prompt")
     if n_ctx is not None:
         check_length(llm, encoded, n_ctx)
-    return tokens_of(llm, rendered, lambda text: _tokenize(llm, text))
+    return _tokenize(llm, encoded) if rendered.controls is None else tokens_of(llm, rendered, partial(_tokenize, llm))
 
 
 def tokenize_alone(vocab: _core.Vocab, prompt: Prompt) -> list[int]:
@@ -303,7 +304,7 @@ class _RenderOnly:
             check_length(self._llm, text, self._n_ctx)
         if not special or (add_bos and rendered.controls is None):
             return self._llm.tokenize(text, add_bos, special)
-        tokens = tokens_of(self._llm, rendered, lambda part: _tokenize(self._llm, part))
+        tokens = tokens_of(self._llm, rendered, partial(_tokenize, self._llm))
         model = model_of(self._llm)
         begin = [model.token_bos()] if add_bos and model.add_bos_token() else []
         end = [model.token_eos()] if add_bos and model.add_eos_token() else []

@@ -130,7 +130,7 @@ def test_a_reader_that_comes_after_the_last_step_begins_nothing(tiny: Any) -> No
         assert list(steps)
         tokens = stream.tokens
         # Where a thread stands that had looked before another took the last step.
-        assert steps._stream.step(steps._reader, threading.get_ident()) is None
+        assert steps._stream.step(steps, threading.get_ident()) is None
         assert stream.tokens == tokens
 
 
