@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group
@@ -22,7 +22,6 @@ from token_trie.cli.options import (
     as_prompt,
     command,
     console,
-    flags_of,
     print_json,
     status,
 )
@@ -87,7 +86,7 @@ def _describe_gap(decision: Decision[str]) -> str:
     return f"An answer left out has {percent(math.exp(bound))} at most."
 
 
-@flags_of(
+_FLAGS = Flags(
     ChooseOptions,
     without=("probabilities", "calibration", "leading_space", "think"),
     mode="exact: the most probable choice (the default); greedy: the best token at each branch point (the default for "
@@ -104,8 +103,6 @@ def _describe_gap(decision: Decision[str]) -> str:
     timeout="For --mode exact: seconds after which the search ends.",
     tokenization="canonical: a choice has the tokens that the tokenizer makes of it; any: all tokens that spell it.",
 )
-class AnswerOptions(Flags):
-    """Options of the answer."""
 
 
 @command(
@@ -119,7 +116,7 @@ def choose(
     prompt: PromptOptions,
     choices: ChoiceOptions,
     model: ModelOptions,
-    answer: AnswerOptions,
+    answer: Annotated[dict[str, Any], _FLAGS],
     top: Annotated[
         int | None,
         typer.Option(
@@ -137,8 +134,7 @@ def choose(
     """Answer a prompt with one of the choices."""
     if contextual is not None and calibration is not None:
         raise ArgumentError("--contextual and --calibration: use only one of them")
-    options = answer.given
-    mode = options["mode"]
+    mode = answer["mode"]
     if top is not None and mode not in (None, "exact", "aligned"):
         raise ArgumentError(f"--top: not with --mode {mode}, which does not score all choices")
     text, texts = prompt.read(choices)
@@ -151,13 +147,13 @@ def choose(
             texts,
             probabilities=top is not None and mode != "aligned",
             calibration=calibrating,
-            **options,
+            **answer,
         )
     if as_json:
         print_json(decision.to_dict())
         return
     if decision.candidates or decision.probabilities is not None:
-        console.print(draw_whole(decision, top or options["n_best"]), highlight=False)
+        console.print(draw_whole(decision, top or answer["n_best"]), highlight=False)
         return
     stats = decision.stats
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))

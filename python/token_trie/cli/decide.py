@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from token_trie.cli.options import Flags, ModelOptions, command, console, flags_of, print_json, read, read_json
+from token_trie.cli.options import Flags, ModelOptions, command, console, print_json, read, read_json
 from token_trie.decisions.calibration import AloneName
 from token_trie.errors import ArgumentError
 from token_trie.questions.decide import decide as decide_
@@ -18,14 +18,12 @@ from token_trie.show.trie import percent, percent_bar, plain
 _NO_LIMIT = 1 << 20
 
 
-@flags_of(
+_FLAGS = Flags(
     DecideOptions,
     without=("form", "calibration", "orders", "think", "examples"),
     effort="Read each question in one form, in all forms of the model, or in four orders.",
     reproducible="Give bit-identical answers, whatever other questions are asked. Takes longer.",
 )
-class AskOptions(Flags):
-    """Options of the questions."""
 
 
 @command(
@@ -38,7 +36,7 @@ class AskOptions(Flags):
 )
 def decide(
     model: ModelOptions,
-    ask: AskOptions,
+    ask: Annotated[dict[str, Any], _FLAGS],
     choice: Annotated[
         list[str] | None,
         typer.Option("--choice", "-c", help="NAME=QUESTION:OPTION,OPTION… An option may be OPTION=DESCRIPTION."),
@@ -94,7 +92,7 @@ def decide(
     except RefusedError as refused:
         raise ArgumentError(refused.placed) from refused
     calibration: AloneName | None = None if raw else "contextual"
-    answers = decide_(model.load(4096), about, asked, form=form, calibration=calibration, orders=orders, **ask.given)
+    answers = decide_(model.load(4096), about, asked, form=form, calibration=calibration, orders=orders, **ask)
     shown = {name: answer_json(shape, answers[name]) for name, shape in body.questions.items()}
     if as_json or not console.is_terminal:
         print_json(shown)

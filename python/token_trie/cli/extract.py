@@ -18,7 +18,6 @@ from token_trie.cli.options import (
     RowPrompt,
     as_prompt,
     command,
-    flags_of,
     read_json,
     require_one_standard_input,
     say,
@@ -31,8 +30,7 @@ from token_trie.native.core import Llama
 from token_trie.records.fill import Record, fill_many
 from token_trie.sets.prompt import Template
 
-
-@flags_of(
+_FLAGS = Flags(
     RecordOptions,
     without=("indent", "on_text", "think"),
     mode="exact: the most probable value of each choice (the default); greedy: the best token at each branch point; "
@@ -42,8 +40,6 @@ from token_trie.sets.prompt import Template
     max_tokens="Largest number of tokens of one text or number. A longer one ends there if the schema lets it, and is "
     "listed in the column truncated.",
 )
-class WriteOptions(Flags):
-    """Options of the records."""
 
 
 class _Extraction(RowJob):
@@ -130,7 +126,7 @@ def extract(
     rows: RowsOptions,
     text: RowPrompt,
     model: ModelOptions,
-    write: WriteOptions,
+    write: Annotated[dict[str, Any], _FLAGS],
     schema: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="The JSON Schema of the records; - reads standard input.")
     ] = None,
@@ -158,4 +154,4 @@ def extract(
     with rows.open() as table:
         if table.columns is not None:
             template.check(table.columns, f"{table.name}: ")
-        run_job(_Extraction(form, template, text.chat, write.given), table, rows, model)
+        run_job(_Extraction(form, template, text.chat, write), table, rows, model)

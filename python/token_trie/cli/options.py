@@ -8,10 +8,10 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import MISSING, dataclass, fields, is_dataclass, make_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
 import typer
 from rich.console import Console
@@ -67,24 +67,27 @@ def read_json(path: Path, option: str) -> Any:
 
 
 def command(*examples: str, needs: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command; each field of a parameter that is a dataclass becomes an option.
+    """Make a function a command; each field of a parameter that is a dataclass becomes an option; see `Flags`, too.
 
     `needs` is the extra of token-trie with the modules that the function imports.
     """
 
     def declare(function: Callable[..., None]) -> Callable[..., None]:
-        groups: dict[str, Any] = {}
-        options = []
+        groups: dict[str, tuple[Any, list[inspect.Parameter]]] = {}
+        options: list[inspect.Parameter] = []
         for parameter in inspect.signature(function, eval_str=True).parameters.values():
-            if is_dataclass(parameter.annotation):
-                groups[parameter.name] = parameter.annotation
-                options += _options_of(parameter.annotation)
+            kind = parameter.annotation
+            flags = next((one for one in get_args(kind) if isinstance(one, Flags)), None)
+            if flags is not None or is_dataclass(kind):
+                own = _options_of(kind) if flags is None else flags.options
+                groups[parameter.name] = flags or kind, own
+                options += own
             else:
                 options.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
 
         @functools.wraps(function)
         def call(**given: Any) -> None:
-            made = {name: kind(**{f.name: given.pop(f.name) for f in fields(kind)}) for name, kind in groups.items()}
+            made = {name: make(**{o.name: given.pop(o.name) for o in own}) for name, (make, own) in groups.items()}
             try:
                 function(**made, **given)
             except ModuleNotFoundError as error:
@@ -101,61 +104,42 @@ def command(*examples: str, needs: str | None = None) -> Callable[[Callable[...,
 
 def _options_of(group: Any) -> list[inspect.Parameter]:
     types = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=types[field.name],
-        )
-        for field in fields(group)
-    ]
+    return [_option(field.name, field.default, types[field.name]) for field in fields(group)]
+
+
+def _option(name: str, default: Any, kind: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if default is MISSING else default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 class Flags:
-    """A group of command-line options made from a family of options; see `flags_of`."""
+    """Annotates a parameter of a command that takes options of a family as a dict of keyword arguments.
 
-    limits: ClassVar[set[str]]
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The options as keyword arguments."""
-        return {name: None if name in self.limits and not value else value for name, value in vars(self).items()}
-
-
-F = TypeVar("F", bound=Flags)
-
-
-def flags_of(family: type[Options], *, without: Collection[str], **helps: str) -> Callable[[type[F]], type[F]]:
-    """Give a group the options of a family, with the same names, types and defaults, except those in `without`.
-
-    If None means no limit for a number with a default, 0 does on the command line. Options without a help text get that
-    of the Python docstring.
+    The command gets these options, with the same names, types and defaults, except those in `without`. If None means no
+    limit for a number with a default, 0 does on the command line. Options without a help text get that of the Python
+    docstring.
     """
-    types = get_type_hints(family)
-    texts = {**described(family), **helps}
 
-    def declare(group: type[F]) -> type[F]:
-        group.limits = set()
-        declared: list[tuple[str, Any, Any]] = []
+    def __init__(self, family: type[Options], *, without: Collection[str], **helps: str) -> None:
+        types, texts = get_type_hints(family), {**described(family), **helps}
+        self.options: list[inspect.Parameter] = []
+        self._limits: set[str] = set()
         for field in fields(family):
             if field.name in without:
                 continue
             kind: Any = types[field.name]
             if NoneType in get_args(kind) and field.default is not None:
-                group.limits.add(field.name)
+                self._limits.add(field.name)
             option = typer.Option(
                 *([f"--{field.name.replace('_', '-')}"] if kind is bool else []),
-                min=0 if field.name in group.limits else None,
+                min=0 if field.name in self._limits else None,
                 help=texts[field.name],
             )
-            declared.append((field.name, Annotated[kind, option], field.default))
-        made: Any = make_dataclass(group.__name__, declared, bases=(group,), frozen=True)
-        made.__module__, made.__doc__ = group.__module__, group.__doc__
-        flags: type[F] = made
-        return flags
+            self.options.append(_option(field.name, field.default, Annotated[kind, option]))
 
-    return declare
+    def __call__(self, **given: Any) -> dict[str, Any]:
+        """Return the keyword arguments for the values of the options."""
+        return {name: None if name in self._limits and not value else value for name, value in given.items()}
 
 
 def bundled_model() -> Path:
