@@ -139,7 +139,9 @@ def choose(
         raise ArgumentError(f"--top: not with --mode {mode}, which does not score all choices")
     text, texts = prompt.read(choices)
     llm = model.load()
-    calibrating = _calibrating(contextual, calibration, chat=prompt.chat)
+    calibrating: CalibrationLike | None = None if calibration is None else Calibration.load(calibration)
+    if contextual is not None:
+        calibrating = Contextual(as_prompt(contextual, prompt.chat))
     with status.status(f"choosing from {len(texts):,}"):
         decision = choose_(
             llm,
@@ -165,12 +167,6 @@ def choose(
     table.add_row("log-probability", f"{decision.branch_logprob:.3f} of {len(texts)} choices, branch by branch")
     table.add_row("time", describe_time(decision))
     console.print(table)
-
-
-def _calibrating(contextual: str | None, file: Path | None, *, chat: bool) -> CalibrationLike | None:
-    if file is not None:
-        return Calibration.load(file)
-    return None if contextual is None else Contextual(as_prompt(contextual, chat))
 
 
 def _token_text(llm: Llama, token: int) -> str:

@@ -63,9 +63,6 @@ class _Extraction(RowJob):
         self._n = self._n_truncated = self._n_refused = 0
         self._absent: Counter[str] = Counter()
 
-    def check(self, llm: Llama) -> None:
-        pass
-
     def ask(self, values: dict[str, Any]) -> Any:
         return as_prompt(self._template.fill(values), self._chat)
 

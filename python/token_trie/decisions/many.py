@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from token_trie.errors import ArgumentError, BusyError, CancelledError, TokenTri
 from token_trie.llama.batch import ENDED, WAIT_MS, Batch, Sequential, can_share, n_ctx_of
 from token_trie.llama.contexts import opened
 from token_trie.native.core import Llama
-from token_trie.native.options import check_counts, check_flags, lookup, takes
+from token_trie.native.options import check_counts, check_flags, check_name, takes
 from token_trie.progress import Progress
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
@@ -246,7 +246,7 @@ class Many:
 
     def __post_init__(self) -> None:
         check_flags(as_ready=self.as_ready, progress=self.progress)
-        lookup(self.on_error, {"raise": 0, "return": 1}, "on_error")
+        check_name(self.on_error, get_args(OnError), "on_error")
         if self.n_parallel is not None:
             check_counts(2, n_parallel=self.n_parallel)
         is_text = isinstance(self.given, (str, bytes))

@@ -10,16 +10,12 @@ from token_trie.decisions.calibration import CalibrationLike, Calibrator, check_
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LEAF_ENDS, LeafEnd, Sampling
 from token_trie.llama.span import STEP_MODES, StepMode
-from token_trie.native.options import Options, check_counts, check_flags, check_numbers, lookup
-from token_trie.sets.spelling import Tokenization, check_tokenization
+from token_trie.native.options import Options, check_counts, check_flags, check_name, check_numbers
+from token_trie.sets.spelling import Tokenization
 
 Mode: TypeAlias = Literal["exact", "greedy", "sampled", "aligned", "beam"]
 RecordMode: TypeAlias = Literal["exact", "greedy", "sampled"]
 Normalize: TypeAlias = Literal["tokens", "prior"]
-
-_MODES = dict.fromkeys(get_args(Mode), 0)
-_RECORD_MODES = dict.fromkeys(get_args(RecordMode), 0)
-_NORMALIZATIONS = dict.fromkeys(get_args(Normalize), 0)
 
 if TYPE_CHECKING:
     from token_trie.llama.query import SamplingKeywords
@@ -135,11 +131,11 @@ class ChooseOptions(Sampling):
     think: Think | None = None
 
     def __post_init__(self) -> None:
-        check_tokenization(self.tokenization)
+        check_name(self.tokenization, get_args(Tokenization), "tokenization")
         check_flags(probabilities=self.probabilities)
         if self.mode is not None:
-            lookup(self.mode, _MODES, "mode")
-        lookup(self.leaf_end, LEAF_ENDS, "leaf_end")
+            check_name(self.mode, get_args(Mode), "mode")
+        check_name(self.leaf_end, LEAF_ENDS, "leaf_end")
         self.check_sampling(draws=True)
         check_counts(
             n_best=self.n_best,
@@ -224,9 +220,9 @@ class ListOptions(Sampling):
     tokenization: Tokenization = "canonical"
 
     def __post_init__(self) -> None:
-        check_tokenization(self.tokenization)
+        check_name(self.tokenization, get_args(Tokenization), "tokenization")
         if self.mode is not None:
-            lookup(self.mode, STEP_MODES, "mode")
+            check_name(self.mode, STEP_MODES, "mode")
         self.check_sampling(draws=True)
         check_flags(unique=self.unique)
         check_counts(min_items=self.min_items, max_items=1 if self.max_items is None else self.max_items)
@@ -274,8 +270,8 @@ class ScoreOptions(Options):
 
     def __post_init__(self) -> None:
         if self.normalize is not None:
-            lookup(self.normalize, _NORMALIZATIONS, "normalize")
-        lookup(self.leaf_end, LEAF_ENDS, "leaf_end")
+            check_name(self.normalize, get_args(Normalize), "normalize")
+        check_name(self.leaf_end, LEAF_ENDS, "leaf_end")
         check_flags(branches=self.branches)
         check_counts(max_scored=1 if self.max_scored is None else self.max_scored)
         check_calibration(self.calibration)
@@ -321,7 +317,7 @@ class RecordOptions(Sampling):
 
     def __post_init__(self) -> None:
         if self.mode is not None:
-            lookup(self.mode, _RECORD_MODES, "mode")
+            check_name(self.mode, get_args(RecordMode), "mode")
         self.check_sampling(draws=self.mode == "sampled")
         check_counts(max_tokens=self.max_tokens, max_nodes=1 if self.max_nodes is None else self.max_nodes)
         if self.indent is not None and self.indent != "auto":

@@ -20,7 +20,7 @@ import stat
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -144,7 +144,7 @@ class EngineVocabulary:
             with suppress(VocabularyError):
                 tokens, offsets, n_moved = spell(self, seam, texts, all_spaced=leading_space is True, is_whole=True)
             if n_moved:
-                alone = replace(seam, tail=(), text=b"")
+                alone = seam._replace(tail=(), text=b"")
                 tokens, offsets, _ = spell(self, alone, texts, all_spaced=leading_space is True, is_whole=True)
             return TokenTrie.of_core(_core.Trie.build(tokens, offsets, list(texts), self.fingerprint()))
 

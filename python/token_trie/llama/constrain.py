@@ -103,24 +103,20 @@ class Turns:
     def __init__(self, llm: Llama) -> None:
         self._llm = llm
         self._changing = Lock()
-        self._block = 0
+        self.block = 0
+        """Number of the block, for `step`."""
         self._is_open = False
         self._calls: list[Call] = []  # outermost running calls
         self.generation: ConstrainedCall | None = None  # the last one
 
     def open(self) -> None:
         """Begin a block."""
-        self._block += 1
+        self.block += 1
         self._is_open = True
 
     def close(self) -> None:
         """End the block; no call continues."""
         self._is_open = False
-
-    @property
-    def block(self) -> int:
-        """Number of the block, for `step`."""
-        return self._block
 
     @contextmanager
     def step(self, block: int, call: Call) -> Iterator[None]:
@@ -137,7 +133,7 @@ class Turns:
                 call.stepping = 0
 
     def _enter(self, block: int, call: Call, thread: int) -> None:
-        if not self._is_open or block != self._block or call.over:
+        if not self._is_open or block != self.block or call.over:
             why = "another call began" if call.over else "its constrain() block ended"
             raise BusyError(f"this generation cannot go on: {why}; read a stream to its end inside the block first")
         begins = call.thread == 0

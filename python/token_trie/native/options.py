@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, fields
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -48,10 +48,15 @@ def encode_names(names: Iterable[str], what: str) -> list[bytes]:
     return [encode(name, f"{what}[{i}]") for i, name in enumerate(listed)]
 
 
+def check_name(value: object, names: Collection[str], what: str) -> None:
+    """Raise ArgumentError, which lists the valid names, for a value that is none of them."""
+    if not isinstance(value, str) or value not in names:
+        raise ArgumentError(f"{what}: {value!r} is none of {', '.join(map(repr, names))}")
+
+
 def lookup(value: str, table: dict[str, int], what: str) -> int:
-    """Look up an option by its name; ArgumentError lists the valid names."""
-    if not isinstance(value, str) or value not in table:
-        raise ArgumentError(f"{what}: {value!r} is none of {', '.join(map(repr, table))}")
+    """Look up an option by its name; errors are those of `check_name`."""
+    check_name(value, table, what)
     return table[value]
 
 

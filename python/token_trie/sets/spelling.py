@@ -7,8 +7,7 @@ import operator
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +40,7 @@ class Speller(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Seam:
+class Seam(NamedTuple):
     """The end of a prompt that the tokenization of a following text depends on."""
 
     tail: tuple[int, ...]
@@ -51,12 +49,6 @@ class Seam:
     """The text that tokenizes to them."""
     takes_space: bool
     """Whether written text has a space between this prompt and a word."""
-
-
-def check_tokenization(tokenization: object) -> None:
-    """Raise ArgumentError if the value is not a tokenization."""
-    if not isinstance(tokenization, str) or tokenization not in ("canonical", "any"):
-        raise ArgumentError(f"tokenization: {tokenization!r} is none of 'canonical', 'any'")
 
 
 def check_texts(texts: Sequence[str]) -> list[bytes]:

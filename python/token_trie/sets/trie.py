@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import set_of
 from token_trie.native.files import write_whole
 from token_trie.native.lifetime import attachment, lease
-from token_trie.native.options import encode, encode_names
+from token_trie.native.options import check_name, encode, encode_names
 from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.lru import Memory
 from token_trie.sets.payload import json_of, named_leaves, payload_of, payload_of_texts, read_prefix_dict
@@ -24,7 +24,6 @@ from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import (
     Tokenization,
     Tokens,
-    check_tokenization,
     find_seam,
     following,
     joined,
@@ -113,7 +112,7 @@ class TokenTrie(Collection[Leaf]):
         ArgumentError
             There are no choices, or one is empty.
         """
-        check_tokenization(tokenization)
+        check_name(tokenization, get_args(Tokenization), "tokenization")
         read = read_choices(choices)
         with lease(llm):
             vocab = vocab_of(llm)

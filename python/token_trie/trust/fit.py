@@ -16,7 +16,7 @@ from token_trie.arrays import Floats, Ints, States
 from token_trie.decisions.calibration import MIN_ROWS, Base, BatchPrior, Mean
 from token_trie.decisions.gold import import_sklearn, one_thread
 from token_trie.errors import ArgumentError, CalibrationError
-from token_trie.native.options import check_counts, lookup
+from token_trie.native.options import check_counts, check_name
 from token_trie.trust.fitted import Head, HeldOut, Measured
 from token_trie.trust.metrics import (
     Folds,
@@ -59,7 +59,7 @@ class FitOptions(RowOptions):
     n_folds: int = 10
 
     def __post_init__(self) -> None:
-        lookup(self.kind, dict.fromkeys(("auto", *KINDS), 0), "kind")
+        check_name(self.kind, ("auto", *KINDS), "kind")
         BatchPrior(self.frequencies)
         check_counts(2, n_folds=self.n_folds)
         super().__post_init__()

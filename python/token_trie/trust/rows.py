@@ -29,7 +29,7 @@ from token_trie.llama.query import LEAF_ENDS, LeafEnd
 from token_trie.native.core import Llama, _core
 from token_trie.native.files import write_whole
 from token_trie.native.lifetime import lease
-from token_trie.native.options import Options, check_counts, encode, lookup
+from token_trie.native.options import Options, check_counts, check_name, encode
 from token_trie.questions.decide import priors_of, read_questions
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form, FormAsked, FormView
@@ -83,7 +83,7 @@ class RowOptions(Options):
     def __post_init__(self) -> None:
         encode(self.template, "template")
         encode(self.columns, "columns")
-        lookup(self.leaf_end, LEAF_ENDS, "leaf_end")
+        check_name(self.leaf_end, LEAF_ENDS, "leaf_end")
         check_counts(orders=self.orders)
         self.of_question()
 
