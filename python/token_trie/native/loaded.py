@@ -257,21 +257,6 @@ def _on_adapters(result: Any, arguments: Sequence[Any]) -> None:
         _apply(_address(context), applied_to(_address(context))._replace(adapters=found))
 
 
-def _on_one_adapter(result: Any, arguments: Sequence[Any]) -> None:
-    context, adapter, scale = _address(arguments[0]), _address(arguments[1]), float(arguments[2])
-    if result == 0:
-        before = applied_to(context)
-        others = [one for one in before.adapters if one[0] != adapter]
-        _apply(context, before._replace(adapters=(*others, (adapter, scale))))
-
-
-def _on_removal(_: Any, arguments: Sequence[Any]) -> None:
-    context, *adapter = map(_address, arguments)
-    before = applied_to(context)
-    left = tuple(one for one in before.adapters if adapter and one[0] != adapter[0])
-    _apply(context, before._replace(adapters=left))
-
-
 def _on_control_vector(result: Any, arguments: Sequence[Any]) -> None:
     context, data = _address(arguments[0]), arguments[1]
     if result == 0:
@@ -286,10 +271,7 @@ _NOTES: dict[str, Callable[[Any, Sequence[Any]], None]] = {
     "llama_adapter_lora_init": lambda adapter, given: _record(_adapter_files, adapter, given[1]),
     "llama_adapter_lora_init_from_file_ptr": lambda adapter, _: _record(_adapter_files, adapter),
     "llama_set_adapters_lora": _on_adapters,
-    "llama_set_adapter_lora": _on_one_adapter,  # this and the next three: older releases
-    "llama_rm_adapter_lora": _on_removal,
-    "llama_clear_adapter_lora": _on_removal,
-    "llama_apply_adapter_cvec": _on_control_vector,
+    "llama_apply_adapter_cvec": _on_control_vector,  # its earlier name
     "llama_set_adapter_cvec": _on_control_vector,
 }
 
