@@ -80,10 +80,7 @@ class CalibrationOptions:
     def given(self) -> str | Calibration | None:
         """A name, a fitted calibration, or None for the default.
 
-        Raises
-        ------
-        ArgumentError, CalibrationError
-            The options exclude each other, or the file has no calibration; OSError if it cannot be read.
+        ArgumentError if options exclude each other; CalibrationError or OSError if the file has no calibration.
         """
         if self.calibration is not None and self.calibration not in ("raw", *NAMED):
             return Calibration.load(Path(self.calibration))
@@ -410,10 +407,7 @@ class LabellerOptions(RowPrompt):
     ) -> RowLabeller:
         """Return the labeller of a table's rows.
 
-        Raises
-        ------
-        ArgumentError, CalibrationError
-            Options exclude each other, or a row is no example; OSError if a file cannot be read.
+        ArgumentError if options exclude each other, or a row is no example; other errors as of `CalibrationOptions`.
         """
         if mode == "greedy" and (probabilities or self.leaf_end != "longest" or calibrating.given is not None):
             raise ArgumentError("--probabilities, --leaf-end and --calibration: only with --mode exact")

@@ -249,21 +249,14 @@ MIN_ROWS = 8
 
 @dataclass(frozen=True, eq=False)
 class Mean:
-    """The mean of rows of log-scores, added up row by row.
-
-    Parameters
-    ----------
-    add : {np.add, np.logaddexp}
-        np.add: the mean of the log-scores. np.logaddexp: the logarithm of the mean of the probabilities.
-    n : int
-        Number of rows so far.
-    total : ndarray of float64, shape (n_classes,), optional
-        Their sum, by `add`.
-    """
+    """The mean of rows of log-scores, added up row by row."""
 
     add: np.ufunc = np.add
+    """np.add: the mean of the log-scores. np.logaddexp: the logarithm of the mean of the probabilities."""
     n: int = 0
+    """Number of rows so far."""
     total: Floats | None = None
+    """Their sum, by `add`."""
 
     def with_rows(self, rows: Floats) -> Self:
         """Return the mean with more rows, shape (n_rows, n_classes)."""
@@ -325,18 +318,10 @@ class Calibrator:
         return self
 
     def log_weights(self, scores: Floats | None, states: States | None) -> Floats:
-        """Return log-weights; their softmax gives the probabilities.
+        """Return log-weights, shape (n_rows, n_classes); their softmax gives the probabilities.
 
-        Parameters
-        ----------
-        scores : ndarray of float64, shape (n_rows, n_classes), or None
-            The scores less those after `prompts`; None if it needs none.
-        states : ndarray of float32, shape (n_rows, n_embd), or None
-            The hidden states of the prompts' last tokens; None if it needs none.
-
-        Returns
-        -------
-        ndarray of float64, shape (n_rows, n_classes)
+        `scores` has this shape, too, less those after `prompts`; `states`, shape (n_rows, n_embd), are the hidden
+        states of the prompts' last tokens. Each is None if it is not needed.
         """
         assert scores is not None  # because it needs them
         assert self.weights is not None  # otherwise a class overrides this

@@ -41,28 +41,10 @@ def is_nothing(label: object) -> bool:
 
 
 def read_gold(gold: object, n: int, texts: Sequence[str], values: Sequence[Any]) -> Ints:
-    """Read the labels of rows.
+    """Return the position of the class of each of n rows; a label is a text or a value of a class.
 
-    Parameters
-    ----------
-    gold : iterable
-        The text or the value of a class for each row.
-    n : int
-        Number of rows.
-    texts, values : sequence
-        The classes: the texts that the model writes, and their values.
-
-    Returns
-    -------
-    ndarray of int64, shape (n_rows,)
-        Positions of classes. If a label is the text of one class and the value of another, all labels are read in the
-        one way that fits all of them.
-
-    Raises
-    ------
-    ArgumentError
-        A label is no class, with its position and the number of such labels; both ways of reading fit; or the number of
-        labels is not the number of rows.
+    If a label is the text of one class and the value of another, all labels are read in the one way that fits all of
+    them. ArgumentError if both ways fit, a label is no class (with its position), or there are not n labels.
     """
     if isinstance(gold, (str, bytes)) or not isinstance(gold, Iterable):
         raise ArgumentError(f"gold: {type(gold).__name__} where a label a row belongs")

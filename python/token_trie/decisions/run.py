@@ -384,19 +384,13 @@ MAX_TOKENS = 1024
 
 @dataclass(frozen=True)
 class TextRequest(Request[Text]):
-    """A request for free text after a prompt.
-
-    Parameters
-    ----------
-    max_tokens
-        Largest number of tokens, limited by the space in the context; None: `MAX_TOKENS`.
-    gbnf
-        The grammar of the text.
-    """
+    """A request for free text after a prompt."""
 
     max_tokens: int | None = None
+    """Largest number of tokens, limited by the space in the context; None: `MAX_TOKENS`."""
     options: TextOptions = field(default_factory=TextOptions)
     gbnf: str | None = None
+    """The grammar of the text."""
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:

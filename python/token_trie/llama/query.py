@@ -108,21 +108,7 @@ _GREEDY = Sampling()
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """A struct token_trie_query.
-
-    Attributes
-    ----------
-    leaf_weights : ndarray of float64, shape (n_leaves,), or None
-    span : Span, optional
-        Rules of a list, which has up to `max_tokens` tokens.
-    start_after, max_before
-        Members of struct token_trie_params.
-    until : callable or None
-        In mode "text": receives each token, and returns whether the text ends after it. It is called on the thread that
-        makes the pass, perhaps not for all tokens of the answer.
-    goes_on : bool
-        Whether another query follows after this prompt, so that a batch keeps it.
-    """
+    """A struct token_trie_query."""
 
     mode: QueryMode
     trie: TokenTrie | None = None
@@ -135,14 +121,20 @@ class Query:
     max_nodes: int = 0
     timeout_ms: int = 0
     leaf_weights: npt.NDArray[np.float64] | None = None
+    """Shape (n_leaves,)."""
     max_tokens: int = 0
     stop_strings: Sequence[str] = ()
     gbnf: str | None = None
     span: Span | None = None
+    """Rules of a list, which has up to `max_tokens` tokens."""
     start_after: Sequence[int] = ()
     max_before: int = 0
+    """This and `start_after`: members of struct token_trie_params."""
     until: Callable[[int], bool] | None = None
+    """In mode "text": receives each token, and returns whether the text ends after it. It is called on the thread that
+    makes the pass, perhaps not for all tokens of the answer."""
     goes_on: bool = False
+    """Whether another query follows after this prompt, so that a batch keeps it."""
 
     @property
     def is_decoded(self) -> bool:

@@ -69,12 +69,8 @@ class Reproducible(Closeable):
     def score(self, prompt: Sequence[int], sequences: Sequence[Sequence[int]]) -> list[Floats]:
         """Return the natural logarithm of the probability of each token of each sequence after a prompt.
 
-        Raises
-        ------
-        ContextError
-            The prompt and the longest sequence do not fit, or the model's logits are not finite.
-        CancelledError
-            The Llama was closed, or this thread's work was cancelled.
+        ContextError if they do not fit, or the logits are not finite; CancelledError if the Llama was closed, or this
+        thread's work was cancelled.
         """
         check_room(self.n_ctx, len(prompt), max(map(len, sequences)))
         with self._turn:

@@ -36,19 +36,11 @@ class Choices(Generic[T]):
 
 
 def read_choices(choices: object) -> Choices[Any]:
-    """Read choices.
+    """Read choices: an iterable of str, a mapping of str to any value, an Enum class, a range, or a Literal.
 
-    Parameters
-    ----------
-    choices : iterable of str, mapping of str to any value, Enum class, range, or Literal
-        Iterables of str may be lists, sets (in sorted order), generators, numpy arrays, pandas objects. The text of an
-        Enum's member is its value if all values are str, otherwise its name. Numbers are written in digits, and bools
-        as "true" and "false".
-
-    Raises
-    ------
-    ArgumentError
-        There are no choices, or they have another type or several types. Equal texts are one answer.
+    Iterables of str may be lists, sets (in sorted order), generators, numpy arrays, pandas objects. The text of an
+    Enum's member is its value if all values are str, otherwise its name. Numbers are written in digits, and bools as
+    "true" and "false". ArgumentError if there are none, or they have another type or several types.
     """
     if isinstance(choices, Choices):
         return choices
