@@ -150,6 +150,8 @@ class Admission(Generic[R]):
 
 
 OnError: TypeAlias = Literal["raise", "return"]
+Find: TypeAlias = Callable[[Batch | Sequential], Iterator[tuple[int, Any]]]
+"""Returns positions, each with a result or its error, from a batch."""
 
 
 @dataclass
@@ -166,24 +168,11 @@ class _Work:
 
 
 class Results(Iterator[Any]):
-    """Results of prompts in a batch, which is created when the first result is requested.
+    """Results of prompts in a batch, which is created when the first result is requested; see `Many.results`."""
 
-    `results` makes the generator of results from the batch, or from a `Sequential`.
-    """
-
-    def __init__(
-        self,
-        llm: Llama,
-        n_parallel: int,
-        n_ctx: int | None,
-        results: Callable[[Batch | Sequential], Generator[Any, None, None]],
-    ) -> None:
-        work = self._work = _Work()
-
-        def make() -> Batch | Sequential:
-            return Batch(llm, n_parallel, n_ctx) if can_share(llm) else Sequential(llm)
-
-        self._results = _generate(work, make, results)
+    def __init__(self, many: Many, find: Find) -> None:
+        self._work = _Work()
+        self._results = _generate(self._work, many, find)
 
     def __next__(self) -> Any:
         if inspect.getgeneratorstate(self._results) == inspect.GEN_RUNNING:
@@ -209,19 +198,16 @@ class Results(Iterator[Any]):
         return not is_opening
 
 
-def _generate(
-    work: _Work,
-    make: Callable[[], Batch | Sequential],
-    results: Callable[[Batch | Sequential], Generator[Any, None, None]],
-) -> Generator[Any, None, None]:
+def _generate(work: _Work, many: Many, find: Find) -> Generator[Any, None, None]:
     """Make the batch, yield its results, close it; keeps no reference to the `Results`, so that it can be collected."""
+    llm = many.llm
     work.is_opening = True
     try:
         work.require_open()
-        work.batch = opened(make)
+        work.batch = opened(lambda: Batch(llm, many.n_parallel or 0, many.n_ctx) if can_share(llm) else Sequential(llm))
         work.is_opening = False
         work.require_open()
-        yield from results(work.batch)
+        yield from many.yielded(find(work.batch))
     finally:
         work.is_opening = False
         if work.batch is not None:
@@ -259,22 +245,22 @@ class Many:
         """Yield the results of requests, one for each input."""
         return self.results(lambda batch: Admission(self.llm, batch, requests).results(in_order=not self.as_ready))
 
-    def results(self, find: Callable[[Batch | Sequential], Iterator[tuple[int, Any]]]) -> Results:
+    def results(self, find: Find) -> Results:
         """Yield what `find` returns for a batch: positions, each with a result or its error."""
+        return Results(self, find)
 
-        def results(batch: Batch | Sequential) -> Generator[Any, None, None]:
-            total = len(self.given) if isinstance(self.given, Sized) else None
-            with Progress(total, f"{self.each}s", wanted=self.progress) as shown:
-                for n, (position, result) in enumerate(find(batch), 1):
-                    shown.move(n)
-                    if isinstance(result, TokenTrieError):
-                        placed = type(result)(f"{self.each}s[{position}]: {result}")
-                        placed.__cause__, result = result, placed
-                        if self.on_error == "raise":
-                            raise result
-                    yield (position, result) if self.as_ready else result
-
-        return Results(self.llm, self.n_parallel or 0, self.n_ctx, results)
+    def yielded(self, found: Iterator[tuple[int, Any]]) -> Iterator[Any]:
+        """Yield results as `choose_many` does, with the progress."""
+        total = len(self.given) if isinstance(self.given, Sized) else None
+        with Progress(total, f"{self.each}s", wanted=self.progress) as shown:
+            for n, (position, result) in enumerate(found, 1):
+                shown.move(n)
+                if isinstance(result, TokenTrieError):
+                    placed = type(result)(f"{self.each}s[{position}]: {result}")
+                    placed.__cause__, result = result, placed
+                    if self.on_error == "raise":
+                        raise result
+                yield (position, result) if self.as_ready else result
 
 
 def decided(
