@@ -22,7 +22,7 @@ from token_trie.errors import ArgumentError, BusyError, CancelledError, TokenTri
 from token_trie.llama.batch import ENDED, WAIT_MS, Batch, Sequential, can_share, n_ctx_of
 from token_trie.llama.contexts import opened
 from token_trie.native.core import Llama
-from token_trie.native.options import check_counts, check_flags, check_name, takes
+from token_trie.native.options import check_flags, check_limits, check_name, takes
 from token_trie.progress import Progress
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
@@ -233,8 +233,7 @@ class Many:
     def __post_init__(self) -> None:
         check_flags(as_ready=self.as_ready, progress=self.progress)
         check_name(self.on_error, get_args(OnError), "on_error")
-        if self.n_parallel is not None:
-            check_counts(2, n_parallel=self.n_parallel)
+        check_limits(2, n_parallel=self.n_parallel)
         is_text = isinstance(self.given, (str, bytes))
         if is_text or not isinstance(self.given, Iterable):
             what = f"{self.each}s: {'a text' if is_text else type(self.given).__name__}"

@@ -10,7 +10,7 @@ from token_trie.decisions.calibration import CalibrationLike, Calibrator, check_
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LEAF_ENDS, LeafEnd, Sampling
 from token_trie.llama.span import STEP_MODES, StepMode
-from token_trie.native.options import Options, check_counts, check_flags, check_name, check_numbers
+from token_trie.native.options import Options, check_counts, check_flags, check_limits, check_name, check_numbers
 from token_trie.sets.spelling import Tokenization
 
 Mode: TypeAlias = Literal["exact", "greedy", "sampled", "aligned", "beam"]
@@ -137,12 +137,8 @@ class ChooseOptions(Sampling):
             check_name(self.mode, get_args(Mode), "mode")
         check_name(self.leaf_end, LEAF_ENDS, "leaf_end")
         self.check_sampling(draws=True)
-        check_counts(
-            n_best=self.n_best,
-            beam_width=self.beam_width,
-            max_nodes=1 if self.max_nodes is None else self.max_nodes,
-            max_scored=1 if self.max_scored is None else self.max_scored,
-        )
+        check_counts(n_best=self.n_best, beam_width=self.beam_width)
+        check_limits(max_nodes=self.max_nodes, max_scored=self.max_scored)
         self.require_fitting(self.mode or self.default_mode(self.tokenization))
         if self.timeout is not None:
             check_numbers(timeout=self.timeout)
@@ -225,9 +221,8 @@ class ListOptions(Sampling):
             check_name(self.mode, STEP_MODES, "mode")
         self.check_sampling(draws=True)
         check_flags(unique=self.unique)
-        check_counts(min_items=self.min_items, max_items=1 if self.max_items is None else self.max_items)
-        if self.max_tokens is not None:
-            check_counts(max_tokens=self.max_tokens)
+        check_counts(min_items=self.min_items)
+        check_limits(max_items=self.max_items, max_tokens=self.max_tokens)
         if isinstance(self.exclude, (str, bytes)) or not isinstance(self.exclude, Iterable):
             raise ArgumentError(f"exclude: {type(self.exclude).__name__} where a list of choices belongs")
         object.__setattr__(self, "exclude", tuple(self.exclude))
@@ -273,7 +268,7 @@ class ScoreOptions(Options):
             check_name(self.normalize, get_args(Normalize), "normalize")
         check_name(self.leaf_end, LEAF_ENDS, "leaf_end")
         check_flags(branches=self.branches)
-        check_counts(max_scored=1 if self.max_scored is None else self.max_scored)
+        check_limits(max_scored=self.max_scored)
         check_calibration(self.calibration)
         if isinstance(self.calibration, Calibrator) and (self.branches or self.normalize is not None):
             raise ArgumentError("calibration: was fitted on scores as they are, without branches and normalize")
@@ -319,7 +314,8 @@ class RecordOptions(Sampling):
         if self.mode is not None:
             check_name(self.mode, get_args(RecordMode), "mode")
         self.check_sampling(draws=self.mode == "sampled")
-        check_counts(max_tokens=self.max_tokens, max_nodes=1 if self.max_nodes is None else self.max_nodes)
+        check_counts(max_tokens=self.max_tokens)
+        check_limits(max_nodes=self.max_nodes)
         if self.indent is not None and self.indent != "auto":
             check_counts(0, indent=self.indent)
             if self.indent > 16:

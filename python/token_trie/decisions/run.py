@@ -25,7 +25,7 @@ from token_trie.llama.text import Text, TextOptions, text_of, tokenize_after
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import lib
 from token_trie.native.lifetime import attachment, lease
-from token_trie.native.options import check_counts, encode
+from token_trie.native.options import check_limits, encode
 from token_trie.sets.lru import Memory
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.spelling import inner_tokens
@@ -393,8 +393,7 @@ class TextRequest(Request[Text]):
     """The grammar of the text."""
 
     def __post_init__(self) -> None:
-        if self.max_tokens is not None:
-            check_counts(0, max_tokens=self.max_tokens)
+        check_limits(0, max_tokens=self.max_tokens)
         if self.gbnf is not None:
             encode(self.gbnf, "grammar")
 

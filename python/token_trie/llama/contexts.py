@@ -27,7 +27,7 @@ from token_trie.native.ffi import check, check_pointer, ffi, lib, new_struct
 from token_trie.native.lifetime import Attachment, Closeable, acting_thread, be_quiet_with, interruptible, quiet
 from token_trie.native.llama_facts import context_of, model_of
 from token_trie.native.loaded import adapters_of, is_mixed, note_loaded_state
-from token_trie.native.options import Options, check_counts, check_flags, check_integers, check_numbers, native_seed
+from token_trie.native.options import Options, check_flags, check_integers, check_limits, check_numbers, native_seed
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,7 @@ class StreamOptions(Options):
     device_sampling: Literal["auto"] | bool = "auto"
 
     def __post_init__(self) -> None:
-        if self.n_ctx is not None:
-            check_counts(n_ctx=self.n_ctx)
+        check_limits(n_ctx=self.n_ctx)
         native_seed(self.seed)
         check_flags(jump_forward=self.jump_forward)
         check_integers(**{name: getattr(self, name) for name in ("penalty_last_n", "n_threads", "n_gpu_layers")})
@@ -489,8 +488,8 @@ def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: i
     require_weights(llm, attached)
     be_quiet_with(llm)
     like = type(llm.context_params).from_buffer_copy(llm.context_params)
+    check_limits(n_ctx=n_ctx)
     if n_ctx is not None:
-        check_counts(n_ctx=n_ctx)
         like.n_ctx = int(n_ctx)
     applied = adapters_of(llm)
     adapters = ffi.new("struct llama_adapter_lora *[]", [_pointer_to("llama_adapter_lora", one) for one, _ in applied])

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from token_trie.errors import ArgumentError
 from token_trie.native.core import _core
 from token_trie.native.ffi import c_strings, ffi, new_struct
-from token_trie.native.options import Options, check_counts, check_flags, check_name, encode_names, lookup
+from token_trie.native.options import Options, check_counts, check_flags, check_limits, check_name, encode_names, lookup
 from token_trie.sets.spelling import Speller, inner_tokens, to_tokens
 
 StepMode: TypeAlias = Literal["greedy", "sampled"]
@@ -66,12 +66,10 @@ class SpanOptions(Options):
 
     def __post_init__(self) -> None:
         check_name(self.on_complete, _ON_COMPLETE, "on_complete")
-        check_counts(min_items=self.min_items, max_items=1 if self.max_items is None else self.max_items)
+        check_counts(min_items=self.min_items)
+        check_limits(max_items=self.max_items, max_span=self.max_span)
+        check_limits(0, max_before=self.max_before)
         check_flags(unique=self.unique)
-        if self.max_before is not None:
-            check_counts(0, max_before=self.max_before)
-        if self.max_span is not None:
-            check_counts(max_span=self.max_span)
 
 
 class Span(NamedTuple):

@@ -67,6 +67,11 @@ def check_counts(minimum: int = 1, **options: int) -> None:
             raise ArgumentError(f"{name}: {_written(value)} is not a count from {minimum} to 2,147,483,647")
 
 
+def check_limits(minimum: int = 1, **options: int | None) -> None:
+    """Do as `check_counts` does, for options of which None means no limit or a default."""
+    check_counts(minimum, **{name: value for name, value in options.items() if value is not None})
+
+
 def check_integers(**options: int) -> None:
     """Raise ArgumentError for an option that is not a signed integer of 32 bits."""
     for name, value in options.items():

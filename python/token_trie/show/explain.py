@@ -22,7 +22,7 @@ from token_trie.errors import ArgumentError
 from token_trie.llama.query import LEAF_ENDS, LeafEnd, Query
 from token_trie.native.core import Llama
 from token_trie.native.lifetime import lease
-from token_trie.native.options import check_counts, check_name
+from token_trie.native.options import check_limits, check_name
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
@@ -354,7 +354,7 @@ class ExplainRequest(Request[Explanation]):
     ) -> ExplainRequest:
         """Read choices; ArgumentError if they cannot be scored."""
         check_name(leaf_end, LEAF_ENDS, "leaf_end")
-        check_counts(max_scored=1 if max_scored is None else max_scored)
+        check_limits(max_scored=max_scored)
         read = read_set(choices)
         if isinstance(read, TokenTrie):
             check_scorable(read.tokenization)
