@@ -210,7 +210,7 @@ class Explanation(Explored):
         }
 
     def html(self, max_branches: int = MAX_BRANCHES) -> str:
-        """Return what the terminal shows as a page in one file, without scripts, which loads nothing from elsewhere.
+        """Return what the terminal shows, and the prompt, as a page in one file without scripts and links.
 
         Parameters
         ----------
@@ -222,7 +222,8 @@ class Explanation(Explored):
 
         console = Console(record=True, file=io.StringIO(), width=_PAGE_WIDTH, force_terminal=True)
         prompt = "\n".join(map(printable, self.prompt.split("\n")))
-        console.print(Group(Text(prompt, "dim"), "", draw_explanation(self, max_branches=max_branches)))
+        drawing = draw_explanation(self, max_branches=max_branches)
+        console.print(Group(drawing, "", Text("prompt", "bold"), Text(prompt, "dim")))
         return console.export_html()
 
     def sentence(self) -> list[tuple[str, str]]:
