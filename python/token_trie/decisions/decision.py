@@ -87,8 +87,6 @@ class Decision(Generic[T]):
     gap : float
         Exact and beam: by how many nats an answer that is no candidate could at most be above the last candidate. 0: it
         is proved that none is.
-    proved : bool
-        Exact and beam: whether `gap` is 0.
     lead : float or None
         Exact and beam: by how many nats, at least, the answer is above every other answer. Negative if that is not
         proved; inf if there is no other answer. With a calibration, the difference of the calibrated scores.
@@ -103,8 +101,6 @@ class Decision(Generic[T]):
         fits.
     thought : str or None
         With `think`: the text before the marker.
-    trie : TokenTrie
-        The set.
     """
 
     value: T = field(compare=False)

@@ -232,16 +232,7 @@ def constrain(
 
 
 class Constraint:
-    """Result of `constrain`: a context manager with information about the last call inside the block.
-
-    Attributes
-    ----------
-    complete : bool
-        Whether the last call ended at the end of a member.
-    names : list of str
-        Names of the members that the call produced: one, unless ``on_complete="restart"``. A member that a stop string
-        cut is not included.
-    """
+    """Result of `constrain`: a context manager with information about the last call inside the block."""
 
     def __init__(self, llm: Llama, trie: TokenTrie, mode: StepMode | None, options: SpanOptions) -> None:
         if not isinstance(trie, TokenTrie):
@@ -308,7 +299,10 @@ class Constraint:
 
     @property
     def names(self) -> list[str]:
-        """Names of the members that the last call produced."""
+        """Names of the members that the last call produced: one, unless ``on_complete="restart"``.
+
+        A member that a stop string cut is not included.
+        """
         generation = self._turns.generation
         return [] if generation is None else [self._trie.core.name(leaf) for leaf in generation.leaves]
 
