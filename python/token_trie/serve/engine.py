@@ -15,7 +15,7 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -44,30 +44,17 @@ class Working:
 
     async def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Await work. If this task is cancelled, cancel the work and wait half a second for its end."""
-        here = asyncio.get_running_loop()
-        found: asyncio.Future[T] = here.create_future()
-        tasks: list[asyncio.Task[T]] = []
+        tasks: list[asyncio.Task[Any] | None] = []
 
-        def begin() -> None:
-            tasks.append(self._loop.create_task(work))
-            tasks[0].add_done_callback(end)
-
-        def end(task: asyncio.Task[T]) -> None:
-            with contextlib.suppress(RuntimeError):  # the server's loop has ended
-                here.call_soon_threadsafe(done, task)
-
-        def done(task: asyncio.Task[T]) -> None:
-            if task.cancelled():
-                found.cancel()
-            elif (error := task.exception()) is not None:
-                found.set_exception(error)
-            else:
-                found.set_result(task.result())
+        async def noted() -> T:
+            tasks.append(asyncio.current_task())
+            return await work
 
         def cancel() -> None:
-            self._loop.call_soon(tasks[0].cancel)  # after its first step, so that it frees what it holds
+            # After the first step of the work, so that it frees what it holds.
+            self._loop.call_soon(lambda: [task.cancel() for task in tasks if task is not None])
 
-        self._loop.call_soon_threadsafe(begin)
+        found = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(noted(), self._loop))
         try:
             return await asyncio.shield(found)
         except asyncio.CancelledError:
@@ -146,7 +133,7 @@ class Engine:
         self._turn = asyncio.Lock()  # guards the Llama's own stream
         self._cached: OrderedDict[Hashable, _CacheEntry] = OrderedDict()
         self._submitting = threading.Lock()
-        self._waiting: dict[int, asyncio.Future[Answer | None]] = {}
+        self._waiting: dict[int, Future[Answer | None]] = {}
         self._early: dict[int, Answer] = {}  # answers that arrived before their ticket was known
         self._read: dict[int, _TextReader] = {}  # streamed texts, by ticket
         self._is_work = threading.Event()
@@ -255,13 +242,13 @@ class Engine:
 
     async def _answer(self, batch: Batch, running: Running[Any], on_tokens: OnTokens | None = None) -> Answer | None:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer | None] = loop.create_future()
+        future: Future[Answer | None] = Future()
         query = None if running.step is None else running.step.query
         if query is None or query.mode != "text" or query.until is not None:  # no text, or a part of a record
             on_tokens = None
 
         def submit() -> int:
-            if future.done():
+            if future.cancelled():
                 return 0
             ticket = running.submit(batch)  # slow for a large set or a grammar
             if not ticket:
@@ -281,7 +268,7 @@ class Engine:
         submitted = loop.run_in_executor(self._workers, submit)
         try:
             await asyncio.shield(submitted)
-            return await future
+            return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             future.cancel()
             submitted.add_done_callback(partial(_withdraw, batch))
@@ -363,19 +350,14 @@ class _CacheEntry:
     n_waiting: int = 0
 
 
-def _settle(future: asyncio.Future[Answer | None], found: Answer | TokenTrieError | None) -> None:
-    """Give a waiting caller, from any thread, the answer or error."""
-
-    def settle() -> None:
-        if future.done():
-            return
-        if isinstance(found, TokenTrieError):
-            future.set_exception(found)
-        else:
-            future.set_result(found)
-
-    with contextlib.suppress(RuntimeError):  # the loop has ended
-        future.get_loop().call_soon_threadsafe(settle)
+def _settle(future: Future[Answer | None], found: Answer | TokenTrieError | None) -> None:
+    """Give a waiting caller the answer or error, unless it has left."""
+    if not future.set_running_or_notify_cancel():
+        return
+    if isinstance(found, TokenTrieError):
+        future.set_exception(found)
+    else:
+        future.set_result(found)
 
 
 def _withdraw(batch: Batch, submitted: asyncio.Future[int]) -> None:
