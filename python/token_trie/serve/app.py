@@ -36,8 +36,6 @@ from token_trie.serve.completions.responses import EventStream, chat_completion,
 from token_trie.serve.engine import Engine, Working
 from token_trie.serve.explain import explain
 from token_trie.serve.limits import (
-    OPENAI,
-    SYSTEM_ONE,
     Body,
     Budget,
     Claim,
@@ -45,9 +43,12 @@ from token_trie.serve.limits import (
     Limits,
     RefusedError,
     SameOrigin,
+    openai_error,
     parse,
     read_body,
+    refused,
     refusing,
+    systemone_error,
     value_of,
 )
 from token_trie.serve.openai_decisions import DecisionRequest, decisions
@@ -86,14 +87,15 @@ def description(
     shapes = [(shape, "validation") for shape, _ in bodies.values()]
     schemas = models_json_schema(shapes, ref_template="#/components/schemas/{model}")[1]["$defs"]  # type: ignore[arg-type]
     paths: dict[str, Any] = {}
-    for path, (shape, wire) in bodies.items():
+    for path, (shape, error_format) in bodies.items():
         body = {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape.__name__}"}}}
-        refused = {"description": "Refused.", "content": {"application/json": {"schema": wire.schema}}}
+        error = {"type": "object", "required": [*error_format(RefusedError("internal", ""))[1]]}
+        refusal = {"description": "Refused.", "content": {"application/json": {"schema": error}}}
         paths[path] = {
             "post": {
                 "summary": (shape.__doc__ or "").partition("\n")[0],
                 "requestBody": {"required": True, "content": body},
-                "responses": {"200": _json_response("Answered."), "4XX": refused, "503": refused},
+                "responses": {"200": _json_response("Answered."), "4XX": refusal, "503": refusal},
             }
         }
         if "stream" in shape.model_fields:
@@ -249,8 +251,8 @@ def _spellings(key: str) -> list[bytes]:
         return [utf8]
 
 
-Handler: TypeAlias = Callable[[Server, Engine, Any], Awaitable[Any]]
-"""Takes a parsed body, or its JSON value; returns a Response or a JSON value."""
+Handler: TypeAlias = Callable[[Engine, Any, Sets, Limits, str], Awaitable[Any]]
+"""Takes the engine, a parsed body, the sets, limits and name of the model; returns a Response or a JSON value."""
 
 Responder: TypeAlias = Callable[[Server, Request, Any, Claim], Awaitable[Response]]
 """Takes the JSON value of the body, None without one; returns the response. Runs on the working loop."""
@@ -263,8 +265,10 @@ class Endpoint:
     reading cannot hold its slot.
     """
 
-    def __init__(self, path: str, wire: ErrorFormat, answer: Responder, *, reads: bool = False) -> None:
-        self._path, self._wire, self._answer, self._reads = path, wire, answer, reads
+    def __init__(
+        self, path: str, answer: Responder, error_format: ErrorFormat = openai_error, *, reads: bool = False
+    ) -> None:
+        self._path, self._error_format, self._answer, self._reads = path, error_format, answer, reads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -303,8 +307,7 @@ class Endpoint:
         except Exception as error:
             _log.error(_traceback_of(self._path, error))
             refusal = RefusedError("internal", "a defect of the server")
-        status, body = self._wire.render(refusal)
-        return JSONResponse(body, status, refusal.headers)
+        return refused(refusal, self._error_format)
 
     async def _read_and_answer(self, server: Server, request: Request, claim: Claim) -> Response:
         data = await read_body(request, server.limits, claim) if self._reads else None
@@ -331,19 +334,18 @@ def _traceback_of(path: str, error: Exception) -> str:
 
 
 class Post(Route):
-    """The route of a handler: `wire` is the format of errors, `shape` that of the body, or None for any JSON."""
+    """The route of a handler, with the format of its errors and the shape of its body."""
 
-    def __init__(self, path: str, wire: ErrorFormat, handler: Handler, shape: type[Body] | None = None) -> None:
-        async def answer(server: Server, request: Request, value: Any, claim: Claim) -> Response:
+    def __init__(self, path: str, error_format: ErrorFormat, handler: Handler, shape: type[Body]) -> None:
+        async def answer(server: Server, _request: Request, value: Any, claim: Claim) -> Response:
             engine = server.require_engine()
-            if shape is not None:
-                value = parse(shape, value)
-                value.claim(server.limits, claim)
-            result = await handler(server, engine, value)
+            body = parse(shape, value)
+            body.claim(server.limits, claim)
+            result = await handler(engine, body, server.sets, server.limits, server.name)
             return result if isinstance(result, Response) else JSONResponse(result)
 
-        super().__init__(path, Endpoint(path, wire, answer, reads=True), methods=["POST"])
-        self.wire, self.shape = wire, shape
+        super().__init__(path, Endpoint(path, answer, error_format, reads=True), methods=["POST"])
+        self.error_format, self.shape = error_format, shape
 
 
 async def _put_set(server: Server, request: Request, given: Any, _: Claim) -> Response:
@@ -386,8 +388,7 @@ async def _models(request: Request) -> Response:
         if asked is not None and asked not in names:
             raise RefusedError("not_found", f"there is no such model; this one is {server.name!r}")
     except RefusedError as refusal:
-        status, body = OPENAI.render(refusal)
-        return JSONResponse(body, status)
+        return refused(refusal)
     models = [{"id": name, "object": "model", "created": 0, "owned_by": "token-trie"} for name in names]
     if asked is not None:
         return JSONResponse(models[names.index(asked)])
@@ -405,7 +406,7 @@ async def _models(request: Request) -> Response:
 
 async def _openapi(request: Request) -> Response:
     posts = [route for route in request.app.routes if isinstance(route, Post)]
-    bodies = {route.path: (route.shape, route.wire) for route in posts if route.shape is not None}
+    bodies = {route.path: (route.shape, route.error_format) for route in posts}
     others = [
         (method, route.path, route.name)
         for route in request.app.routes
@@ -423,16 +424,16 @@ async def _metrics(request: Request) -> Response:
 _SET = "/v1/sets/{name}"
 
 ROUTES: list[Route] = [
-    Post("/v1/systemone", SYSTEM_ONE, lambda s, e, b: systemone(e, b, s.sets, s.limits, s.name), SystemOneRequest),
-    Post("/v1/decisions", OPENAI, lambda s, e, b: decisions(e, b, s.sets, s.limits, s.name), DecisionRequest),
-    Post("/v1/x_explain", SYSTEM_ONE, lambda s, e, b: explain(e, b, s.sets, s.limits, s.name), SystemOneRequest),
+    Post("/v1/systemone", systemone_error, systemone, SystemOneRequest),
+    Post("/v1/decisions", openai_error, decisions, DecisionRequest),
+    Post("/v1/x_explain", systemone_error, explain, SystemOneRequest),
     Route("/", page, methods=["GET"], name="A page to ask at."),
-    Post("/v1/chat/completions", OPENAI, lambda s, e, b: chat_completion(e, b, s.sets, s.limits, s.name), ChatRequest),
-    Post("/v1/completions", OPENAI, lambda s, e, b: completion(e, b, s.sets, s.limits, s.name), CompletionRequest),
-    Route("/v1/sets", Endpoint("/v1/sets", OPENAI, _list_sets), methods=["GET"], name="The sets, without members."),
-    Route(_SET, Endpoint(_SET, OPENAI, _get_set), methods=["GET"], name="A set, as it was registered."),
-    Route(_SET, Endpoint(_SET, OPENAI, _put_set, reads=True), methods=["PUT"], name="Registers a set."),
-    Route(_SET, Endpoint(_SET, OPENAI, _delete_set), methods=["DELETE"], name="Forgets a set."),
+    Post("/v1/chat/completions", openai_error, chat_completion, ChatRequest),
+    Post("/v1/completions", openai_error, completion, CompletionRequest),
+    Route("/v1/sets", Endpoint("/v1/sets", _list_sets), methods=["GET"], name="The sets, without members."),
+    Route(_SET, Endpoint(_SET, _get_set), methods=["GET"], name="A set, as it was registered."),
+    Route(_SET, Endpoint(_SET, _put_set, reads=True), methods=["PUT"], name="Registers a set."),
+    Route(_SET, Endpoint(_SET, _delete_set), methods=["DELETE"], name="Forgets a set."),
     Route("/v1/models", _models, methods=["GET"], name="The model, as both formats tell of it."),
     Route("/v1/models/{name}", _models, methods=["GET"], name="The model, as OpenAI's clients retrieve it."),
     Route("/health", _health, methods=["GET"], name="Whether the model is loaded."),
@@ -470,8 +471,8 @@ def application(server: Server, routes: Sequence[Route] = ROUTES) -> Starlette:
 
 async def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    status, body = OPENAI.render(RefusedError("not_found", error.detail, status=error.status_code))
-    return JSONResponse(body, status, error.headers)
+    headers = dict(error.headers or {})
+    return refused(RefusedError("not_found", error.detail, status=error.status_code, headers=headers))
 
 
 async def _save_now_and_then(server: Server) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import mul
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError, WrapValidator, model_validator
@@ -102,35 +102,34 @@ def refusing(place: Place = ()) -> Iterator[None]:
         raise refusal_of(error, place) from error
 
 
-class ErrorFormat(NamedTuple):
-    """Format of errors on the wire."""
-
-    schema: dict[str, Any]
-    """JSON Schema of an error."""
-    render: Callable[[RefusedError], tuple[int, Any]]
-    """Returns the status and the body."""
+ErrorFormat: TypeAlias = Callable[[RefusedError], tuple[int, dict[str, Any]]]
+"""Returns the status and the body of the response that refuses a request."""
 
 
-def _render_systemone(refusal: RefusedError) -> tuple[int, Any]:
+def systemone_error(refusal: RefusedError) -> tuple[int, dict[str, Any]]:
+    """Return a refusal in TypeSafe's format."""
     if refusal.faults:
         faults = [{"loc": ["body", *f.place], "msg": f.message, "type": f.kind} for f in refusal.faults]
         return refusal.status, {"detail": faults}
     return refusal.status, {"detail": {"error_type": f"{refusal.kind}_error", "message": refusal.message}}
 
 
-def _render_openai(refusal: RefusedError) -> tuple[int, Any]:
+def openai_error(refusal: RefusedError) -> tuple[int, dict[str, Any]]:
+    """Return a refusal in OpenAI's format."""
     param = (dotted(refusal.faults[0].place) or None) if refusal.faults else None
     error = {"message": refusal.placed, "type": f"{refusal.kind}_error", "param": param, "code": None}
     return 400 if refusal.status == 422 else refusal.status, {"error": error}
 
 
+def refused(refusal: RefusedError, error_format: ErrorFormat = openai_error) -> JSONResponse:
+    """Return the response that refuses a request."""
+    status, body = error_format(refusal)
+    return JSONResponse(body, status, refusal.headers)
+
+
 def dotted(place: Place) -> str:
     """Return a place as text: ``questions[0].choices``."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).lstrip(".")
-
-
-SYSTEM_ONE = ErrorFormat({"type": "object", "required": ["detail"]}, _render_systemone)
-OPENAI = ErrorFormat({"type": "object", "required": ["error"]}, _render_openai)
 
 
 B = TypeVar("B", bound=BaseModel)
@@ -413,8 +412,7 @@ class SameOrigin:
         if why is None:
             await self._app(scope, receive, send)
             return
-        status, body = OPENAI.render(RefusedError("forbidden", why))
-        await JSONResponse(body, status)(scope, receive, send)
+        await refused(RefusedError("forbidden", why))(scope, receive, send)
 
     def _why_not(self, headers: Headers, path: str) -> str | None:
         host = headers.get("host", "")

@@ -40,7 +40,7 @@ from token_trie.serve.completions.requests import (
 )
 from token_trie.serve.decisions import together
 from token_trie.serve.engine import Engine
-from token_trie.serve.limits import OPENAI, Limits, RefusedError, refusal_of
+from token_trie.serve.limits import Limits, RefusedError, openai_error, refusal_of
 from token_trie.serve.sets import Sets
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template
 
@@ -287,4 +287,4 @@ class _Generation:
 
 
 def _error_event(refusal: RefusedError) -> bytes:
-    return event(OPENAI.render(refusal)[1])
+    return event(openai_error(refusal)[1])
