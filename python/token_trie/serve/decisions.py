@@ -133,7 +133,7 @@ async def _score(engine: Engine, make: Callable[[], Reading], options: DecideOpt
         reading = make()
         return reading.prompt, reading
 
-    return await engine.read_counted(read)
+    return await engine.read(read)
 
 
 class SetFilter(BaseModel):

@@ -1,7 +1,7 @@
 """Answers the requests of all clients in one batch.
 
     event loop           workers                       dispatcher
-    run() ----------->   read, bind, submit  ------>   waits for answers of the batch, and makes its passes
+    read() ---------->   read, bind, submit  ------>   waits for answers of the batch, and makes its passes
       ^                                                   |
       '---------------- read an answer <------------------'
 
@@ -147,29 +147,14 @@ class Engine:
         """Tokens of the context that all requests share."""
         return self._batch.n_ctx if self._batch is not None else int(self.llm.n_ctx())
 
-    @property
-    def n_waiting(self) -> int:
-        """Number of prompts in the batch."""
-        return len(self._waiting)
-
-    async def run(self, prompt: Prompt, request: Request[R]) -> R:
-        """Answer a request after a prompt; cancelling the task ends it within a pass.
-
-        ArgumentError, VocabularyError or ContextError if they do not fit each other or the model; CancelledError if the
-        engine was closed.
-        """
-        return await self.read(lambda: (prompt, request))
-
-    async def read(self, made: Callable[[], tuple[Prompt, Request[R]]]) -> R:
-        """Make a prompt and a request on a worker and answer them; see `run`."""
-        return (await self.read_counted(made)).result
-
-    async def read_counted(
+    async def read(
         self, made: Callable[[], tuple[Prompt, Request[R]]], on_tokens: OnTokens | None = None
     ) -> Outcome[R]:
-        """Like `read`; also return the tokens of the prompt, and how many of them came from the prefix cache.
+        """Make a prompt and a request on a worker and answer them; cancelling the task ends it within a pass.
 
         `on_tokens` gets the tokens of a free text as it is generated, except the last, which only the answer has.
+        ArgumentError, VocabularyError or ContextError if they do not fit each other or the model; CancelledError if the
+        engine was closed.
         """
         batch = self._batch
         if batch is None:

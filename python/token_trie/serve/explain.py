@@ -58,7 +58,7 @@ async def explain(engine: Engine, body: SystemOneRequest, sets: Sets, limits: Li
 
     with refusing(place):
         answer = (await reader.answers())[place]
-        tree = await engine.read(explore)
+        tree = (await engine.read(explore)).result
         prior = priors_in({place: asked}, [await reader.read(step) for step in prior_steps({place: asked})])[place][0]
         explained = await engine.on_worker(lambda: _explained(first, tree, prior, answer))
         return {

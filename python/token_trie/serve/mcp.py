@@ -91,7 +91,7 @@ async def serve_tools(engine: Engine, name: str) -> None:
         said = Filled([("", asked.prompt)])  # names of control tokens are text here
         prompt: Prompt = [{"role": "user", "content": asked.prompt}] if asked.chat else said
         request = ChoiceRequest.read(choices, ChooseOptions(probabilities=True))
-        answer = await engine.run(prompt, request)
+        answer = (await engine.read(lambda: (prompt, request))).result
         assert answer.probabilities is not None
         probabilities = dict(zip(choices, answer.probabilities.tolist(), strict=True))
         ranked = sorted(probabilities.items(), key=lambda one: -one[1])

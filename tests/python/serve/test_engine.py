@@ -256,7 +256,7 @@ def test_a_record_that_is_answered_alone_is_streamed_once(model: Path) -> None:
         schema = {"type": "array", "items": {"enum": ["u", "v"]}, "minItems": 1, "maxItems": 2}
         request = record_request(read_template(schema), RecordOptions(on_text=parts.append))
         engine = Engine(llama_cpp.Llama(str(model), n_ctx=256, verbose=False), reproducible=True)
-        outcome = await engine.read_counted(lambda: ("Once", request))
+        outcome = await engine.read(lambda: ("Once", request))
         engine.close()
         return outcome.result.text, "".join(parts)
 

@@ -80,7 +80,7 @@ async def logprobs_of(engine: Engine, prompt: list[int], tokens: list[int], n_ot
     async def at(i: int) -> OfToken:
         async with room:
             request = ScoreRequest(every, ScoreOptions())
-            scores = np.maximum(await engine.read(lambda: ([*prompt, *tokens[:i]], request)), _MIN_LOGPROB)
+            scores = np.maximum((await engine.read(lambda: ([*prompt, *tokens[:i]], request))).result, _MIN_LOGPROB)
         best = np.argpartition(-scores, min(n_others, len(scores) - 1))[:n_others] if n_others else np.empty(0, int)
         best = best[np.argsort(-scores[best], kind="stable")]
         with lease(engine.llm):
@@ -194,7 +194,7 @@ class PreparedAnswer(NamedTuple):
 async def answer_of(engine: Engine, asking: Answering, index: int, on_part: OnPart | None) -> Finished:
     """Return the answer with a number among those of its prompt."""
     asked = await asking.asked(engine, index, on_part)
-    return await asked.finish(*await engine.read_counted(asked.made, asked.stream))
+    return await asked.finish(*await engine.read(asked.made, asked.stream))
 
 
 @dataclass(frozen=True)
