@@ -52,19 +52,6 @@ class Usage:
         self.answers += scored.n_evaluated
 
 
-async def prepared(engine: Engine, options: DecideOptions, questions: Mapping[Place, Question]) -> dict[Place, Asked]:
-    """Prepare questions by their place in the body, with the calibrations that were fitted on them.
-
-    RefusedError, with its place, for a question that cannot be asked.
-    """
-    asked: dict[Place, Asked] = {}
-    for place, question in questions.items():
-        with refusing(place):
-            asked[place] = engine.calibrations.apply(asked_of(question, options, engine.llm), options)
-        await asyncio.sleep(0)  # lets other requests run
-    return asked
-
-
 @dataclass
 class StateReader:
     """Reads questions about a state in the engine's batch, all at once."""
@@ -225,6 +212,21 @@ class Extras(Body):
             think=None if think is None else Think(max_tokens=think.max_tokens, margin=think.margin, share=think.share),
             reproducible=self.x_reproducible or engine.is_reproducible,
         )
+
+
+async def state_reader(
+    engine: Engine, body: Extras, about: Callable[[], str], questions: Callable[[], Mapping[Place, Question]]
+) -> StateReader:
+    """Return a reader of a body's questions about a state, with the calibrations that were fitted on them.
+
+    RefusedError, with its place, for a question that cannot be asked.
+    """
+    options, asked = body.options(engine), dict[Place, Asked]()
+    for place, question in (await engine.on_worker(questions)).items():
+        with refusing(place):
+            asked[place] = engine.calibrations.apply(asked_of(question, options, engine.llm), options)
+        await asyncio.sleep(0)  # lets other requests run
+    return StateReader(engine, about(), asked, options)
 
 
 def extras(answer: Answered[Any]) -> dict[str, Any]:

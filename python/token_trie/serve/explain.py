@@ -42,13 +42,12 @@ async def explain(engine: Engine, body: SystemOneRequest, sets: Sets, limits: Li
     """
     if len(body.questions) != 1:
         raise invalid(f"{len(body.questions)}, where one is explained at a time", ("questions",), "too_long")
-    options = body.options(engine)
-    reader = await read_request(body, sets, limits, options, engine)
+    reader = await read_request(engine, body, sets, limits)
     [(place, asked)], [shape] = reader.asked.items(), body.questions.values()
     if isinstance(shape, ChoiceShape) and shape.x_set is not None:
         raise invalid("a set is not explained; its options would have to be in the request", (*place, "x_set"))
     if isinstance(asked, FormAsked) and asked.calibrator is not None and asked.calibrator.needs_state:
-        asked = replace(asked, calibrator=options.calibrator)  # a head has no tree to show
+        asked = replace(asked, calibrator=reader.options.calibrator)  # a head has no tree to show
     reader = replace(reader, asked={place: asked}, counts=False)
     first = asked.views[0]
 

@@ -17,7 +17,7 @@ from token_trie.questions.question import (
     Score,
     ScoreAnswer,
 )
-from token_trie.serve.decisions import Extras, SetChoice, StateReader, extras, prepared
+from token_trie.serve.decisions import Extras, SetChoice, extras, state_reader
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import (
     Claim,
@@ -156,9 +156,7 @@ class DecisionRequest(Extras):
 async def decisions(engine: Engine, body: DecisionRequest, sets: Sets, limits: Limits, model: str) -> dict[str, Any]:
     """Answer a request; RefusedError, with the place, if it cannot be answered."""
     check_count(len(body.questions), limits.questions, ("questions",))
-    options = body.options(engine)
-    questions = await engine.on_worker(lambda: _questions(body, limits, sets))
-    reader = StateReader(engine, _state(body.input), await prepared(engine, options, questions), options)
+    reader = await state_reader(engine, body, lambda: _state(body.input), lambda: _questions(body, limits, sets))
     answers, usage = (await reader.answers()).values(), reader.usage
     return {
         "answers": [_answer_json(shape, answer) for shape, answer in zip(body.questions, answers, strict=True)],

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field, StrictStr
 
-from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import (
     Answered,
     Choice,
@@ -19,7 +18,7 @@ from token_trie.questions.question import (
     state_text,
     text_of,
 )
-from token_trie.serve.decisions import Extras, SetChoice, StateReader, extras, prepared
+from token_trie.serve.decisions import Extras, SetChoice, StateReader, extras, state_reader
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import IN_PIECES, Claim, Limits, Place, Shape, check_count, invalid, refusing
 from token_trie.serve.sets import Sets
@@ -112,8 +111,7 @@ def question_of(shape: Noul | ChoiceShape | ScoreShape, limits: Limits, sets: Se
 
 async def systemone(engine: Engine, body: SystemOneRequest, sets: Sets, limits: Limits, model: str) -> dict[str, Any]:
     """Answer a request; RefusedError, with the place, if it cannot be answered."""
-    options = body.options(engine)
-    reader = await read_request(body, sets, limits, options, engine)
+    reader = await read_request(engine, body, sets, limits)
     answers, usage = (await reader.answers()).values(), reader.usage
     return {
         "model": model,
@@ -128,13 +126,13 @@ async def systemone(engine: Engine, body: SystemOneRequest, sets: Sets, limits: 
     }
 
 
-async def read_request(
-    body: SystemOneRequest, sets: Sets, limits: Limits, options: DecideOptions, engine: Engine
-) -> StateReader:
+async def read_request(engine: Engine, body: SystemOneRequest, sets: Sets, limits: Limits) -> StateReader:
     """Return a reader of the questions of a request; RefusedError names the place."""
-    named = await engine.on_worker(lambda: questions_of(body, limits, sets))
-    questions: dict[Place, Question] = {("questions", name): one for name, one in named.items()}
-    return StateReader(engine, state_of(body), await prepared(engine, options, questions), options)
+
+    def questions() -> dict[Place, Question]:
+        return {("questions", name): one for name, one in questions_of(body, limits, sets).items()}
+
+    return await state_reader(engine, body, lambda: state_of(body), questions)
 
 
 def questions_of(body: SystemOneRequest, limits: Limits, sets: Sets) -> dict[str, Question]:
