@@ -244,6 +244,8 @@ class Content:
 
     node: String
     pointer: str
+    key_of: Items | None = None
+    """The map of which it is the next key."""
 
 
 @dataclass(frozen=True)
@@ -267,16 +269,7 @@ class Items:
     """Items that must not repeat."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Left to write: a map, from inside its next key."""
-
-    node: Map
-    pointer: str
-    n: int
-
-
-Rest: TypeAlias = Whole | Content | Fields | Items | Entry
+Rest: TypeAlias = Whole | Content | Fields | Items
 
 
 @dataclass(frozen=True)
@@ -357,7 +350,7 @@ def _item_ways(rest: Items, layout: Layout) -> list[Way]:
     found = []
     before = layout.comma(level + 1) if n else layout.line(level + 1)
     if n < node.max_items and isinstance(node, Map):
-        found = [Way(f'{before}"', pointer, (Entry(node, pointer, n),))]
+        found = [Way(f'{before}"', pointer, (Content(node.key, pointer, rest),))]
     elif n < node.max_items and isinstance(node, Array):
         for way in ways(Whole(node.kind(n), inside(pointer, n)), layout):
             if way.text not in rest.taken:

@@ -45,9 +45,9 @@ from token_trie.records.plan import (
     OBJECT,
     VALUE,
     Content,
-    Entry,
     Items,
     Layout,
+    Map,
     Node,
     Rest,
     String,
@@ -549,11 +549,11 @@ class RecordDecoder:
         while waiting:
             rest = waiting.pop()
             if isinstance(rest, Content):
-                yield from self._write_string(rest.node, rest.pointer)
-            elif isinstance(rest, Entry):
-                name = yield from self._write_string(rest.node.key, rest.pointer)
-                waiting.append(Items(rest.node, rest.pointer, rest.n + 1))
-                waiting.append(Whole(rest.node.node, inside(rest.pointer, name), is_after_key=True))
+                text = yield from self._write_string(rest.node, rest.pointer)
+                if (of := rest.key_of) is not None:
+                    assert isinstance(of.node, Map)
+                    waiting.append(Items(of.node, of.pointer, of.n + 1))
+                    waiting.append(Whole(of.node.node, inside(of.pointer, text), is_after_key=True))
             else:
                 way = yield from self._decide(rest, waiting)
                 waiting.extend(reversed(way.rests))
@@ -693,7 +693,7 @@ def followers(rests: list[Rest], layout: Layout, end: str) -> tuple[str, ...]:
         if isinstance(rest, Items) and rest.taken and rest.n < rest.node.max_items:
             # Unique items: the remaining ways differ, their first characters do not.
             return (text,) if text else beginnings(rest, layout)
-        found = [] if isinstance(rest, (Content, Entry)) else ways(rest, layout)
+        found = [] if isinstance(rest, Content) else ways(rest, layout)
         if len(found) != 1 or found[0].slot is not None:
             first = (way.text[:1] if way.slot is None else way.slot.begins_with for way in found)
             return (text,) if text or not found else tuple(dict.fromkeys("".join(first)))
