@@ -91,10 +91,13 @@ class Examples:
 
 
 class Shots:
-    """Examples with the positions of their correct options; `digest` is that of all and of their settings."""
+    """Examples with the positions of their correct options; `digest` is that of all and of their settings.
+
+    With `nearest`, they depend on the state.
+    """
 
     def __init__(self, examples: Examples, positions: Iterable[int]) -> None:
-        self._examples, self._nearest = examples, examples.nearest
+        self._examples, self.nearest = examples, examples.nearest
         pairs = zip(examples.states, positions, strict=True)
         self._shots = [Shot(str(state), int(position)) for state, position in pairs]
         seen, fixed = Counter[int](), list[tuple[int, Shot]]()
@@ -105,24 +108,19 @@ class Shots:
         # Round-robin, in the order of the options.
         self._fixed = tuple(shot for _, shot in sorted(fixed, key=lambda one: (one[0], one[1].position)))
         self._states = {shot.state for shot in self._fixed}
-        content = json.dumps([self._fixed, self._nearest, self._shots if self._nearest else None])
+        content = json.dumps([self._fixed, self.nearest, self._shots if self.nearest else None])
         self.digest = sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
-
-    @property
-    def are_fixed(self) -> bool:
-        """Whether the examples are the same for all states."""
-        return self._nearest is None
 
     def before(self, state: str | None) -> tuple[Shot, ...]:
         """Return the examples for a state; None: the absent state."""
-        if self._nearest is None or state is None:
+        if self.nearest is None or state is None:
             return self._fixed
-        found = [i for i in self._examples.near(state) if self._shots[i].state != state][: self._nearest]
+        found = [i for i in self._examples.near(state) if self._shots[i].state != state][: self.nearest]
         return tuple(self._shots[i] for i in reversed(found))
 
     def has(self, state: str) -> bool:
         """Return whether a state is itself one of the fixed examples."""
-        return self._nearest is None and state in self._states
+        return self.nearest is None and state in self._states
 
 
 def _ranking(texts: Sequence[str]) -> Callable[[str], list[int]]:

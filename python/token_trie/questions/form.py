@@ -364,7 +364,7 @@ class FormAsked(Asked):
     def absent(self, view: QuestionView) -> tuple[str | None, ...]:
         """Return states without content, whose mean scores are subtracted from a view's; None is the form's own."""
         calibrator = self.calibrator
-        if calibrator is None or not self._takes_scores or (self.shots is not None and not self.shots.are_fixed):
+        if calibrator is None or not self._takes_scores or (self.shots is not None and self.shots.nearest is not None):
             return ()
         if isinstance(view, FormView) and not view.form.prior:
             return ()

@@ -94,11 +94,6 @@ class StringEnd:
                 self.last_whole = self._at
         return self._at if self.n_characters == self.max_length else None
 
-    @property
-    def is_long_enough(self) -> bool:
-        """Whether the string may end here."""
-        return self.n_characters >= self.min_length
-
 
 def value_end(text: str) -> int | None:
     """Return the end of a JSON value, or None; a number ends before another character."""
@@ -673,7 +668,9 @@ class RecordDecoder:
 def _last_end(text: str, content: Expression | None, find_end: Callable[[str], int | None]) -> int | None:
     """Return the last position where generated text may end, or None."""
     if content is None:
-        return find_end.last_whole if isinstance(find_end, StringEnd) and find_end.is_long_enough else None
+        if not isinstance(find_end, StringEnd) or find_end.n_characters < find_end.min_length:
+            return None
+        return find_end.last_whole
     try:
         ends = Matcher(content).ends(text)
     except (ValueError, RecursionError):

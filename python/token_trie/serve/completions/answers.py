@@ -235,7 +235,8 @@ class ConstrainedPrompt:
             return self.prompt(engine.llm), ChoiceRequest.read(choices, options)
 
         async def finish(decision: Decision[Any], prompt: list[int], n_cached: int) -> Finished:
-            text = as_text(decision.value)
+            value = decision.value
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             if on_text is not None:
                 on_text(text)
             logprobs = await self._logprobs(engine, prompt, list(decision.tokens))
@@ -315,11 +316,6 @@ def notes_of(truncated: Sequence[str], ignored: Sequence[str]) -> dict[str, Any]
     """Return the extra fields that list truncated values of a record and ignored keywords of its schema."""
     notes = {"x_truncated": list(truncated), "x_ignored": list(ignored)}
     return {name: some for name, some in notes.items() if some}
-
-
-def as_text(value: Any) -> str:
-    """Return the value of a choice as text."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def distribution_of(decision: Decision[Any]) -> dict[str, Any]:
