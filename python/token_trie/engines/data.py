@@ -429,7 +429,7 @@ class RecordColumns:
         template = read_template(schema)
         self.schema = template.schema
         parts = template.node.options if isinstance(template.node, Union) else (template.node,)
-        only, *others = [part for part in parts if types_in(part)] or parts  # besides null
+        only, *others = [part for part in parts if types_in(part) != {"null"}] or parts
         given = only.fields if isinstance(only, Object) and not others else ()
         self._is_object = bool(given)
         fields = {field.name: field.node for field in given} or {"record": template.node}
@@ -439,9 +439,8 @@ class RecordColumns:
             while column in taken or (column != name and column in fields) or column in self._column_of.values():
                 column = f"record_{column}"
             self._column_of[name] = column
-        self.types = {
-            self._column_of[name]: _ARROW_TYPES.get(types_in(node), "string") for name, node in fields.items()
-        }
+        types = (_ARROW_TYPES.get(types_in(node) - {"null"}, "string") for node in fields.values())
+        self.types = dict(zip(self._column_of.values(), types, strict=True))
 
     def values(self, text: str) -> dict[str, Any]:
         """Return the JSON values of a record by their columns; None for an absent one."""

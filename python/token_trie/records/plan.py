@@ -63,7 +63,7 @@ class Slot:
     begins_with: str
     """Possible first characters."""
     types: frozenset[str]
-    """JSON types of the values, without null."""
+    """JSON types of the values."""
 
     @cached_property
     def grammar(self) -> Grammar:
@@ -147,17 +147,17 @@ def _is_scalar(node: Node) -> bool:
 
 
 def types_in(node: Node) -> frozenset[str]:
-    """Return the JSON types of a node's values, without null."""
+    """Return the JSON types of a node's values."""
     if isinstance(node, Union):
         return frozenset().union(*map(types_in, node.options))
     if isinstance(node, ChoiceNode):
-        return frozenset(_TYPES.get(type(value), "object") for value in node.values if value is not None)
+        return frozenset(_TYPES.get(type(value), "object") for value in node.values)
     if isinstance(node, Slot):
         return node.types
     return frozenset({"string" if isinstance(node, String) else "array" if isinstance(node, Array) else "object"})
 
 
-_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array"}
+_TYPES = {type(None): "null", str: "string", bool: "boolean", int: "integer", float: "number", list: "array"}
 
 
 def count_options(node: Node) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from fractions import Fraction
 from itertools import combinations, pairwise
 from typing import Any
@@ -365,7 +365,6 @@ def _is_within(value: Any, schema: dict[str, Any], pointer: str) -> bool:
     return True
 
 
-_MAX_NESTED = 16
 _MAX_OPTIONS = 100_000
 
 
@@ -413,46 +412,30 @@ def _clash(found: list[tuple[int, Way]]) -> str | None:
     return None
 
 
-def check_exclusive(options: list[Any], pointer: str, find: Callable[[Any, str], Any]) -> None:
-    """Raise ArgumentError if a value can be valid by two of the schemas."""
-    for (i, a), (j, b) in combinations(enumerate(options), 2):
-        try:
-            exclude = _exclude(a, b, pointer, find, 0)
-        except (TypeError, AttributeError):  # an invalid schema after more references than are read
-            exclude = False
-        if not exclude:
-            raise KeywordError(
-                f"{pointer}/oneOf/{j}", f"may be valid together with /{i}; tell them apart, or use anyOf"
-            )
+def exclude(a: Node, b: Node, known: dict[tuple[Node, Node], bool]) -> bool:
+    """Return whether types and constants prove that no value is valid by both; `known` has earlier results."""
+    if (a, b) not in known:
+        known[a, b] = False  # of a node and itself
+        known[a, b] = _are_apart(a, b, known)
+    return known[a, b]
 
 
-def _exclude(a: Any, b: Any, pointer: str, find: Callable[[Any, str], Any], depth: int) -> bool:
-    """Return whether kinds and constants prove that no value is valid by both."""
-    for _ in range(_MAX_NESTED):
-        a, b = (find(s["$ref"], pointer) if isinstance(s, dict) and "$ref" in s else s for s in (a, b))
-    if not (isinstance(a, dict) and isinstance(b, dict)) or depth > _MAX_NESTED:
-        return False
-    values, others = ([s["const"]] if "const" in s else s.get("enum") for s in (a, b))
-    if isinstance(values, list) and isinstance(others, list):
-        return not share_a_value(values, others)
-    kinds = []
-    for schema, own in ((a, values), (b, others)):
-        named = schema.get("type", [])
-        named = [kind for kind in KINDS if any(is_kind(v, kind) for v in own)] if own and not named else named
-        listed = [named] if isinstance(named, str) else named
-        kinds.append({"number" if kind == "integer" else kind for kind in listed})
-    if kinds[0] and kinds[1] and not kinds[0] & kinds[1]:
+def _are_apart(a: Node, b: Node, known: dict[tuple[Node, Node], bool]) -> bool:
+    # A range of integers may be cut to those that are written.
+    if isinstance(a, ChoiceNode) and isinstance(b, ChoiceNode) and not (a.by_digits or b.by_digits):
+        return not share_a_value(a.values, b.values)
+    types, others_types = ({"number" if t == "integer" else t for t in types_in(node)} for node in (a, b))
+    if types.isdisjoint(others_types):
         return True
-    fields = [s.get("properties", {}) if s.get("type") == "object" else {} for s in (a, b)]
-    both = set(a.get("required", [])) & set(b.get("required", [])) & fields[0].keys() & fields[1].keys()
-    return any(_exclude(fields[0][name], fields[1][name], pointer, find, depth + 1) for name in both)
+    needed = [{f.name: f.node for f in n.fields if f.is_required} if isinstance(n, Object) else {} for n in (a, b)]
+    return any(exclude(needed[0][name], needed[1][name], known) for name in needed[0].keys() & needed[1].keys())
 
 
 MAX_DEPTH = 16
 """Maximum depth of nested references; deeper optional parts are left out."""
 MAX_ITEMS = 64
 """Maximum size of a list or map that does not declare one."""
-ANYTHING = Slot(VALUE, '{["-0123456789tfn', frozenset(KINDS) - {"null"})
+ANYTHING = Slot(VALUE, '{["-0123456789tfn', frozenset(KINDS))
 """Any JSON value."""
 _MAX_IGNORED = 100
 _NAME_KEYWORDS = {"type", "enum", "const", "pattern", "minLength", "maxLength", "format"}
@@ -513,6 +496,7 @@ class _SchemaReader:
         self._root = root
         self._draft = str(root.get("$schema", "2020-12")) if isinstance(root, dict) else "2020-12"
         self._known: dict[tuple[str, int], Node | None] = {}
+        self._exclusive: dict[tuple[Node, Node], bool] = {}
         self._followed: tuple[str, ...] = ()  # references followed to the current value
 
     def read(self, schema: Any, pointer: str, depth: int) -> Node | None:
@@ -606,14 +590,18 @@ class _SchemaReader:
                     raise KeywordError(
                         f"{pointer}/type", f"beside {keyword} it is not supported where /{i} says another"
                     )
-        nodes = [
-            self.read(option, f"{pointer}/{keyword}/{i}", depth)
+        nodes = {
+            i: self.read(option, f"{pointer}/{keyword}/{i}", depth)
             for i, option in enumerate(options)
             if not is_false(option) or all(map(is_false, options))
-        ]
-        if keyword == "oneOf":
-            check_exclusive(options, pointer, self._find)
-        return make_union(nodes, pointer)
+        }
+        for (i, a), (j, b) in combinations(nodes.items(), 2) if keyword == "oneOf" else ():
+            # What is nested too deep was compared where it is less deep.
+            if a is not None and b is not None and not exclude(a, b, self._exclusive):
+                raise KeywordError(
+                    f"{pointer}/oneOf/{j}", f"may be valid together with /{i}; tell them apart, or use anyOf"
+                )
+        return make_union(list(nodes.values()), pointer)
 
     def _read_kind(self, schema: dict[str, Any], kind: str, pointer: str, depth: int) -> Node | None:
         if kind == "null":

@@ -394,6 +394,11 @@ def test_alternatives_of_one_of_may_be_told_apart_by_a_field() -> None:
         for kind in ("a", "b")
     ]
     assert begins({"oneOf": options}) == ['{"kind":"a"', '{"kind":"b"']
+    chain = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+    assert begins({"oneOf": [{"type": "null"}, chain]}) == ["null", '{"next":']
+    # The multiples that are written end below, but not those that are valid.
+    with pytest.raises(ArgumentError, match="/oneOf/1: may be valid together with /0"):
+        read_schema({"oneOf": [{"type": "integer", "multipleOf": 10**8, "minimum": 0}, {"const": 10**9}]})
 
 
 def test_a_schema_that_is_nested_too_deep_is_refused() -> None:
