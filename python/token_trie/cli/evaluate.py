@@ -33,8 +33,7 @@ from token_trie.native.loaded import users_cache
 from token_trie.questions.options import FORMS
 from token_trie.sets.prompt import text_of
 from token_trie.show.evaluation import Evaluation
-from token_trie.show.evaluation import evaluate as evaluate_
-from token_trie.trust.evaluate import DEFAULT, EvaluatedWay, ways_of
+from token_trie.trust.evaluate import DEFAULT, EvaluatedWay, EvaluationRows, ways_of
 
 
 @command(
@@ -103,7 +102,7 @@ def evaluate(
     if target_accuracy in (0.0, 1.0):
         raise ArgumentError(f"--target-accuracy: {target_accuracy} is not between 0 and 1")
     with closing(open_table(table, format_of(table, input_format, "--input-format"))) as opened:
-        labeller = asked.labeller(opened, choices, gold, calibrating=CalibrationOptions())
+        labeller = asked.labeller(opened, choices, gold, calibrating=CalibrationOptions(), is_whole=True)
         labels = Labels(labeller.choices, labeller.choices)
         rows, problems, n_empty = read_gold(opened, gold, labeller, labels)
     if problems and on_error == "stop":
@@ -182,27 +181,34 @@ def _evaluated(
     llm: Llama, labeller: RowLabeller, rows: list[GoldRow], on_error: OnRowError, options: dict[str, Any]
 ) -> tuple[Evaluation, int]:
     """Evaluate rows, and count those that the model cannot read: each is left out, or an error that names it."""
-    options |= {name: value for name, value in vars(labeller.row_options).items() if value is not None}
     n_left_out = 0
     while True:
+        failed: dict[int, TokenTrieError] = {}
         try:
-            found = evaluate_(
-                llm,
-                [one.asked for one in rows],
-                [one.label for one in rows],
-                labeller.asked,
-                texts=[" ".join(map(text_of, labeller.columns_read(one.row.values).values())) for one in rows],
-                progress=True,
-                **options,
+            found = Evaluation.of(
+                EvaluationRows(
+                    llm,
+                    [one.asked for one in rows],
+                    [one.label for one in rows],
+                    labeller.asked,
+                    labeller.row_options,
+                    texts=[" ".join(map(text_of, labeller.columns_read(one.row.values).values())) for one in rows],
+                    progress=True,
+                    failed=None if on_error == "stop" else failed,
+                    **options,
+                )
             )
         except TokenTrieError as error:
             placed = re.match(r"(?:prompts|states)\[(\d+)\]: ", str(error))
             if placed is None:
                 raise
-            problem = f"{rows.pop(int(placed[1])).row.where}: {str(error)[placed.end() :]}"
-            if on_error == "stop":
-                raise type(error)(f"{problem} (--on-error skip leaves such rows out)") from error
-            say(problem)
-            n_left_out += 1
+            failed = failed or {int(placed[1]): error}
+            for i, one in sorted(failed.items()):
+                problem = f"{rows[i].row.where}: {str(one).partition(']: ')[2]}"
+                if on_error == "stop":
+                    raise type(one)(f"{problem} (--on-error skip leaves such rows out)") from one
+                say(problem)
+            n_left_out += len(failed)
+            rows = [one for i, one in enumerate(rows) if i not in failed]
         else:
             return replace(found, numbers=tuple(one.row.number for one in rows)), n_left_out

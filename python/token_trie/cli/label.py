@@ -111,6 +111,10 @@ class CalibrationOptions:
         return [given, None if self.gate is None else self.gate.threshold]
 
 
+def _folded(value: object) -> str:
+    return text_of(value).strip().casefold()
+
+
 class RowLabeller(RowJob):
     """Labels rows: `choices` are the labels.
 
@@ -142,48 +146,61 @@ class RowLabeller(RowJob):
         self.columns = {columns[0]: "string"} | dict.fromkeys(figures, "float64")
         self.options = [*options, *calibrating.marks]
         self.marks = {"other choices": described, "another prompt, option or profile": self.options}
-        self.choices = choices
+        self.choices, self._labels = choices, set(map(_folded, choices))
         self.calibrating = calibrating
         self.template = template
         self.unread: set[str] = set()
-        self._only: set[str] = set()  # the columns of the calibration, if these alone are read
+        self._only: tuple[str, ...] = ()  # the columns of the calibration, if these alone are read
+        self._seen: set[str] = set()  # the columns that had a cell
         self._probabilities = probabilities
         self._counts: Counter[str] = Counter()
         self._n_unfit = 0
 
-    def look_at(self, table: Table, gold: str | None) -> None:
+    def look_at(self, table: Table, gold: str | None, is_whole: bool) -> None:
         """Check the template against a table; without one, find out which columns are read.
 
         These are the ones that the calibration was fitted on, if the table has them, or those that hold no labels:
-        all but `gold` and the columns whose cells in the first rows are all choices.
+        all but `gold` and the columns whose first cells are all choices, in the whole table or its first rows.
         """
         self.options.append(gold)
         if self.template is not None:
             if table.columns is not None:
                 self.template.check(table.columns, f"{table.name}: ")
             return
-        cells: dict[str, set[str]] = {name: set() for name in table.columns or ()}
-        for row in table.ahead(_N_LOOKED_AT):
+        cells: dict[str, list[str]] = {name: [] for name in table.columns or ()}
+        for row in table.ahead(None if is_whole else _N_LOOKED_AT):
             for name, value in row.values.items():
-                cells.setdefault(name, set()).update([] if is_nothing(value) else [text_of(value)])
+                texts = cells.setdefault(name, [])
+                if len(texts) < _N_LOOKED_AT and not is_nothing(value):
+                    texts.append(_folded(value))
         fitted = self.calibrating.columns or ()
-        found = [name for name, texts in cells.items() if texts and texts <= {*self.choices} and name != gold]
+        found = [name for name, texts in cells.items() if texts and {*texts} <= self._labels and name != gold]
+        self._seen = {name for name, texts in cells.items() if texts}
         self.unread = set() if gold is None else {gold}
-        if fitted and {*fitted} <= {*cells} - self.unread:
-            self.unread, self._only = {*cells} - {*fitted}, {*fitted}
-        elif found and any(texts for name, texts in cells.items() if name not in self.unread.union(found)):
-            self.unread.update(found)
-            names = ", ".join(found)
-            say(f"not read, because the first rows have choices there: {names} (--prompt names the columns to read)")
-        columns = [name for name in cells if name not in self.unread]
+        known = {*cells} - self.unread
+        if fitted and (known.issuperset(fitted) or (table.columns is None and not known.isdisjoint(fitted))):
+            self._only = tuple(fitted)
+        elif found and self._seen - self.unread.union(found):
+            self._leave_out(found, "the first rows have")
+        columns = self._only or tuple(name for name in cells if name not in self.unread)
         self.row_options = replace(self.row_options, columns=to_json(columns))
 
+    def _leave_out(self, columns: list[str], where: str) -> None:
+        self.unread.update(columns)
+        say(f"not read, because {where} choices there: {', '.join(columns)} (--prompt names the columns to read)")
+
     def columns_read(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of a row that the model reads."""
-        if self.template is None:
-            own = self._only or {*values} - self.unread
-            return {name: value for name, value in values.items() if name in own}
-        return {name: values[name] for name in self.template.columns}
+        """Return the values of a row that the model reads; a new column that begins with a choice is left out."""
+        if self.template is not None:
+            return {name: values[name] for name in self.template.columns}
+        if self._only:
+            return {name: values[name] for name in self._only if name in values}
+        for name, value in values.items():
+            if name not in self._seen | self.unread and not is_nothing(value):
+                self._seen.add(name)
+                if _folded(value) in self._labels:
+                    self._leave_out([name], "a later row has one of the")
+        return {name: value for name, value in values.items() if name not in self.unread}
 
     def check(self, llm: Llama) -> None:
         """Raise an error if the choices do not fit the model, or CalibrationError if the calibration does not.
@@ -404,8 +421,9 @@ class LabellerOptions(RowPrompt):
         mode: LabelMode = "exact",
         probabilities: bool = False,
         calibrating: CalibrationOptions,
+        is_whole: bool = False,
     ) -> RowLabeller:
-        """Return the labeller of a table's rows.
+        """Return the labeller of a table's rows, which it may look at as a whole.
 
         ArgumentError if options exclude each other, or a row is no example; other errors as of `CalibrationOptions`.
         """
@@ -430,10 +448,10 @@ class LabellerOptions(RowPrompt):
                 raise ArgumentError("--examples: only with --question; a prompt can contain examples in its text")
             _require_no_descriptions(texts)
             by_prompt = _PromptLabeller(self, template, texts, mode, probabilities, calibrating)
-            by_prompt.look_at(table, gold)
+            by_prompt.look_at(table, gold, is_whole)
             return by_prompt
         labeller = _QuestionLabeller(self, self.question, template, texts, probabilities, calibrating)
-        labeller.look_at(table, gold)
+        labeller.look_at(table, gold, is_whole)
         if self.examples is not None:
             labeller.put(self._read_examples(self.examples, labeller, gold))
         elif self.nearest is not None or self.examples_each != 1:

@@ -67,8 +67,8 @@ class Table(ABC):
         """Read the rows."""
         return self._rows
 
-    def ahead(self, n: int) -> list[TableRow]:
-        """Return the first rows, at most n, which `rows` reads again; so is an error among them."""
+    def ahead(self, n: int | None) -> list[TableRow]:
+        """Return the first rows, at most n, or all, which `rows` reads again; so is an error among them."""
         seen: list[TableRow] = []
         rest = self._rows
         try:

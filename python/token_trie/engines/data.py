@@ -307,10 +307,14 @@ class _Worker(ABC):
             return {self.columns[name]: values for name, values in found.items()}
         llm = loaded(self.model, self.n_ctx, self.n_gpu_layers, self.n_threads)
         for k, answer in enumerate(self._answers(llm, prompts())):
-            if isinstance(answer, TokenTrieError):
-                found["error"][rows[k]] = str(answer.__cause__ or answer)
+            try:
+                if isinstance(answer, TokenTrieError):
+                    raise answer
+                values = self._values(answer)
+            except TokenTrieError as error:
+                found["error"][rows[k]] = str(error.__cause__ or error)
                 continue
-            for name, value in self._values(answer).items():
+            for name, value in values.items():
                 if value is not None:
                     found[name][rows[k]] = value
         return {self.columns[name]: values for name, values in found.items()}
@@ -462,7 +466,7 @@ class Extractor(_Worker):
 
     It is small and can be pickled, as a `Labeller`. Each property of the schema is a column: numbers are float64, and
     NaN where absent; all other values are texts, empty where absent, and JSON if they are not texts. The last column is
-    ``error``, which is empty unless the row failed.
+    ``error``, which is empty unless the row failed, as it does by an integer that is no float64.
 
     Parameters
     ----------
@@ -517,11 +521,20 @@ class Extractor(_Worker):
         return fill_many(llm, prompts, self.schema, on_error="return", n_parallel=self.n_parallel, **self.options)
 
     def _values(self, answer: Record[Any]) -> dict[str, Any]:
-        values = self.record_columns.values(answer.text)
         return {
-            name: value if value is None or self.added[name] is float else text_of(value)
-            for name, value in values.items()
+            name: value if value is None else _number(name, value) if self.added[name] is float else text_of(value)
+            for name, value in self.record_columns.values(answer.text).items()
         }
+
+
+def _number(name: str, value: float) -> float:
+    """Return a number of JSON as a float; ArgumentError for an integer that is none."""
+    try:
+        if float(value) == value:
+            return float(value)
+    except OverflowError:
+        pass
+    raise ArgumentError(f"column {name!r}: {value} has more digits than a float64")
 
 
 def _is_file(calibration: Any) -> bool:

@@ -637,11 +637,17 @@ class _SchemaReader:
             if schema.get("dependentRequired"):
                 raise KeywordError(f"{pointer}/dependentRequired", "of free keys it is not supported")
             return self._read_map(schema, names, more, pointer, depth)
-        if more is False and needed - set(properties or {}):
-            raise refuse(f"{pointer}/required", f"{min(needed - set(properties or {}))!r} is no property")
-        pointers = {name: inside(f"{pointer}/properties", name) for name in properties or {}}
-        parts = dict(properties or {}) | {name: more for name in required if name not in (properties or {})}
+        parts = dict(properties or {})
+        pointers = {name: inside(f"{pointer}/properties", name) for name in parts}
         _check_names(schema, names, parts, needed, pointer)
+        for name in required:
+            if name not in parts:
+                pattern = _pattern_of(name, schema, pointer)
+                if pattern is None and more is False:
+                    raise refuse(f"{pointer}/required", f"{name!r} is no property")
+                parts[name] = more if pattern is None else schema["patternProperties"][pattern]
+                if pattern is not None:
+                    pointers[name] = inside(f"{pointer}/patternProperties", pattern)
         fields = []
         for name, part in parts.items():
             is_required = name in needed
@@ -744,14 +750,23 @@ def _read_names(schema: dict[str, Any], pointer: str) -> dict[str, Any] | None:
     return names
 
 
+def _pattern_of(name: str, schema: dict[str, Any], pointer: str) -> str | None:
+    """Return the pattern whose schema a property without one of its own has; None if none matches its name."""
+    found = [p for p in schema.get("patternProperties", {}) if matching([name], p, f"{pointer}/patternProperties")]
+    if len(found) > 1:
+        raise KeywordError(f"{pointer}/patternProperties", f"two patterns of one property, {name!r}, are not supported")
+    return found[0] if found else None
+
+
 def _check_names(
     schema: dict[str, Any], names: dict[str, Any], parts: dict[str, Any], needed: set[str], pointer: str
 ) -> None:
-    """Raise ArgumentError if a property violates the keywords about names."""
-    if names and parts:
+    """Raise ArgumentError if a property, which has a part or is needed, violates the keywords about names."""
+    own = dict.fromkeys([*parts, *sorted(needed)])
+    if names and own:
         if names.keys() - _NAME_KEYWORDS:
             raise KeywordError(f"{pointer}/propertyNames", "other than pattern, lengths and enum is not supported")
-        for name in parts:
+        for name in own:
             read_values(names | {"const": name}, f"{pointer}/propertyNames")
     for keyword in ("patternProperties", "dependentRequired"):
         if not isinstance(schema.get(keyword, {}), dict):
@@ -760,5 +775,5 @@ def _check_names(
         if matching(list(parts), pattern, f"{pointer}/patternProperties"):
             raise KeywordError(f"{pointer}/patternProperties", f"{pattern!r} of listed properties is not supported")
     for name, others in schema.get("dependentRequired", {}).items():
-        if name in parts and not (isinstance(others, list) and all(other in needed for other in others)):
+        if name in own and not (isinstance(others, list) and all(other in needed for other in others)):
             raise KeywordError(f"{pointer}/dependentRequired", "of properties that are optional it is not supported")

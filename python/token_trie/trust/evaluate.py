@@ -118,7 +118,8 @@ def _words_of(row: Any) -> str:
 class EvaluationRows:
     """The rows of an evaluation, which the model reads once for each set of options.
 
-    Arguments are those of `token_trie.evaluate`; `reading` are those of `RowReader.read`.
+    Arguments are those of `token_trie.evaluate`; `failed` is that of `CachedRows.read`, and `reading` are those of
+    `RowReader.read`.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class EvaluationRows:
         texts: Iterable[str] | None,
         cache: str | PathLike[str] | None,
         n_folds: int,
+        failed: dict[int, TokenTrieError] | None = None,
         **reading: Any,
     ) -> None:
         check_counts(2, n_folds=n_folds)
@@ -147,7 +149,7 @@ class EvaluationRows:
         if len(self.texts) != len(self.given):
             raise ArgumentError(f"texts: {len(self.texts):,} for {len(self.given):,} rows")
         self.llm, self.choices, self.options, self.reading = llm, choices, options, reading
-        self._empty, self._cache, self.n_folds = empty, cache, n_folds
+        self._empty, self._cache, self.n_folds, self.failed = empty, cache, n_folds, failed
         self.reader = reader_of(llm, choices, options)
         named, texts_of = self.reader.values, self.reader.binding.classes
         self.classes = tuple(  # for a question the given options, if they are texts
@@ -233,8 +235,9 @@ class EvaluationRows:
                 self.notes.append(kept.problem)
         states = options == self.options and any(way.takes_states for way in self._chosen.values())
         keys = self._keys if is_own and given is self.given else None
+        failed = self.failed if given is self.given else None
         try:
-            read, n = self._kept[key].read(reader, given, states=states, keys=keys, **self.reading)
+            read, n = self._kept[key].read(reader, given, states=states, keys=keys, failed=failed, **self.reading)
         except TokenTrieError as error:
             if given is self.given or error.__cause__ is None:
                 raise
@@ -294,8 +297,20 @@ def _greedy(rows: EvaluationRows) -> Answers:
     options = rows.options
     reading = {name: value for name, value in rows.reading.items() if name != "progress"}
     decisions = choose_many(
-        rows.llm, rows.given, rows.choices, mode="greedy", leading_space=options.leading_space, **reading
+        rows.llm,
+        rows.given,
+        rows.choices,
+        mode="greedy",
+        leading_space=options.leading_space,
+        on_error="raise" if rows.failed is None else "return",
+        **reading,
     )
+    if rows.failed is not None:
+        found = list(decisions)
+        rows.failed |= {i: one for i, one in enumerate(found) if isinstance(one, TokenTrieError)}
+        if rows.failed:
+            raise next(iter(rows.failed.values()))
+        decisions = iter(found)
     at = {text: i for i, text in enumerate(rows.reader.binding.classes)}
     answers = np.array([at[decision.text] for decision in decisions], np.int64)
     rows.n_read += len(answers)

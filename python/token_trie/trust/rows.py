@@ -10,6 +10,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from token_trie.arrays import Floats, States
 from token_trie.decisions.calibration import Base, Binding, fingerprint, spelled_as
 from token_trie.decisions.choose import ChoiceRequest
-from token_trie.decisions.many import Admission, Many, asked
+from token_trie.decisions.many import Admission, Many, OnError, Results, asked
 from token_trie.decisions.options import ChooseOptions
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import Batch, Sequential
@@ -179,9 +180,10 @@ class RowReader(ABC):
         progress: bool = False,
         n_parallel: int | None = None,
         n_ctx: int | None = None,
-    ) -> Iterator[Row]:
-        """Read rows, with hidden states if requested; errors as for `choose_many`, with the position of the row."""
-        many = Many(self._llm, rows, self.each, self.alone, progress, n_parallel, n_ctx)
+        on_error: OnError = "raise",
+    ) -> Results:
+        """Yield each `Row`, with hidden states if requested; errors as for `choose_many`, with the row's position."""
+        many = Many(self._llm, rows, self.each, self.alone, progress, n_parallel, n_ctx, on_error)
         return many.results(lambda batch: enumerate(self._rows(batch, rows, states)))
 
     @abstractmethod
@@ -347,12 +349,13 @@ class CachedRows:
         *,
         states: bool = False,
         keys: Sequence[bytes] | None = None,
+        failed: dict[int, TokenTrieError] | None = None,
         **options: Any,
     ) -> tuple[Readings, int]:
         """Read rows with the model, except cached rows and duplicates; return the number of those read too.
 
         Rows are told apart by `keys`, by default the digests of their tokens. Options and errors are those of
-        `RowReader.read`.
+        `RowReader.read`. With `failed`, the first error is raised after the last row; all are put there, by position.
         """
         if states and not self.has_states:
             self._rows, self.has_states = {}, True
@@ -361,22 +364,30 @@ class CachedRows:
         for i, digest in enumerate(digests):
             if digest not in self._rows:
                 new.setdefault(digest, i)
-        waiting, n, n_written, written_at = iter(new.items()), 0, 0, time.monotonic()
+        n, n_written, written_at = 0, 0, time.monotonic()
+        errors: dict[bytes, TokenTrieError] = {}
         try:
             if new:
-                for row in reader.read([rows[i] for i in new.values()], states=self.has_states, **options):
-                    self._rows[next(waiting)[0]] = row
-                    n += 1
-                    if time.monotonic() - written_at > _SECONDS_BETWEEN_WRITES:
-                        self._write(reader.binding)
-                        n_written, written_at = n, time.monotonic()
-        except TokenTrieError as error:
-            if error.__cause__ is None or n == len(new):
-                raise
-            raise type(error)(f"{reader.each}s[{next(waiting)[1]}]: {error.__cause__}") from error
+                some = [rows[i] for i in new.values()]
+                with closing(reader.read(some, states=self.has_states, on_error="return", **options)) as found:
+                    for (digest, i), row in zip(new.items(), found, strict=True):
+                        if isinstance(row, TokenTrieError):
+                            errors[digest] = type(row)(f"{reader.each}s[{i}]: {row.__cause__}")
+                            errors[digest].__cause__ = row.__cause__
+                            if failed is None:
+                                raise errors[digest]
+                            continue
+                        self._rows[digest] = row
+                        n += 1
+                        if time.monotonic() - written_at > _SECONDS_BETWEEN_WRITES:
+                            self._write(reader.binding)
+                            n_written, written_at = n, time.monotonic()
         finally:  # after an interrupt, the next call reads only the rest
             if n > n_written:
                 self._write(reader.binding)
+        if failed is not None and errors:
+            failed |= {i: errors[digest] for i, digest in enumerate(digests) if digest in errors}
+            raise next(iter(failed.values()))
         return Readings.of((self._rows[digest] for digest in digests), reader.binding), n
 
     def __len__(self) -> int:

@@ -194,6 +194,21 @@ def test_columns_with_choices_are_not_read_unless_they_are_named(cli: Cli, tiny:
     assert (alone_there.code, "not read" in alone_there.err) == (0, False)
 
 
+def test_a_later_column_that_begins_with_a_choice_is_not_read(cli: Cli, tiny: llama_cpp.Llama) -> None:
+    table = cli.folder / "in.jsonl"
+    rows: list[dict[str, Any]] = [{"text": text} for text in TEXTS * 4]
+    rows[24] |= {"team": "Sales", "note": "sales"[:3]}
+    rows[25] |= {"team": "free text"}
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = label(cli, table, output=cli.folder / "out.jsonl")
+    assert done.err.count("not read") == 1
+    assert "not read, because a later row has one of the choices there: team" in " ".join(done.err.split())
+    for row, given in zip(cli.rows(cli.folder / "out.jsonl"), rows, strict=True):
+        state = {name: value for name, value in given.items() if name != "team"}
+        alone = decide(tiny, state, Choice(QUESTION, TEAMS))
+        assert float(row["probability"]) == pytest.approx(alone.probabilities[row["value"]], rel=0.05)
+
+
 def test_the_summary_names_choices_that_no_row_got(cli: Cli) -> None:
     done = label(cli, cli.table(TEXTS[:1]), "--calibration", "raw")
     (value,) = {row["value"] for row in cli.rows()}

@@ -251,6 +251,14 @@ def test_records_of_other_values_have_one_column(model_paths: Any) -> None:
         Extractor(model_paths["tiny"], PROMPT, ORDER, max_tokens=0)
 
 
+def test_an_integer_that_is_no_float_is_its_rows_error(model_paths: Any) -> None:
+    for n, error in ((2**53 + 1, "column 'n': 9007199254740993 has more"), (-(10**400), "column 'n': -1"), (2**70, "")):
+        schema = {"type": "object", "properties": {"n": {"const": n}, "a": {"const": "b"}}, "required": ["n", "a"]}
+        found = Extractor(model_paths["tiny"], PROMPT, schema, n_ctx=512)({"text": ["good"]})
+        assert found["error"][0].startswith(error)
+        assert (found["a"][0], found["n"][0]) == (("b", float(n)) if not error else ("", pytest.approx(np.nan, nan_ok=True)))
+
+
 class Size(enum.Enum):
     SMALL = "s"
     LARGE = "l"

@@ -286,6 +286,20 @@ def test_a_name_that_is_a_constant_is_the_only_one() -> None:
 def test_a_pattern_of_names_allows_the_names_that_are_required() -> None:
     schema = {"type": "object", "patternProperties": {"^S_": {}}, "additionalProperties": False, "minProperties": 1}
     assert isinstance(read_schema(schema), Map)
+    part = {"minProperties": 1, "required": ["S_b", "n", "S_a"], "properties": {"n": {"const": 2}}}
+    schema |= {**part, "patternProperties": {"^S_": {"enum": [1]}, "^T_": {}}}
+    node = read_schema(schema)
+    assert isinstance(node, Object)
+    assert [(field.name, field.is_required) for field in node.fields] == [("n", True), ("S_b", True), ("S_a", True)]
+    assert begins(schema) == ['{"n":2']
+    for wrong, message in (
+        ({"required": ["U_a"]}, "required: 'U_a' is no property"),
+        ({"patternProperties": {"S": {}, "^S": {}}}, "patternProperties: two patterns of one property, 'S_b', are not"),
+        ({"patternProperties": {"^S_": {"type": 3}}}, r"patternProperties/\^S_/type: 3 is none"),
+        ({"propertyNames": {"maxLength": 2}}, "propertyNames: 'S_b'|propertyNames"),
+    ):
+        with pytest.raises(ArgumentError, match=f"schema#/{message}"):
+            read_schema(schema | wrong)
 
 
 @pytest.mark.parametrize("first", range(0, 500, 100))
