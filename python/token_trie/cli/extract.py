@@ -90,9 +90,9 @@ class _Extraction(RowJob):
 
 
 def _is_refusal(error: BaseException | None) -> bool:
-    """Whether a validator of a type refused a record that its schema allows."""
+    """Whether a type refused a record that its schema allows."""
     while error is not None:
-        if type(error).__name__ == "ValidationError":
+        if str(error).startswith("schema: "):
             return True
         error = error.__cause__
     return False
@@ -139,7 +139,8 @@ def extract(
     The added columns are the fields of the records. In JSON lines a field has its value, and is null if absent; in CSV
     and Parquet, lists and objects are JSON. The last columns are truncated (JSON pointers of values that ended at
     --max-tokens), row (the number of the row in TABLE) and run (a digest of schema, options and model). Rows without a
-    record are reported on standard error.
+    record, or with one that a validator of --type refuses, are reported on standard error. Values are written as the
+    model writes them, whatever a validator makes of them.
     """
     if (schema is None) == (type_ is None):
         raise ArgumentError("--schema and --type: use exactly one of them")

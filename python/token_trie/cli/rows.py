@@ -27,7 +27,7 @@ from token_trie.cli.tables import Format, Table, TableRow, format_of, open_table
 from token_trie.engines.data import import_pyarrow
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
-from token_trie.native.loaded import digest_of_model
+from token_trie.native.loaded import digest_of_model, model_file
 from token_trie.progress import Progress
 from token_trie.sets.prompt import text_of, to_json
 from token_trie.show.trie import plain
@@ -134,7 +134,7 @@ def run_job(job: RowJob, table: Table, options: RowsOptions, model: ModelOptions
         llm = model.load(job.n_ctx)
         job.check(llm)  # a mistake in the options is not reported as one of the first row
         marks = {what: digest(*values) for what, values in job.marks.items()}
-        results.begin(marks | {"another model": digest(digest_of_model(model.path))}, job.count)
+        results.begin(marks | {"another model": digest(digest_of_model(model_file(llm)))}, job.count)
         try:
             n_left_out = _answer_rows(job, llm, table, results, options.on_error)
             results.finish()

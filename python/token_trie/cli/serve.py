@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import math
+import os
 import signal
 import socket
 import string
@@ -20,7 +21,7 @@ import typer
 from token_trie.cli.options import SERVED_N_CTX, ModelOptions, command, say
 from token_trie.cli.rows import OutputFile, digest, require_same_run
 from token_trie.errors import ArgumentError
-from token_trie.native.loaded import File, digest_of_model
+from token_trie.native.loaded import File, digest_of_model, model_file
 from token_trie.progress import Progress
 
 if TYPE_CHECKING:
@@ -242,6 +243,8 @@ def run_batch(
             most = 1 << 60
             limits = Limits(most, questions=most, options=most, seconds=86_400, memory=most, readings=most)
             with closing(Engine(model.load(SERVED_N_CTX))) as engine:
+                if digest(digest_of_model(model_file(engine.llm))) != marks["another model"]:
+                    raise ArgumentError(f"--model: {str(model.path)!r} was changed meanwhile")
                 server = Server(lambda: engine, model.path.stem, limits, engine=engine, sets=Sets(sets))
                 server.sets.load(engine.llm)
                 with Progress(requests.stat().st_size, "requests") as progress:
@@ -279,6 +282,7 @@ def _read(path: Path, done: dict[str, str]) -> Iterator[_Line]:
     """Iterate over requests without an answer; ArgumentError for a line that is no request."""
     seen: set[str] = set()
     with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
@@ -302,6 +306,8 @@ def _read(path: Path, done: dict[str, str]) -> Iterator[_Line]:
                 raise ArgumentError(f"--resume: {at}: {custom_id!r} asked something else when it was answered")
             if custom_id not in done:
                 yield _Line(custom_id, url, body.encode(), mark, file.tell())
+        if file.tell() < size:
+            raise ArgumentError(f"{path}: ends after {file.tell():,} bytes, and had {size:,} at first; it was changed")
 
 
 class _Answers(OutputFile):

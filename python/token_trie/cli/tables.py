@@ -128,8 +128,18 @@ class _Lines(Table):
             if self._n_lines == 1 and not self._is_cut:
                 check_is_utf8(line, self.name)
                 line = line.removeprefix(b"\xef\xbb\xbf")
+            if not line.endswith(b"\n"):
+                self._require_all()
             yield line
         self._is_over = True
+        self._require_all()
+
+    def _require_all(self) -> None:
+        """Raise ArgumentError if the file has become shorter since it was opened."""
+        if not self._is_cut and self.size is not None and self.read < self.size:
+            raise ArgumentError(
+                f"{self.name}: ends after {self.read:,} bytes, and had {self.size:,} at first; it was changed meanwhile"
+            )
 
     def _row(self, number: int, line: int, values: dict[str, Any], bad: str | None = None) -> TableRow:
         return TableRow(number, f"{self.name}, line {line}", values, bad)
@@ -174,13 +184,6 @@ class _Csv(_Lines):
             bad = None
             try:
                 record = next(self._records)
-                if not record:
-                    continue  # an empty line
-                if len(record) == len(self.columns):
-                    _check_utf8("".join(record))
-                    values = dict(zip(self.columns, record, strict=True))
-                else:
-                    bad = f"{len(record)} fields for {len(self.columns)} columns"
             except StopIteration:
                 return
             except csv.Error as error:
@@ -191,6 +194,14 @@ class _Csv(_Lines):
                     f"{self.name}, {lines}: {_reason(error)}; the rest is not read, because any line may be part of a "
                     "cell"
                 ) from error
+            if not record:
+                continue  # an empty line
+            try:
+                if len(record) == len(self.columns):
+                    _check_utf8("".join(record))
+                    values = dict(zip(self.columns, record, strict=True))
+                else:
+                    bad = f"{len(record)} fields for {len(self.columns)} columns"
             except ArgumentError as error:
                 bad = str(error)
             number += 1

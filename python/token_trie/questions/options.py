@@ -123,6 +123,8 @@ class DecideOptions(Options):
             if not isinstance(one, Examples):
                 raise ArgumentError(f"examples: {type(one).__name__} where Examples belong")
         check_think(self.think)
+        if self.think is not None and calibrator is not None and calibrator.binding is not None:
+            raise ArgumentError("calibration: was fitted on answers without a thought, which think puts before them")
         if self.think is not None and self.reproducible:
             raise ArgumentError("reproducible: goes without think, as who may think depends on what was asked before")
 

@@ -158,8 +158,9 @@ def _read_type(schema: Any) -> RecordTemplate:
     def read(text: str) -> Any:
         try:
             return adapter.validate_json(text)
-        except pydantic.ValidationError as error:
-            raise ArgumentError(f"schema: {schema!r} refuses what its own schema allows, {text}: {error}") from error
+        except Exception as error:  # validators may raise anything
+            why = str(error) if isinstance(error, pydantic.ValidationError) else repr(error)
+            raise ArgumentError(f"schema: {schema!r} refuses what its own schema allows, {text}: {why}") from error
 
     return RecordTemplate(read_schema(written), read, written)
 

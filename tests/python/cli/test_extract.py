@@ -125,6 +125,11 @@ def test_a_type_is_read_from_a_module_and_what_it_refuses_is_left_out(cli: Cli, 
         "    @classmethod\n"
         "    def refuse(cls, team):\n"
         "        raise ValueError('never')\n"
+        "class Raising(Order):\n"
+        "    @pydantic.field_validator('team')\n"
+        "    @classmethod\n"
+        "    def refuse(cls, team):\n"
+        "        raise KeyError('of no table')\n"
         "class Team(pydantic.BaseModel):\n"
         "    team: Literal['sales', 'support'] | None\n"
     )
@@ -138,6 +143,9 @@ def test_a_type_is_read_from_a_module_and_what_it_refuses_is_left_out(cli: Cli, 
     refused = extract("its_shop:Order", "--on-error", "skip")
     assert refused.code == 0
     assert "0 records extracted, 8 left out (8 refused by the type)" in refused.err
+    raising = extract("its_shop:Raising", "--on-error", "skip")
+    assert "0 records extracted, 8 left out (8 refused by the type)" in raising.err
+    assert "KeyError('of no table')" in raising.err
     assert (extract("its_shop:Order").code, output.read_bytes()) == (1, b"")
     assert extract("its_shop:Team").code == 0
     assert {row["team"] for row in cli.rows(output)} <= {"sales", "support", None}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from labelling import Cli
+from token_trie.cli.options import ModelOptions
 from token_trie.cli.rows import lock
 
 COMMAND = [str(Path(sys.executable).with_name("token-trie")), "run-batch"]
@@ -206,3 +209,27 @@ def test_two_runs_do_not_write_one_file(folder: Path) -> None:
         done = run(folder, [request(0)])
     assert done.returncode == 1
     assert "another run writes 'out.jsonl'" in done.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize("changed", ["requests", "model"])
+def test_a_file_that_changes_under_a_run_is_an_error(folder: Path, cli: Cli, monkeypatch: Any, changed: str) -> None:
+    requests, model, load = folder / "in.jsonl", folder / "other.gguf", ModelOptions.load
+    requests.write_text("".join(json.dumps(request(i, padding="x" * 2000)) + "\n" for i in range(40)))
+    shutil.copy(cli.model, model)
+
+    def load_after_a_change(options: ModelOptions, n_ctx: int = 0) -> Any:
+        if changed == "requests":
+            with requests.open("ab") as file:
+                file.truncate(requests.read_bytes().index(b"\n") + 1)
+        else:
+            tensors = bytearray(model.read_bytes())
+            tensors[-64] ^= 1
+            model.unlink()
+            model.write_bytes(tensors)
+        return load(options, n_ctx)
+
+    monkeypatch.setattr(ModelOptions, "load", load_after_a_change)
+    done = cli.call(["run-batch", "-m", str(model), "-i", str(requests), "-o", str(folder / "out.jsonl")])
+    assert done.code == 1
+    message = "bytes, and had" if changed == "requests" else "other.gguf' was changed meanwhile"
+    assert message in " ".join(done.err.split())

@@ -168,6 +168,22 @@ def test_csv_is_read_as_by_a_reader_of_its_grammar(tmp_path_factory: pytest.Temp
     assert is_whole == (end == len(text))
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("cut", [0, 1, 2])  # behind a line, inside one, or inside of its quotes
+def test_a_table_that_becomes_shorter_under_a_run_is_an_error(tmp_path: Path, kind: Any, cut: int) -> None:
+    line = b'"a\nb",2\n' if kind == "csv" else b'{"a": "b", "n": 2}\n'
+    path = tmp_path / f"in.{kind}"
+    path.write_bytes((b"a,n\n" if kind == "csv" else b"") + line * 100_000)
+    with closing(open_table(path, kind)) as table:
+        rows = iter(table.rows())
+        first = next(rows)
+        end = path.read_bytes().index(line, 500_000)
+        with path.open("ab") as file:
+            file.truncate(end + (0, len(line) - 2, 2)[cut])
+        with pytest.raises(ArgumentError, match=r"ends after [0-9,]* bytes, and had .* at first"):
+            assert {str(row.values) for row in rows} == {str(first.values)}
+
+
 def test_a_cell_may_be_as_long_as_a_book(cli: Cli) -> None:
     book = '7,"of ""pages""\n' * 40_000
     assert len(book) > 4 * 131_072

@@ -256,7 +256,7 @@ def test_an_integer_that_is_no_float_is_its_rows_error(model_paths: Any) -> None
         schema = {"type": "object", "properties": {"n": {"const": n}, "a": {"const": "b"}}, "required": ["n", "a"]}
         found = Extractor(model_paths["tiny"], PROMPT, schema, n_ctx=512)({"text": ["good"]})
         assert found["error"][0].startswith(error)
-        assert (found["a"][0], found["n"][0]) == (("b", float(n)) if not error else ("", pytest.approx(np.nan, nan_ok=True)))
+        assert (found["a"][0], bool(np.isnan(found["n"][0]))) == (("", True) if error else ("b", False))
 
 
 class Size(enum.Enum):

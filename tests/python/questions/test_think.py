@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from token_trie import (
     ArgumentError,
+    Calibration,
     Choice,
     Predicate,
     Score,
@@ -64,6 +65,15 @@ def test_the_answer_is_read_behind_the_thought(precise: Any) -> None:
             p = np.exp(handle.score(texts[name], leaf_end="any"))
         assert list(answer.probabilities.values()) == pytest.approx(p / p.sum(), abs=1e-4)
     assert decide(precise, STATE, QUESTIONS)["team"].thought is None
+
+
+def test_what_was_fitted_without_thoughts_goes_without(precise: Any) -> None:
+    question = Choice("Which?", ["Pizza", "Paris"])
+    states = [f"State {i}" for i in range(24)]
+    fitted = Calibration.fit(precise, states, ["Pizza", "Paris"] * 12, question, kind="bias")
+    assert decide(precise, STATE, question, calibration=fitted).calibration == "fitted"
+    with pytest.raises(ArgumentError, match="calibration: was fitted on answers without a thought"):
+        decide(precise, STATE, question, calibration=fitted, think=ALWAYS)
 
 
 def test_the_closest_of_a_state_think(model_paths: dict[str, Path]) -> None:
