@@ -20,6 +20,7 @@ import typer
 
 from token_trie.cli.options import SERVED_N_CTX, ModelOptions, command, say
 from token_trie.cli.rows import OutputFile, digest, require_same_run
+from token_trie.cli.tables import require_all
 from token_trie.errors import ArgumentError
 from token_trie.native.loaded import File, digest_of_model, model_file
 from token_trie.progress import Progress
@@ -283,7 +284,9 @@ def _read(path: Path, done: dict[str, str]) -> Iterator[_Line]:
     seen: set[str] = set()
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(chain(file, [b""]), 1):
+            if not line.endswith(b"\n"):
+                require_all(str(path), file.tell(), size)
             if not line.strip():
                 continue
             at = f"{path}: line {number}"
@@ -306,8 +309,6 @@ def _read(path: Path, done: dict[str, str]) -> Iterator[_Line]:
                 raise ArgumentError(f"--resume: {at}: {custom_id!r} asked something else when it was answered")
             if custom_id not in done:
                 yield _Line(custom_id, url, body.encode(), mark, file.tell())
-        if file.tell() < size:
-            raise ArgumentError(f"{path}: ends after {file.tell():,} bytes, and had {size:,} at first; it was changed")
 
 
 class _Answers(OutputFile):

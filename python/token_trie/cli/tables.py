@@ -135,11 +135,8 @@ class _Lines(Table):
         self._require_all()
 
     def _require_all(self) -> None:
-        """Raise ArgumentError if the file has become shorter since it was opened."""
-        if not self._is_cut and self.size is not None and self.read < self.size:
-            raise ArgumentError(
-                f"{self.name}: ends after {self.read:,} bytes, and had {self.size:,} at first; it was changed meanwhile"
-            )
+        if not self._is_cut:
+            require_all(self.name, self.read, self.size or 0)
 
     def _row(self, number: int, line: int, values: dict[str, Any], bad: str | None = None) -> TableRow:
         return TableRow(number, f"{self.name}, line {line}", values, bad)
@@ -332,6 +329,12 @@ def check_is_utf8(begin: bytes, name: str) -> None:
             f"{name}: not UTF-8 but UTF-16 or UTF-32; convert it: iconv -f UTF-16 -t UTF-8 < OLD > NEW "
             "(in a spreadsheet, save it as 'CSV UTF-8')"
         )
+
+
+def require_all(name: str, read: int, size: int) -> None:
+    """Raise ArgumentError if a file ended before the size that it had when it was opened."""
+    if read < size:
+        raise ArgumentError(f"{name}: ends after {read:,} bytes, and had {size:,} at first; it was changed meanwhile")
 
 
 def _is_deep(value: Any) -> bool:
