@@ -127,17 +127,6 @@ class ControlTokens:
                 yield Control(begin, begin + n, part)
 
 
-def free_mark(data: Any) -> str | None:
-    """Return a mark that data do not contain, plain or escaped; None if they contain all marks."""
-    texts = [text for text, _ in texts_in(data)]
-    return next((mark for mark in _MARKS if not any(mark in text or _escaped(mark) in text for text in texts)), None)
-
-
-def plain_marks(text: str, mark: str) -> str:
-    """Replace escaped marks by plain ones; some JSON writers escape them."""
-    return text.replace(_escaped(mark), mark)
-
-
 def texts_in(data: Any) -> list[tuple[str, bool]]:
     """Return the texts of data, including keys, each with whether it is a whole value that templates do not compare."""
     found: list[tuple[str, bool]] = []
@@ -162,7 +151,7 @@ def _map_texts(data: Any, change: Callable[[str, bool], str], *, whole: bool = T
         }
         return JSONObject(made) if isinstance(data, JSONObject) else made
     if isinstance(data, (list, tuple)):
-        return [_map_texts(value, change) for value in data]
+        return [change(value, True) if isinstance(value, str) else _map_texts(value, change) for value in data]
     return data
 
 
@@ -210,7 +199,8 @@ def render(llm: Llama, data: Any, template: Callable[[Any, str], R]) -> R:
     controls = _controls(llm)
     if not controls.may_come_of(data):
         return template(data, "")
-    mark = free_mark(data)
+    texts = [text for text, _ in texts_in(data)]
+    mark = next((mark for mark in _MARKS if not any(mark in text or _escaped(mark) in text for text in texts)), None)
     if mark is None:
         raise ArgumentError("prompt: holds all characters that Unicode keeps free of a meaning")
     strict = template(controls.mark(data, mark, every_edge=True), mark)
@@ -225,7 +215,7 @@ def read(llm: Llama, text: str, mark: str) -> Rendered:
     """Read a rendered text: remove the marks, and find the control tokens without marks."""
     if not mark:
         return Rendered(text, None)
-    text = plain_marks(text, mark)
+    text = text.replace(_escaped(mark), mark)  # some JSON writers escape marks
     controls = []
     n_marks, last = 0, 0
     for control in _controls(llm).find(text):
