@@ -294,27 +294,17 @@ _MAX_WAIT_S = 1.0
 _logger = logging.getLogger(__name__)
 _making = threading.Lock()
 _dropped: SimpleQueue[Any] | None = None
-_owners: set[_Owner] = set()
-
-
-class _Owner(weakref.ref[Any]):
-    """A weak reference to the handle that owns a stream."""
-
-    __slots__ = ("native",)
-
-    native: NativeStream
+_owned: dict[weakref.ref[Any], NativeStream] = {}  # by their handles
 
 
 def close_with(handle: object, native: NativeStream) -> None:
     """Close a stream when a handle is dropped or the process ends."""
-    owner = _Owner(handle, _queue().put)
-    owner.native = native
-    _owners.add(owner)
+    _owned[weakref.ref(handle, _queue().put)] = native
 
 
 def wait_for_dropped() -> None:
     """Wait until the streams of all dropped handles are freed."""
-    if any(owner() is None for owner in list(_owners)):
+    if any(handle() is None for handle in list(_owned)):
         freed = threading.Event()
         _queue().put(freed)
         freed.wait(_MAX_WAIT_S)
@@ -337,22 +327,22 @@ def _close_dropped(dropped: SimpleQueue[Any]) -> None:
             item.set()
             continue
         try:
-            item.native.close()
+            _owned[item].close()
         except Exception:
             _logger.exception("a stream that was dropped cannot be closed")
-        _owners.discard(item)
+        _owned.pop(item, None)
 
 
 @atexit.register
 def _close_all() -> None:
-    for owner in list(_owners):
-        owner.native.close()
+    for native in list(_owned.values()):
+        native.close()
 
 
 def _forget_dropped() -> None:
     global _dropped, _making
     _making, _dropped = threading.Lock(), None
-    _owners.clear()  # they belong to the parent process
+    _owned.clear()  # they belong to the parent process
 
 
 if hasattr(os, "register_at_fork"):

@@ -278,21 +278,13 @@ class _Sent(BaseException):
         self.prompt = prompt
 
 
-class _Tokens(list[int]):
-    """Tokens of a rendered text."""
-
-    def __init__(self, tokens: list[int], rendered: Rendered) -> None:
-        super().__init__(tokens)
-        self.rendered = rendered
-
-
 class _RenderOnly:
     """Replaces the Llama in a chat handler, which then renders the prompt but generates nothing."""
 
     def __init__(self, llm: Llama, n_ctx: int | None) -> None:
         self._llm = llm
         self._n_ctx = n_ctx
-        self._made: dict[tuple[Rendered, bool], _Tokens] = {}  # the same text is often rendered twice
+        self._made: dict[tuple[Rendered, bool], list[int]] = {}  # the same text is often rendered twice
         self.mark = ""
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> Any:
@@ -308,8 +300,12 @@ class _RenderOnly:
         model = model_of(self._llm)
         begin = [model.token_bos()] if add_bos and model.add_bos_token() else []
         end = [model.token_eos()] if add_bos and model.add_eos_token() else []
-        made = self._made[rendered, add_bos] = _Tokens(begin + tokens + end, rendered)
+        made = self._made[rendered, add_bos] = begin + tokens + end
         return made
+
+    def rendered_as(self, tokens: list[int]) -> Rendered | None:
+        """Return the text from which `tokenize` made these very tokens; None if it did not."""
+        return next((rendered for (rendered, _), made in self._made.items() if made is tokens), None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
@@ -341,7 +337,7 @@ def _render_chat(llm: Llama, request: Mapping[str, Any], n_ctx: int | None) -> l
             rendered = read(llm, prompt, mark)
             made[rendered] = bos + (tokenize_rendered(llm, rendered, n_ctx) if prompt else [])
             return rendered
-        found = prompt.rendered if isinstance(prompt, _Tokens) else None
+        found = instead.rendered_as(prompt)
         made.setdefault(found, prompt)
         return found
 

@@ -117,18 +117,8 @@ N_BINS = 10
 
 
 @dataclass(frozen=True)
-class Bin:
-    """A bin of a reliability diagram: rows of similar confidence."""
-
-    n: int
-    confidence: float
-    """The mean confidence of the rows."""
-    accuracy: float
-
-
-@dataclass(frozen=True)
 class Point:
-    """Number and accuracy of the rows that have at least this confidence."""
+    """Number and accuracy of rows by their confidence: of those with at least this one, or with this one on average."""
 
     confidence: float
     n: int
@@ -174,10 +164,10 @@ class Figures:
     per_class: tuple[ClassFigures, ...]
     confusion: tuple[tuple[int, ...], ...]
     """Numbers of rows; a row for each gold class, a column for each answer."""
-    reliability: tuple[Bin, ...]
-    """The bins of equal width that have rows."""
+    reliability: tuple[Point, ...]
+    """The bins of equal width that have rows, with the mean confidence of each."""
     coverage: tuple[Point, ...]
-    """By decreasing confidence."""
+    """The rows with at least each confidence, in decreasing order."""
 
 
 def figures_of(
@@ -256,13 +246,13 @@ def interval_of(share: float, n: float) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def bins_of(confidence: Floats, is_right: npt.NDArray[np.bool_], edges: Floats) -> list[Bin]:
+def bins_of(confidence: Floats, is_right: npt.NDArray[np.bool_], edges: Floats) -> list[Point]:
     """Return the bins that have rows; a row on an edge is in the bin below, as in ``calibration_curve``."""
     of = np.searchsorted(edges[1:-1], confidence)
     n, sums, right = (
         np.bincount(of, weights=weights, minlength=len(edges) - 1) for weights in (None, confidence, is_right)
     )
-    return [Bin(int(n[i]), float(sums[i] / n[i]), float(right[i] / n[i])) for i in np.flatnonzero(n)]
+    return [Point(float(sums[i] / n[i]), int(n[i]), float(right[i] / n[i])) for i in np.flatnonzero(n)]
 
 
 def coverage_of(confidence: Floats, is_right: npt.NDArray[np.bool_]) -> list[Point]:
@@ -273,5 +263,5 @@ def coverage_of(confidence: Floats, is_right: npt.NDArray[np.bool_]) -> list[Poi
     return [Point(float(ranked[i]), int(i + 1), float(right[i] / (i + 1))) for i in ends]
 
 
-def _ece(bins: list[Bin]) -> float:
+def _ece(bins: list[Point]) -> float:
     return sum(one.n * abs(one.accuracy - one.confidence) for one in bins) / sum(one.n for one in bins)
