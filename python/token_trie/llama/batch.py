@@ -186,12 +186,6 @@ class Batch(Closeable):
             tokens += ffi.unpack(buffer, n[0])
         return tokens
 
-    def wait(self) -> Answer:
-        """Wait for any answer without a timeout; there must be a ticket. Raises the prompt's error."""
-        while (answer := self.next()) is None:
-            pass
-        return answer.found()
-
     def _call(self, function: Any, *arguments: Any) -> None:
         self.require_own_process()
         self._attached.require(self._applied)

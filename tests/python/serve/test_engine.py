@@ -198,7 +198,7 @@ def test_few_rows_after_a_long_prompt_have_the_same_scores_with_flash_attention(
         batch = Batch(llm, 0, 2048, CHUNK_ROWS)
         for n in (440, 442):  # the second evaluates two tokens, and the set
             ticket = batch.submit([200 + i % 150 for i in range(n)], Query("scores", words))
-            answer = batch.wait()
+            answer = batch.next(-1).found()
             assert answer.ticket == ticket
         scores.append(answer.logprobs.tolist())
         batch.close()
