@@ -8,7 +8,6 @@ import logging
 import math
 import operator
 import re
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from string import Formatter
@@ -22,6 +21,7 @@ from token_trie.native.lifetime import attachment
 from token_trie.native.llama_facts import model_of, registered_chat_handler
 from token_trie.native.options import encode
 from token_trie.sets.control_tokens import Rendered, may_become_control, read, render, tokens_of
+from token_trie.sets.lru import Memory
 from token_trie.sets.spelling import check_tokens
 
 if TYPE_CHECKING:
@@ -54,34 +54,19 @@ Piece = Callable[[int], bytes]
 _MAX_TEXTS = 4
 
 
-class Retokenizer:
-    """Tokenizes only the changed end of a text, from the tokens of a model's last texts."""
+def retokenize(texts: Memory[list[int]], text: bytes, tokenize: Tokenize, piece: Piece) -> list[int]:
+    """Return the tokens of a text, as `tokenize` returns them; only where it differs from the last texts, it is called.
 
-    def __init__(self) -> None:
-        self._known: dict[bytes, list[int]] = {}
-        self._lock = threading.Lock()
-
-    def tokens_of(self, text: bytes, tokenize: Tokenize, piece: Piece) -> list[int]:
-        """Return the tokens of a text, as `tokenize` returns them; `piece` returns the text of a token."""
-        with self._lock:
-            known = list(self._known.items())
-        n_same, before, tokens = 0, b"", list[int]()
-        for other, its_tokens in known:
-            n = _common_length(text, other)
-            if n > n_same:
-                n_same, before, tokens = n, other, its_tokens
-        if n_same == len(text) == len(before):
-            with self._lock:
-                self._known[text] = self._known.pop(text, tokens)  # now the newest
-            return tokens.copy()
-        found = _from_the_difference(text, n_same, before, tokens, tokenize, piece)
-        if found is None:
-            found = tokenize(text)
-        with self._lock:
-            self._known[text] = found
-            while len(self._known) > _MAX_TEXTS:
-                del self._known[next(iter(self._known))]
-        return found.copy()
+    `piece` returns the text of a token.
+    """
+    tokens = texts.find(text)
+    if tokens is None:
+        known: list[Any] = texts.entries()
+        n_same, before = max(((_common_length(text, other), other) for other, _ in known), default=(0, b""))
+        tokens = _from_the_difference(text, n_same, before, dict(known).get(before, []), tokenize, piece)
+        tokens = tokenize(text) if tokens is None else tokens
+        texts.put(text, 1, tokens)
+    return tokens.copy()
 
 
 def _from_the_difference(
@@ -266,9 +251,8 @@ def _tokenize(llm: Llama, text: bytes) -> list[int]:
     if not _merges(llm, vocab):
         return whole(text)
     known = attachment(llm).known
-    retokenizer = known.get("texts") or known.setdefault("texts", Retokenizer())
-    assert isinstance(retokenizer, Retokenizer)
-    return retokenizer.tokens_of(text, whole, lambda token: vocab.detokenize([token], True))
+    texts = known.get("texts") or known.setdefault("texts", Memory(_MAX_TEXTS, _MAX_TEXTS))
+    return retokenize(texts, text, whole, lambda token: vocab.detokenize([token], True))
 
 
 class _Sent(BaseException):

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_trie.cli.demo import REQUESTS, prompt_for
 from token_trie.native.core import vocab_of
-from token_trie.sets.prompt import Retokenizer
+from token_trie.sets.lru import Memory
+from token_trie.sets.prompt import retokenize
 
 LINES = [
     "",
@@ -44,11 +45,11 @@ class Counted:
     def __init__(self, llm: Any) -> None:
         self._llm = llm
         self.n_bytes = 0
-        self._retokenizer = Retokenizer()
+        self._texts: Memory[list[int]] = Memory(4, 4)
 
     def __call__(self, text: str) -> list[int]:
         vocab = vocab_of(self._llm)
-        return self._retokenizer.tokens_of(text.encode(), self._whole, lambda token: vocab.detokenize([token], True))
+        return retokenize(self._texts, text.encode(), self._whole, lambda token: vocab.detokenize([token], True))
 
     def _whole(self, text: bytes) -> list[int]:
         self.n_bytes += len(text)
