@@ -452,8 +452,8 @@ class StreamHandle:
             As in `token_trie.explain`; so are the errors.
         """
         given = self._stream.given(choices, path)
-        request = ExplainRequest.read(self._stream.llm, given, leaf_end, leading_space, max_scored)
-        return run_behind(self._stream, request)
+        options = ScoreOptions(leaf_end=leaf_end, leading_space=leading_space, max_scored=max_scored)
+        return run_behind(self._stream, ExplainRequest.read(self._stream.llm, given, options))
 
     _form_of = Asynchronous(cancel_of)
     aprefill = _form_of(prefill)

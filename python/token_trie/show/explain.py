@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from token_trie.arrays import Floats
-from token_trie.decisions.bound_choices import Reader, bind, check_scorable, check_size, read_set
-from token_trie.decisions.choose import by_scores, by_steps, cost_of
+from token_trie.decisions.bound_choices import Reader, bind, check_size
+from token_trie.decisions.choose import ScoreRequest, by_scores, by_steps, cost_of
 from token_trie.decisions.decision import LOW_MASS, Decision
-from token_trie.decisions.options import MAX_SCORED
+from token_trie.decisions.options import MAX_SCORED, ScoreOptions
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, run
 from token_trie.errors import ArgumentError
-from token_trie.llama.query import LEAF_ENDS, LeafEnd, Query
+from token_trie.llama.query import LeafEnd, Query
 from token_trie.native.core import Llama
 from token_trie.native.lifetime import lease
-from token_trie.native.options import check_limits, check_name
-from token_trie.sets.choices import Choices, ChoicesLike
+from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 from token_trie.show.trie import (
@@ -331,47 +330,34 @@ def explain(
     ArgumentError, VocabularyError, ContextError, BusyError
         As for `choose`.
     """
-    return run(llm, prompt, ExplainRequest.read(llm, choices, leaf_end, leading_space, max_scored))
+    options = ScoreOptions(leaf_end=leaf_end, leading_space=leading_space, max_scored=max_scored)
+    return run(llm, prompt, ExplainRequest.read(llm, choices, options))
 
 
 @dataclass(frozen=True)
 class ExplainRequest(Request[Explanation]):
     """A request for an explanation of a decision."""
 
-    choices: TokenTrie | Choices[Any]
-    leaf_end: LeafEnd
-    leading_space: bool | None
-    max_scored: int | None
+    scores: ScoreRequest
     model: str
 
     @classmethod
-    def read(
-        cls,
-        llm: Llama | None,
-        choices: ChoicesLike,
-        leaf_end: LeafEnd,
-        leading_space: bool | None,
-        max_scored: int | None,
-    ) -> ExplainRequest:
+    def read(cls, llm: Llama | None, choices: ChoicesLike, options: ScoreOptions) -> ExplainRequest:
         """Read choices; ArgumentError if they cannot be scored."""
-        check_name(leaf_end, LEAF_ENDS, "leaf_end")
-        check_limits(max_scored=max_scored)
-        read = read_set(choices)
-        if isinstance(read, TokenTrie):
-            check_scorable(read.tokenization)
         name = ""
         if llm is not None:
             with lease(llm):
                 name = str(llm.metadata.get("general.name", ""))
-        return cls(read, leaf_end, leading_space, max_scored, name)
+        return cls(ScoreRequest.read(choices, options), name)
 
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[Explanation]:
         """Decide exactly and greedily, and score every branch of the set; ArgumentError for a filtered set."""
-        tokens, choices = bind(reader, prefix.tokens, self.choices, self.leading_space)
-        check_size(choices.trie, self.max_scored)
+        options = self.scores.options
+        tokens, choices = bind(reader, prefix.tokens, self.scores.choices, options.leading_space)
+        check_size(choices.trie, options.max_scored)
         text = reader.vocab.detokenize(tokens).decode(errors="replace")
         pieces, trie, n_prompt = pieces_of(reader, choices.trie), flat(choices.trie), len(tokens)
-        scores = yield PlanStep(tokens, Query("scores", trie, leaf_end=self.leaf_end))
+        scores = yield PlanStep(tokens, Query("scores", trie, leaf_end=options.leaf_end))
         exact = by_scores(choices, scores.logprobs, cost_of(n_prompt, scores))
         steps = yield PlanStep(tokens, Query("greedy", trie))
         greedy = by_steps(choices, steps, cost_of(n_prompt, steps))
