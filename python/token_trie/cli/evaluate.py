@@ -123,10 +123,10 @@ def evaluate(
         if place is not None:
             say("run the same command again to continue: the results so far are kept")
         raise
+    if not as_json:
+        console.print(evaluation)  # before what may fail: a page, a fit, or a gate
     if html is not None:
         html.write_text(evaluation.html(), encoding="utf-8")
-    if not as_json:
-        console.print(evaluation)  # before what may fail: a fit, or a gate
     if fit is not None:
         evaluation.calibration.save(fit)
     gate = None if target_accuracy is None else evaluation.gate(target_accuracy)

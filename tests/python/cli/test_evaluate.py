@@ -281,6 +281,8 @@ def test_what_cannot_be_fitted_is_told_after_the_results(cli: Cli) -> None:
     done = evaluate(cli, table(cli, GOLD[6:18], TEXTS[6:18]), "--way", "exact", "--fit", str(cli.folder / "f.json"))
     assert (done.code, "12 different rows, and at least 20 are needed" in done.err) == (1, True)
     assert "12 rows, 2 choices" in done.out
+    done = evaluate(cli, table(cli, GOLD), "--way", "exact", "--html", str(cli.folder / "none" / "r.html"))
+    assert (done.code, "No such file" in done.err, "24 rows, 2 choices" in done.out) == (1, True, True)
 
 
 def test_an_empty_row_that_cannot_be_read_is_not_taken_for_one_of_the_table(cli: Cli) -> None:
