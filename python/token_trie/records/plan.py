@@ -126,7 +126,8 @@ class Array:
     @cached_property
     def is_flat(self) -> bool:
         """Whether no item is an object or list."""
-        return all(map(_is_scalar, (*self.heads, *([] if self.item is None else [self.item]))))
+        nodes = (*self.heads, *([] if self.item is None else [self.item]))
+        return not any(types_in(node) & {"object", "array"} for node in nodes)
 
     def kind(self, index: int) -> Node:
         """Return the node of an item."""
@@ -136,14 +137,6 @@ class Array:
 
 
 Node: TypeAlias = ChoiceNode | String | Slot | Union | Object | Map | Array
-
-
-def _is_scalar(node: Node) -> bool:
-    if isinstance(node, Union):
-        return all(map(_is_scalar, node.options))
-    if isinstance(node, ChoiceNode):
-        return not any(isinstance(value, (dict, list)) for value in node.values)
-    return isinstance(node, String) or (isinstance(node, Slot) and not set("{[") & set(node.begins_with))
 
 
 def types_in(node: Node) -> frozenset[str]:

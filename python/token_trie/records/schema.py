@@ -578,23 +578,16 @@ class _SchemaReader:
             raise refuse(f"{pointer}/{keyword}", "no schemas")
         if schema.keys() & VALIDATING - {keyword, "type", "not"}:
             raise KeywordError(f"{pointer}/{keyword}", "beside other keywords it is not supported")
-        if "type" in schema:
-            kinds = set(kinds_of(schema, pointer))
-            kinds |= {"integer"} if "number" in kinds else set()
-            for i, option in enumerate(options):
-                if is_false(option):
-                    continue
-                says_kinds = isinstance(option, dict) and ("type" in option or not option.keys() & {"enum", "const"})
-                own = kinds_of(option, f"{pointer}/{keyword}/{i}") if says_kinds else []
-                if not own or not kinds.issuperset(own):
-                    raise KeywordError(
-                        f"{pointer}/type", f"beside {keyword} it is not supported where /{i} says another"
-                    )
         nodes = {
             i: self.read(option, f"{pointer}/{keyword}/{i}", depth)
             for i, option in enumerate(options)
             if not is_false(option) or all(map(is_false, options))
         }
+        allowed = {*kinds_of(schema, pointer)} if "type" in schema else {*KINDS}
+        allowed |= {"integer"} if "number" in allowed else set()
+        for i, node in nodes.items():
+            if node is not None and not types_in(node) <= allowed:
+                raise KeywordError(f"{pointer}/type", f"beside {keyword} it is not supported where /{i} says another")
         for (i, a), (j, b) in combinations(nodes.items(), 2) if keyword == "oneOf" else ():
             # What is nested too deep was compared where it is less deep.
             if a is not None and b is not None and not exclude(a, b, self._exclusive):

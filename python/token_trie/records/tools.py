@@ -43,7 +43,7 @@ from token_trie.records.fill import (
     read_for_many,
     read_template,
 )
-from token_trie.records.plan import Layout, Node, Object, Whole, ways
+from token_trie.records.plan import Layout, Node, Object, types_in
 from token_trie.records.schema import read_schema
 from token_trie.records.write import RecordDecoder, n_distinct
 from token_trie.sets.choices import Choices, read_choices
@@ -356,8 +356,7 @@ def _read_parameters(parameters: Any, ignored: list[str] | None = None) -> Node:
         more = {} if "additionalProperties" in parameters else {"properties": parameters.get("properties") or {}}
         parameters = parameters | more
     node = read_schema(parameters, ignored)
-    found = ways(Whole(node), Layout())
-    if any((way.text[:1] if way.slot is None else way.slot.begins_with) != "{" for way in found):
+    if types_in(node) != {"object"}:
         raise ArgumentError("not an object with properties")
     return node
 

@@ -74,6 +74,7 @@ def test_each_kind_of_value_has_its_node() -> None:
         ({"const": 5, "x-note": 1}, ["5"]),
         ({"enum": [1, 1.0, True, 10**400], "type": "integer"}, ["1", str(10**400)]),
         ({"oneOf": [{"const": 1}, {"const": True}]}, ["1", "true"]),
+        ({"type": ["number", "null"], "anyOf": [{"enum": [1]}, {"const": None}]}, ["1", "null"]),
         ({"$ref": "#/$defs/a%25b~1c", "$defs": {"a%b/c": {"type": "null"}}}, ["null"]),
         ({"type": ["integer", "number", "integer", "null"]}, ["", "null"]),
         ({"anyOf": [{"not": {}}, {"type": "null"}], "nullable": True}, ["null"]),
