@@ -185,8 +185,7 @@ class TrieRequest:
     may_open: bool
     """Whether any file may be opened: objects come from the program that runs the engine, texts from any client."""
 
-    def set_for(self, vocabulary: EngineVocabulary, prompt: list[int]) -> TokenTrie:
-        """Return the set for a vocabulary and a prompt; errors as for `matcher`."""
+    def _set(self, vocabulary: EngineVocabulary, prompt: list[int]) -> TokenTrie:
         path = self.options.get("path")
         if self.source == "choices":
             texts = read_choices(self.given).texts
@@ -198,7 +197,7 @@ class TrieRequest:
 
     def matcher(self, vocabulary: EngineVocabulary, prompt: list[int], end_tokens: Sequence[int]) -> TrieMatcher:
         """Make a matcher after a prompt, with the engine's end tokens; TokenTrieError if they do not fit."""
-        trie = self.set_for(vocabulary, prompt)
+        trie = self._set(vocabulary, prompt)
         vocabulary.check(trie)
         options = {name: self.options[name] for name in _MATCHER_OPTIONS if name in self.options}
         for name in _TEXT_OPTIONS:

@@ -184,11 +184,12 @@ def score_all(
     llm: Llama, batch: Batch | Sequential, readings: Iterable[Callable[[], Reading]]
 ) -> Iterator[Scored | TokenTrieError]:
     """Score texts after many prompts in a batch; yield the scores or the error of each, in order."""
-    for _, result in Admission(llm, batch, (partial(_asked, make) for make in readings)).results(in_order=True):
+    for _, result in Admission(llm, batch, (partial(prompted, make) for make in readings)).results(in_order=True):
         yield result
 
 
-def _asked(make: Callable[[], Reading]) -> tuple[Prompt, Reading]:
+def prompted(make: Callable[[], Reading]) -> tuple[Prompt, Reading]:
+    """Make a reading; return its prompt and itself."""
     reading = make()
     return reading.prompt, reading
 

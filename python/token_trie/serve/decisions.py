@@ -16,13 +16,12 @@ from token_trie.native.lifetime import attachment
 from token_trie.questions.decide import ReadStep, answering, asked_of, prior_reading
 from token_trie.questions.options import DecideOptions, Effort, FormName
 from token_trie.questions.question import TOP, Answered, Choice, ChoiceAnswer, Question, Wording
-from token_trie.questions.scores import Asked, QuestionView, Reading, Scored
+from token_trie.questions.scores import Asked, QuestionView, Reading, Scored, prompted
 from token_trie.questions.searched import MAX_WHOLE
 from token_trie.serve.engine import Engine, Outcome
 from token_trie.serve.limits import Body, Limits, Place, Shape, check_count, invalid, refusing
 from token_trie.serve.sets import AnySet, Sets
 from token_trie.sets.choices import Choices
-from token_trie.sets.prompt import Prompt
 
 T = TypeVar("T")
 
@@ -115,12 +114,7 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 async def _score(engine: Engine, make: Callable[[], Reading], options: DecideOptions) -> Outcome[Scored]:
     if options.reproducible:
         return Outcome(await engine.alone(lambda: make().alone(engine.llm)), [], 0)
-
-    def read() -> tuple[Prompt, Reading]:
-        reading = make()
-        return reading.prompt, reading
-
-    return await engine.read(read)
+    return await engine.read(lambda: prompted(make))
 
 
 class SetFilter(BaseModel):
@@ -203,13 +197,12 @@ class Extras(Body):
 
     def options(self, engine: Engine) -> DecideOptions:
         """Return the options; ArgumentError if they exclude each other."""
-        think = self.x_think
         return DecideOptions(
             form=self.x_form,
             effort=self.x_effort,
             calibration=self.x_calibration,
             orders=self.x_orders,
-            think=None if think is None else Think(max_tokens=think.max_tokens, margin=think.margin, share=think.share),
+            think=None if self.x_think is None else Think(**self.x_think.model_dump()),
             reproducible=self.x_reproducible or engine.is_reproducible,
         )
 
