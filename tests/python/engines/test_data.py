@@ -324,5 +324,11 @@ def test_each_field_of_a_record_has_a_column_of_its_own() -> None:
         "record_row": 2,
         "record_more": 3,
     }
+    for none in (
+        {"type": ["object", "null"], "properties": fields},
+        {"anyOf": [{"properties": fields}, {"const": None}]},
+    ):
+        columns = RecordColumns(none, ())
+        assert (columns.types, columns.values("null")) == (dict.fromkeys(fields, "int64"), dict.fromkeys(fields))
     either = RecordColumns({"type": ["object", "array"], "properties": fields}, ())
     assert either.values("[1]") == {"record": [1]}
