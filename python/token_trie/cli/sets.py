@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -87,23 +87,23 @@ def build(
         raise ArgumentError("--leading-space: only with --text")
     if text is not None and model is None:
         model = bundled_model()
-    vocabulary = None if model is None else _Vocabulary(model)
     with (
+        _vocabulary(model) as vocab,
         closing(open_table(table, format_of(table, table_format, "--format"))) as opened,
         Progress(opened.size, "rows") as progress,
     ):
         members_of: Callable[[list[TableRow]], _Members]
         if text is not None:
-            assert vocabulary is not None
-            members_of = partial(_of_texts, text=text, name=name, vocab=vocabulary.vocab, leading_space=leading_space)
+            assert vocab is not None
+            members_of = partial(_of_texts, text=text, name=name, vocab=vocab, leading_space=leading_space)
         else:
             assert ids is not None
             members_of = partial(_of_ids, ids=ids, name=name)
         parts = _parts(opened, min(batch, _PART_ROWS), members_of, ids, name)
-        fingerprint = "" if vocabulary is None else vocabulary.vocab.fingerprint()
+        fingerprint = "" if vocab is None else vocab.fingerprint()
         trie, n_rows = _merged(_sets(opened, parts, batch, fingerprint, progress), output.absolute().parent)
-    if ids is not None and vocabulary is not None:
-        vocabulary.vocab.check(trie.core)
+        if ids is not None and vocab is not None:
+            vocab.check(trie.core)
     trie.save(output)
     n_bytes = output.stat().st_size
     size = f"{len(trie):,} members, {n_bytes:,} bytes, {n_bytes / len(trie):.1f} a member"
@@ -112,19 +112,21 @@ def build(
         console.print(f"[yellow]{n_rows - len(trie):,} rows have the tokens of another, or none")
 
 
-class _Vocabulary:
-    """A model's vocabulary without its weights; ArgumentError for a file that cannot be read as a model."""
-
-    def __init__(self, model: Path) -> None:
-        if not model.is_file():
-            raise ArgumentError(f"--model: no file {str(model)!r}")
-        params = llama_cpp.llama_model_default_params()
-        params.vocab_only = True
-        try:
-            self._model = wrapped_model(str(model), params)
-        except ValueError as error:
-            raise ArgumentError(f"--model: {error}") from error
-        self.vocab = _core.Vocab(int(self._model.vocab))
+@contextmanager
+def _vocabulary(model: Path | None) -> Iterator[_core.Vocab | None]:
+    """Load a model's vocabulary without its weights; ArgumentError for a file that cannot be read as a model."""
+    if model is None:
+        yield None
+        return
+    if not model.is_file():
+        raise ArgumentError(f"--model: no file {str(model)!r}")
+    params = llama_cpp.llama_model_default_params()
+    params.vocab_only = True
+    try:
+        loaded = wrapped_model(str(model), params)
+    except ValueError as error:
+        raise ArgumentError(f"--model: {error}") from error
+    yield _core.Vocab(int(loaded.vocab))  # valid as long as the model
 
 
 class _Members(NamedTuple):
@@ -291,21 +293,18 @@ def inspect(
     verify: Annotated[bool, typer.Option("--verify", help="Check all checksums of a .trie file.")] = False,
 ) -> None:
     """Draw a set with its names, tokens and counts."""
-    vocabulary = None if model is None else _Vocabulary(model)
-    if is_set(payload):
-        if path is not None:
-            raise ArgumentError("--path: not with a .trie file, which is one set")
-        trie = TokenTrie.open(payload, verify=verify)
-    elif verify:
-        raise ArgumentError("--verify: only with a .trie file")
-    else:
-        trie = TokenTrie.read_payload(read(payload), path, None if vocabulary is None else vocabulary.vocab)
-    piece = None
-    if vocabulary is not None:
-        vocab = vocabulary.vocab
-        vocab.check(trie.core)
-        piece = lambda token: vocab.detokenize([token])  # noqa: E731
-    console.print(draw(trie, piece, max_lines))
+    with _vocabulary(model) as vocab:
+        if is_set(payload):
+            if path is not None:
+                raise ArgumentError("--path: not with a .trie file, which is one set")
+            trie = TokenTrie.open(payload, verify=verify)
+        elif verify:
+            raise ArgumentError("--verify: only with a .trie file")
+        else:
+            trie = TokenTrie.read_payload(read(payload), path, vocab)
+        if vocab is not None:
+            vocab.check(trie.core)
+        console.print(draw(trie, None if vocab is None else lambda token: vocab.detokenize([token]), max_lines))
     console.print(
         f"{count_leaves(trie)}, {trie.n_nodes:,} nodes, longest leaf {trie.max_tokens:,} tokens, {trie.nbytes:,} bytes"
     )
