@@ -168,17 +168,20 @@ class RowLabeller(RowJob):
                 self.template.check(table.columns, f"{table.name}: ")
             return
         cells: dict[str, list[str]] = {name: [] for name in table.columns or ()}
-        for row in table.ahead(None if is_whole else _N_LOOKED_AT):
+        fitted = self.calibrating.columns or ()
+        rows = table.ahead(None if is_whole else _N_LOOKED_AT)
+        if table.columns is None and not {name for row in rows for name in row.values}.issuperset(fitted):
+            rows = table.ahead(None)  # a column of the calibration may come later
+        for row in rows:
             for name, value in row.values.items():
                 texts = cells.setdefault(name, [])
                 if len(texts) < _N_LOOKED_AT and not is_nothing(value):
                     texts.append(_folded(value))
-        fitted = self.calibrating.columns or ()
         found = [name for name, texts in cells.items() if texts and {*texts} <= self._labels and name != gold]
         self._seen = {name for name, texts in cells.items() if texts}
         self.unread = set() if gold is None else {gold}
         known = {*cells} - self.unread
-        if fitted and (known.issuperset(fitted) or (table.columns is None and not known.isdisjoint(fitted))):
+        if fitted and known.issuperset(fitted):
             self._only = tuple(fitted)
         elif found and self._seen - self.unread.union(found):
             self._leave_out(found, "the first rows have")
