@@ -46,27 +46,18 @@ int32_t token_trie_sampler_get_state(const llama_sampler * sampler, token_trie_s
     return guard([&] {
         const SamplerView seen = view(sampler);
         const Cursor & cursor = *seen.cursor;
-        token_trie_sampler_state out{};
+        token_trie_sampler_state out = seen.counts;
         out.state = static_cast<std::int32_t>(cursor.state());
         out.n_items = cursor.n_items();
         out.leaf = cursor.leaf() == kNoLeaf ? -1 : static_cast<std::int64_t>(cursor.leaf());
         out.leaf_name = cursor.leaf() == kNoLeaf ? nullptr : cursor.trie().stored_name(cursor.leaf());
-        out.n_escaped = seen.n_escaped;
-        out.n_restored = seen.n_restored;
-        out.n_closed = seen.n_closed;
         out.ending = static_cast<std::int32_t>(cursor.ending());
-        out.n_applied = seen.n_applied;
-        out.n_in_graph = seen.n_in_graph;
         write_struct(out, state, "state");
     });
 }
 
 int32_t token_trie_cache_get_stats(token_trie_cache_stats * stats) {
-    return guard([&] {
-        const Cache::Stats seen = Cache::shared().stats();
-        write_struct({0, seen.hits, seen.misses, seen.evictions, seen.entries, Cache::kCapacity, seen.bytes}, stats,
-                     "stats");
-    });
+    return guard([&] { write_struct(Cache::shared().stats(), stats, "stats"); });
 }
 
 void token_trie_cache_clear(void) {

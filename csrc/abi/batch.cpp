@@ -31,10 +31,7 @@ int32_t token_trie_batch_submit(token_trie_batch * batch,
         require_not_null(ticket, "ticket");
         require_not_null(tokens, "tokens");
         check_fits(n_tokens, call.n_ctx_max());
-        const auto share = [&](const std::shared_ptr<const Trie> & trie, std::vector<double> weights) {
-            return call.share(trie, std::move(weights));
-        };
-        *ticket = call.submit({read_query(call.facts(), query, share), {tokens, tokens + n_tokens}});
+        *ticket = call.submit({read_query(call.facts(), query), {tokens, tokens + n_tokens}});
     });
 }
 

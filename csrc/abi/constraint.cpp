@@ -9,23 +9,6 @@ namespace {
 
 constexpr std::int32_t kMaxSpan = 500;
 
-Mode to_mode(std::int32_t mode) {
-    if (mode != TOKEN_TRIE_GREEDY && mode != TOKEN_TRIE_SAMPLED) {
-        throw Error(Status::argument,
-                    "mode: " + std::to_string(mode) + " is neither TOKEN_TRIE_GREEDY (0) nor TOKEN_TRIE_SAMPLED (1)");
-    }
-    return static_cast<Mode>(mode);
-}
-
-OnComplete to_on_complete(std::int32_t value) {
-    if (value < TOKEN_TRIE_RELEASE || value > TOKEN_TRIE_RESTART) {
-        throw Error(Status::argument,
-                    "on_complete: " + std::to_string(value) +
-                        " is none of TOKEN_TRIE_RELEASE (0), TOKEN_TRIE_END (1), TOKEN_TRIE_RESTART (2)");
-    }
-    return static_cast<OnComplete>(value);
-}
-
 std::vector<Token> to_tokens(const llama_token * tokens, std::size_t n, const char * what) {
     if (tokens == nullptr && n > 0) {
         throw Error(Status::argument, std::string(what) + ": null, with n_" + what + " = " + std::to_string(n));
@@ -37,8 +20,9 @@ std::vector<Token> to_tokens(const llama_token * tokens, std::size_t n, const ch
 }
 
 FollowSet::Options to_follow(const token_trie_params & params, const Vocab & vocab) {
+    check_enum(params.on_complete, TOKEN_TRIE_RESTART, "on_complete");
     FollowSet::Options options;
-    options.on_complete = to_on_complete(params.on_complete);
+    options.on_complete = static_cast<OnComplete>(params.on_complete);
     options.end_tokens = to_tokens(params.end_tokens, params.n_end_tokens, "end_tokens");
     options.separator = to_tokens(params.separator, params.n_separator, "separator");
     options.max_items = params.max_items;
@@ -58,19 +42,28 @@ FollowSet::Options to_follow(const token_trie_params & params, const Vocab & voc
     return options;
 }
 
+std::shared_ptr<const FollowSet> make_follow(const Trie & trie, const Vocab & vocab, FollowSet::Options options) {
+    auto follow = std::make_shared<const FollowSet>(trie, std::move(options));
+    check_vocab(*follow, vocab);
+    return follow;
+}
+
 // Options first: what these alone refuse need not be read.
 template <typename FindTrie>
 Constraint constrain(const Vocab & vocab, const token_trie_params & params, const FindTrie & find_trie) {
-    const Mode mode = to_mode(params.mode);
+    check_enum(params.mode, TOKEN_TRIE_SAMPLED, "mode");
     FollowSet::Options options = to_follow(params, vocab);
     std::shared_ptr<const Trie> trie = find_trie();
     check_vocab(*trie, vocab);
-    auto follow = std::make_shared<const FollowSet>(*trie, std::move(options));
-    check_vocab(*follow, vocab);
-    return {Cursor(std::move(trie), std::move(follow)), mode};
+    std::shared_ptr<const FollowSet> follow = make_follow(*trie, vocab, std::move(options));
+    return {Cursor(std::move(trie), std::move(follow)), static_cast<Mode>(params.mode)};
 }
 
 }  // namespace
+
+std::shared_ptr<const FollowSet> make_follow(const Trie & trie, const Vocab & vocab, const token_trie_params & params) {
+    return make_follow(trie, vocab, to_follow(params, vocab));
+}
 
 Constraint read_constraint(const Vocab & vocab, std::string_view json, const token_trie_params & params) {
     return constrain(vocab, params, [&] {

@@ -14,7 +14,12 @@ struct Constraint {
     Mode mode = Mode::greedy;
 };
 
-// A cursor at the root of a set, by options from across the ABI. Throws Error.
+// Rules of a set, by options from across the ABI. Throws Error.
+[[gnu::visibility("default")]] std::shared_ptr<const FollowSet> make_follow(const Trie & trie,
+                                                                            const Vocab & vocab,
+                                                                            const token_trie_params & params);
+
+// A cursor at the root of a set. Throws Error.
 Constraint make_constraint(const Vocab & vocab, const Set & set, const token_trie_params & params);
 
 // Of the struct that is called what; where it is null, an answer is a member and nothing else.

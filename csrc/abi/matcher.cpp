@@ -12,12 +12,8 @@ namespace {
 
 using namespace token_trie;
 
-Matcher & of(token_trie_matcher * matcher) {
-    require_not_null(matcher, "matcher");
-    return matcher->matcher;
-}
-
-const Matcher & of(const token_trie_matcher * matcher) {
+template <typename Handle>
+auto & of(Handle * matcher) {
     require_not_null(matcher, "matcher");
     return matcher->matcher;
 }

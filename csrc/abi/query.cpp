@@ -9,16 +9,14 @@
 namespace token_trie {
 namespace {
 
-constexpr std::int64_t kMaxSeed = 0xFFFFFFFF;
-constexpr std::uint32_t kRandomSeed = 0xFFFFFFFF;  // LLAMA_DEFAULT_SEED
-
-std::vector<double> read_leaf_weights(const token_trie_query & query, const Trie & trie) {
+std::shared_ptr<const LeafWeights> read_leaf_weights(const token_trie_query & query,
+                                                     const std::shared_ptr<const Trie> & trie) {
     if (query.leaf_weights == nullptr) {
-        return {};
+        return nullptr;
     }
-    if (query.n_leaf_weights != trie.n_leaves()) {
+    if (query.n_leaf_weights != trie->n_leaves()) {
         throw Error(Status::argument, "query.n_leaf_weights: " + std::to_string(query.n_leaf_weights) +
-                                          " where the trie has " + std::to_string(trie.n_leaves()));
+                                          " where the trie has " + std::to_string(trie->n_leaves()));
     }
     for (std::size_t i = 0; i < query.n_leaf_weights; ++i) {
         if (!std::isfinite(query.leaf_weights[i])) {
@@ -26,7 +24,7 @@ std::vector<double> read_leaf_weights(const token_trie_query & query, const Trie
                                               "]: " + std::to_string(query.leaf_weights[i]) + " is not finite");
         }
     }
-    return {query.leaf_weights, query.leaf_weights + query.n_leaf_weights};
+    return LeafWeights::of(trie, {query.leaf_weights, query.leaf_weights + query.n_leaf_weights});
 }
 
 Query::Text read_text(const token_trie_query & query) {
@@ -42,9 +40,7 @@ Query::Text read_text(const token_trie_query & query) {
 }
 
 SearchOptions read_search(const token_trie_query & query) {
-    if (query.leaf_end < TOKEN_TRIE_LEAF_ANY || query.leaf_end > TOKEN_TRIE_LEAF_FOLLOW) {
-        throw Error(Status::argument, "query.leaf_end: " + std::to_string(query.leaf_end) + " is none");
-    }
+    check_enum(query.leaf_end, TOKEN_TRIE_LEAF_FOLLOW, "query.leaf_end");
     SearchOptions search;
     search.leaf_end = static_cast<LeafEnd>(query.leaf_end);
     search.branches = query.branches != 0;
@@ -58,27 +54,11 @@ SearchOptions read_search(const token_trie_query & query) {
 }  // namespace
 
 Sampling read_sampling(const token_trie_sampling * from, const char * what, bool may_keep) {
-    Sampling out;
-    if (from == nullptr) {
-        return out;
+    const Sampling out = from == nullptr ? Sampling{} : read_struct(from, what);
+    if (out.seed < (may_keep ? TOKEN_TRIE_SEED_KEEP : TOKEN_TRIE_SEED_RANDOM) || out.seed > UINT32_MAX) {
+        throw Error(Status::argument, std::string(what) + ".seed: " + std::to_string(out.seed) + " is none here");
     }
-    const token_trie_sampling given = read_struct(from, what);
-    const bool keeps_draws = given.seed == TOKEN_TRIE_SEED_KEEP;
-    if (given.seed < TOKEN_TRIE_SEED_KEEP || given.seed > kMaxSeed || (keeps_draws && !may_keep)) {
-        throw Error(Status::argument, std::string(what) + ".seed: " + std::to_string(given.seed) + " is none here");
-    }
-    out.seed = keeps_draws      ? std::nullopt
-               : given.seed < 0 ? std::optional(kRandomSeed)
-                                : std::optional(static_cast<std::uint32_t>(given.seed));
-    out.temperature = given.temperature;
-    out.top_p = given.top_p == 0 ? 1 : given.top_p;
-    out.top_k = given.top_k;
-    out.min_p = given.min_p;
-    out.penalty_last_n = given.penalty_last_n;
-    out.penalty_repeat = given.penalty_repeat == 0 ? 1 : given.penalty_repeat;
-    out.penalty_freq = given.penalty_freq;
-    out.penalty_present = given.penalty_present;
-    out.check();
+    check(out);
     return out;
 }
 
@@ -94,11 +74,9 @@ std::function<bool(const Decoder::Step &)> callback(token_trie_on_token on_token
     };
 }
 
-Query read_query(const Vocab & vocab, const token_trie_query * query, const ShareWeights & share_weights) {
+Query read_query(const Vocab & vocab, const token_trie_query * query) {
     const token_trie_query given = read_struct(query, "query");
-    if (given.mode < TOKEN_TRIE_QUERY_GREEDY || given.mode > TOKEN_TRIE_QUERY_HIDDEN_STATE) {
-        throw Error(Status::argument, "query.mode: " + std::to_string(given.mode) + " is none");
-    }
+    check_enum(given.mode, TOKEN_TRIE_QUERY_HIDDEN_STATE, "query.mode");
     if (given.mode < TOKEN_TRIE_QUERY_TEXT) {
         require_not_null(given.set, "query.set");
     }
@@ -111,8 +89,7 @@ Query read_query(const Vocab & vocab, const token_trie_query * query, const Shar
     out.sampling = read_sampling(given.sampling, "query.sampling", /* may_keep = */ true);
     out.search = read_search(given);
     if (out.mode == Query::Mode::best) {
-        std::vector<double> weights = read_leaf_weights(given, out.cursor->trie());
-        out.search.weights = weights.empty() ? nullptr : share_weights(out.cursor->shared_trie(), std::move(weights));
+        out.search.weights = read_leaf_weights(given, out.cursor->shared_trie());
     }
     if (out.is_text()) {
         out.text = read_text(given);

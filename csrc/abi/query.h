@@ -15,9 +15,6 @@ token_trie_token to_token(const Decoder::Step & step);
 // Passes tokens on; NULL: none.
 std::function<bool(const Decoder::Step &)> callback(token_trie_on_token on_token, void * user);
 
-// Makes bounds of leaf weights, which may be shared; null of none.
-using ShareWeights =
-    std::function<std::shared_ptr<const LeafWeights>(const std::shared_ptr<const Trie> &, std::vector<double>)>;
-Query read_query(const Vocab & vocab, const token_trie_query * query, const ShareWeights & share_weights);
+Query read_query(const Vocab & vocab, const token_trie_query * query);
 
 }  // namespace token_trie

@@ -3,38 +3,9 @@
 #include "abi/structs.h"
 #include "trie/trie_file.h"
 
-#include <algorithm>
-
 namespace {
 
 using namespace token_trie;
-
-LeafList read_tokens(const llama_token * tokens, const uint64_t * offsets, std::size_t n_members) {
-    require_not_null(offsets, "offsets");
-    if (offsets[0] != 0) {
-        throw Error(Status::argument, "offsets[0]: " + std::to_string(offsets[0]) + " where 0 belongs");
-    }
-    const uint64_t * drop = std::adjacent_find(offsets, offsets + n_members + 1, std::greater<>());
-    if (drop != offsets + n_members + 1) {
-        throw Error(Status::argument, "offsets[" + std::to_string(drop - offsets + 1) +
-                                          "]: " + std::to_string(drop[1]) + " is less than the one before it");
-    }
-    require_array(tokens, offsets[n_members], "tokens");
-    LeafList out;
-    out.tokens.assign(tokens, tokens + offsets[n_members]);
-    out.offsets.assign(offsets, offsets + n_members + 1);
-    return out;
-}
-
-std::vector<std::string> read_names(const char * const * names, std::size_t n, const std::string & what) {
-    std::vector<std::string> out = to_names(names, n, what);
-    const auto at = std::find_if(out.begin(), out.end(), [](const auto & name) { return name.size() > kMaxNameBytes; });
-    if (at != out.end()) {
-        throw Error(Status::limit, what + "[" + std::to_string(at - out.begin()) + "]: " + std::to_string(at->size()) +
-                                       " bytes; at most 65535");
-    }
-    return out;
-}
 
 std::shared_ptr<const Trie> build_texts(const Vocab & vocab, std::vector<std::string> texts, bool any) {
     if (!any) {
@@ -50,8 +21,7 @@ std::shared_ptr<const Trie> build_texts(const Vocab & vocab, std::vector<std::st
     LeafList leaves;
     leaves.texts = true;
     for (const std::string & text : texts) {
-        leaves.tokens.insert(leaves.tokens.end(), text.begin(), text.end());
-        leaves.end_leaf();
+        leaves.add_text(text);
     }
     leaves.names = std::move(texts);
     return Trie::build(std::move(leaves), *lexicon);
@@ -84,12 +54,13 @@ token_trie_set * token_trie_set_from_tokens(const llama_token * tokens,
                                             const char * const * names,
                                             const char * fingerprint) {
     return guard_pointer<token_trie_set *>([&] {
-        LeafList leaves = read_tokens(tokens, offsets, n_members);
-        if (names != nullptr) {
-            leaves.names = read_names(names, n_members, "names");
-        }
-        leaves.vocab = fingerprint == nullptr ? "" : fingerprint;
-        return std::make_unique<Set>(Trie::build(std::move(leaves))).release();
+        require_not_null(offsets, "offsets");
+        require_array(tokens, offsets[n_members], "tokens");
+        return std::make_unique<Set>(
+                   Trie::build({tokens, offsets, n_members},
+                               names == nullptr ? std::vector<std::string>() : to_names(names, n_members, "names"),
+                               fingerprint == nullptr ? "" : fingerprint))
+            .release();
     });
 }
 
@@ -99,7 +70,7 @@ token_trie_set * token_trie_set_from_texts(const llama_vocab * vocab,
                                            bool any) {
     return guard_pointer<token_trie_set *>([&] {
         require_not_null(vocab, "vocab");
-        return std::make_unique<Set>(build_texts(Vocab(vocab), read_names(texts, n_texts, "texts"), any)).release();
+        return std::make_unique<Set>(build_texts(Vocab(vocab), to_names(texts, n_texts, "texts"), any)).release();
     });
 }
 

@@ -13,9 +13,7 @@ Stream::Options to_options(const token_trie_stream_params & params) {
     Stream::Options options;
     options.sampling = read_sampling(params.sampling, "params.sampling", /* may_keep = */ false);
     options.jump_forward = params.step_by_step == 0;
-    if (params.device_sampling < TOKEN_TRIE_DEVICE_AUTO || params.device_sampling > TOKEN_TRIE_DEVICE_OFF) {
-        throw Error(Status::argument, "params.device_sampling: " + std::to_string(params.device_sampling) + " is none");
-    }
+    check_enum(params.device_sampling, TOKEN_TRIE_DEVICE_OFF, "params.device_sampling");
     options.device = static_cast<Sequence::Device>(params.device_sampling);
     return options;
 }
@@ -172,9 +170,7 @@ int32_t token_trie_stream_answer(token_trie_stream * stream,
         *answer = nullptr;
         require_array(tokens, n_tokens, "tokens");
         check_fits(n_tokens, open->n_ctx_max());
-        Query read = read_query(open->facts(), query, [](const auto & trie, std::vector<double> weights) {
-            return std::make_shared<const LeafWeights>(trie, std::move(weights));
-        });
+        Query read = read_query(open->facts(), query);
         if (tokens != nullptr) {
             if (n_tokens == 0) {
                 throw Error(Status::argument, "n_tokens: 0; tokens is null for the stream's sequence");
@@ -230,37 +226,7 @@ void token_trie_stream_cancel(token_trie_stream * stream) {
 }
 
 int32_t token_trie_stream_get_state(token_trie_stream * stream, token_trie_stream_state * state) {
-    return guard([&] {
-        const Stream::Snapshot seen = open_streams().find(stream)->snapshot();
-        token_trie_stream_state out{};
-        out.stop = static_cast<std::int32_t>(seen.stats.stop);
-        out.span = -1;
-        out.leaf = -1;
-        if (seen.cursor) {
-            const Cursor & cursor = *seen.cursor;
-            out.span = static_cast<std::int32_t>(cursor.state());
-            out.n_items = cursor.n_items();
-            out.ending = static_cast<std::int32_t>(cursor.ending());
-            out.leaf = cursor.leaf() == kNoLeaf ? -1 : static_cast<std::int64_t>(cursor.leaf());
-            out.leaf_name = cursor.leaf() == kNoLeaf ? nullptr : cursor.trie().stored_name(cursor.leaf());
-        }
-        out.logprob = seen.stats.span_logprob;
-        out.n_tokens = seen.n_tokens;
-        out.n_cached = seen.n_cached;
-        out.n_forced = seen.stats.n_forced;
-        out.n_branches = seen.stats.n_branches;
-        out.n_free = seen.stats.n_free;
-        out.n_passes = seen.stats.n_passes;
-        out.decode_ns = seen.stats.decode_ns;
-        out.generate_ns = seen.stats.generate_ns;
-        out.n_context = seen.n_ctx;
-        out.n_context_max = seen.n_ctx_max;
-        out.cache_bytes = seen.cache_bytes;
-        out.n_imported = seen.n_imported;
-        out.n_closed = seen.stats.n_closed;
-        out.n_on_device = seen.n_on_device;
-        write_struct(out, state, "state");
-    });
+    return guard([&] { write_struct(open_streams().find(stream)->state(), state, "state"); });
 }
 
 void token_trie_stream_close(token_trie_stream * stream) {

@@ -30,6 +30,14 @@ inline std::size_t to_count(std::int32_t value, const char * what) {
     return static_cast<std::size_t>(value);
 }
 
+// A value of an enum of the header, which begins with 0.
+inline void check_enum(std::int32_t value, std::int32_t last, const char * what) {
+    if (value < 0 || value > last) {
+        throw Error(Status::argument,
+                    std::string(what) + ": " + std::to_string(value) + " is none of 0 to " + std::to_string(last));
+    }
+}
+
 // Null is an array of none.
 inline void require_array(const void * pointer, std::size_t n, const char * what) {
     if (n > 0) {

@@ -13,8 +13,6 @@ Batch::Batch(const ContextMaker & maker, const Scheduler::Options & options)
       n_ctx_max_(scheduler_->n_ctx_max()),
       n_parallel_(scheduler_->n_ids()) {}
 
-Batch::~Batch() = default;
-
 namespace {
 
 // The calls that this thread is in, of any batches.
@@ -23,17 +21,14 @@ thread_local const Batch::Call * innermost = nullptr;
 }  // namespace
 
 void Batch::check(const Request & request) const {
-    if (request.prompt.empty()) {
-        throw Error(Status::argument, "tokens: none; a prompt needs at least one");
-    }
+    check_rules({{request.prompt.empty(), "tokens: none; a prompt needs at least one"}});
     check_tokens(request.prompt, facts_.size(), "tokens");
     request.check();
-    if (!request.sampling.seed) {
-        throw Error(Status::argument, "query.sampling.seed: a batch has no draws to go on with");
-    }
-    if (request.is_thinking() && !request.is_text() && request.cursor->follow().max_before() < 0) {
-        throw Error(Status::argument, "max_before: no limit, where the answer needs its cells in the context");
-    }
+    check_rules({
+        {request.sampling.seed == TOKEN_TRIE_SEED_KEEP, "query.sampling.seed: a batch has no draws to go on with"},
+        {request.is_thinking() && !request.is_text() && request.cursor->follow().max_before() < 0,
+         "max_before: no limit, where the answer needs its cells in the context"},
+    });
     const std::size_t n_answer = request.max_tokens();
     if (request.prompt.size() + n_answer > n_ctx_max_) {
         throw Error(Status::context, std::to_string(request.prompt.size()) + " tokens and an answer of up to " +
@@ -70,22 +65,6 @@ Batch::Call::~Call() {
         const Turn last(*batch_, lock);  // where the call itself has closed it
     }
     batch_->changed_.notify_all();
-}
-
-std::shared_ptr<const LeafWeights> Batch::Call::share(const std::shared_ptr<const Trie> & trie,
-                                                      std::vector<double> of_leaves) const {
-    if (of_leaves.empty()) {
-        return nullptr;
-    }
-    std::unique_lock<std::mutex> lock(batch_->mutex_);
-    std::shared_ptr<const LeafWeights> weights = batch_->last_weights_.lock();
-    lock.unlock();
-    if (weights == nullptr || !weights->are(*trie, of_leaves)) {
-        weights = std::make_shared<const LeafWeights>(trie, std::move(of_leaves));
-        lock.lock();
-        batch_->last_weights_ = weights;
-    }
-    return weights;
 }
 
 // First what may fail.

@@ -24,9 +24,6 @@ class Batch {
    public:
     // Throws as Scheduler does.
     Batch(const ContextMaker & maker, const Scheduler::Options & options);
-    ~Batch();
-    Batch(const Batch &) = delete;
-    Batch & operator=(const Batch &) = delete;
 
     std::size_t n_ctx_max() const noexcept { return n_ctx_max_; }
     std::size_t n_parallel() const noexcept { return n_parallel_; }
@@ -42,10 +39,6 @@ class Batch {
 
         const Vocab & facts() const noexcept { return batch_->facts_; }
         std::size_t n_ctx_max() const noexcept { return batch_->n_ctx_max_; }
-        // Weights of a trie's leaves: those of a request before, where they are the same and it is not answered yet.
-        // Null without any.
-        std::shared_ptr<const LeafWeights> share(const std::shared_ptr<const Trie> & trie,
-                                                 std::vector<double> of_leaves) const;
         // Throws Error: argument if closed, or for a request that cannot be decided; vocab; context.
         Ticket submit(Request request) const;
 
@@ -112,7 +105,6 @@ class Batch {
     Ticket last_ = 0;
     Scheduler::Requests submitted_;  // since the last pass began
     std::vector<Ticket> cancelled_;  // likewise; reserved for all that are out
-    std::weak_ptr<const LeafWeights> last_weights_;
     std::list<Entry> out_;
     std::list<Entry> ready_;  // in the order in which they came to be
     std::map<Ticket, std::list<Entry>::iterator> tickets_;

@@ -1,7 +1,6 @@
 #include "batch/scheduler.h"
 #include "batch/tasks.h"
 #include "context/cell_table.h"
-#include "context/finite.h"
 
 #include <algorithm>
 #include <cmath>
@@ -80,8 +79,6 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options)
     retained_.reserve(n_ids_);
     clear_cache();
 }
-
-Scheduler::~Scheduler() = default;
 
 void Scheduler::clear_cache() noexcept {
     retained_.clear();

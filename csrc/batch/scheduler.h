@@ -48,9 +48,6 @@ class [[gnu::visibility("default")]] Scheduler {
     // Throws Error (argument) where the model's sequences cannot share cells, or the context holds less than two; of
     // memory, where there is none for the context.
     Scheduler(const ContextMaker & maker, const Options & options);
-    ~Scheduler();
-    Scheduler(const Scheduler &) = delete;
-    Scheduler & operator=(const Scheduler &) = delete;
 
     const llama_vocab * vocab() const noexcept { return vocab_; }
     std::size_t n_ids() const noexcept { return n_ids_; }

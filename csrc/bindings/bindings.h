@@ -18,13 +18,8 @@ using OffsetArray = py::array_t<std::int64_t, py::array::c_style>;
 
 void register_errors(py::module_ & module);
 void register_trie(py::module_ & module);
-void register_cache(py::module_ & module);
-void register_devices(py::module_ & module);
-void register_vocab(py::module_ & module);
-void register_sampler(py::module_ & module);
-void register_threads(py::module_ & module);
+void register_llama(py::module_ & module);
 void register_matcher(py::module_ & module);
-void register_tables(py::module_ & module);
 
 template <typename T>
 py::array_t<T> to_array(const T * data, std::size_t n) {

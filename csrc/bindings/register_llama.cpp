@@ -1,3 +1,4 @@
+#include "abi/constraint.h"
 #include "bindings/bindings.h"
 #include "llama/library.h"
 #include "llama/vocab.h"
@@ -28,9 +29,63 @@ class SignalCheck {
     std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
 };
 
+py::object allowed(const Cursor & cursor) {
+    const AllowedSet set = cursor.allowed();
+    if (set.everything) {
+        return py::none();
+    }
+    if (set.is_children_alone()) {
+        return to_array(set.children.data, set.children.size);
+    }
+    std::vector<Token> tokens;
+    set.for_each([&](Token token) {
+        tokens.push_back(token);
+        return true;
+    });
+    return to_array(tokens.data(), tokens.size());
+}
+
+// No garbage collection for that long, which could run Python of anyone's.
+class WithoutCollection {
+   public:
+    WithoutCollection() : was_on_(PyGC_Disable() == 1) {}
+    ~WithoutCollection() {
+        if (was_on_) {
+            PyGC_Enable();
+        }
+    }
+    WithoutCollection(const WithoutCollection &) = delete;
+    WithoutCollection & operator=(const WithoutCollection &) = delete;
+
+   private:
+    bool was_on_;
+};
+
+// Here and not in Python, where threads would take turns in the middle: a frame that another one has left meanwhile is
+// no longer safe to go on from (seen with CPython 3.11).
+bool is_thread_inside(const std::string & package, const std::vector<std::pair<py::object, py::tuple>> & owners) {
+    const WithoutCollection guard;
+    const py::dict frames = py::module_::import("sys").attr("_current_frames")();
+    for (const auto & [thread, top] : frames) {
+        for (auto frame = py::reinterpret_borrow<py::object>(top); !frame.is_none(); frame = frame.attr("f_back")) {
+            const py::object module = frame.attr("f_globals").attr("get")("__name__", "");
+            if (!py::isinstance<py::str>(module) || module.cast<std::string>().rfind(package, 0) != 0) {
+                continue;
+            }
+            const py::object self = frame.attr("f_locals").attr("get")("self");
+            for (const auto & [owner, names] : owners) {
+                if (self.is(owner) && (names.empty() || names.contains(frame.attr("f_code").attr("co_name")))) {
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
+}
+
 }  // namespace
 
-void register_vocab(py::module_ & module) {
+void register_llama(py::module_ & module) {
     using namespace pybind11::literals;
     using Unlocked = py::call_guard<py::gil_scoped_release>;
     py::class_<Vocab>(module, "Vocab")
@@ -82,9 +137,6 @@ void register_vocab(py::module_ & module) {
     module.def("llama_constant", &llama_constant);
     module.def("llama_layout", &llama_layout);
     module.def("require_same_llama", &require_same_llama);
-}
-
-void register_devices(py::module_ & module) {
     module.def("devices", [] {
         py::list out;
         for (const Device & device : devices()) {
@@ -94,88 +146,13 @@ void register_devices(py::module_ & module) {
         return out;
     });
     module.def("samples_in_graph", samples_in_graph);
-}
-
-namespace {
-
-std::shared_ptr<FollowSet> make_follow(const Trie & trie,
-                                       const Vocab & vocab,
-                                       int on_complete,
-                                       std::vector<Token> end_tokens,
-                                       std::vector<Token> separator,
-                                       std::int32_t max_items,
-                                       std::int32_t min_items,
-                                       bool unique,
-                                       std::vector<std::string> exclude,
-                                       std::vector<Token> start_after,
-                                       std::int64_t max_before,
-                                       std::int32_t max_span) {
-    std::vector<Token> not_before;
-    if (!start_after.empty()) {
-        not_before = vocab.get() == nullptr ? end_tokens : vocab.end_of_generation();
-    }
-    FollowSet::Options options{static_cast<OnComplete>(on_complete),
-                               std::move(end_tokens),
-                               std::move(separator),
-                               max_items,
-                               min_items,
-                               unique,
-                               std::move(exclude),
-                               std::move(start_after),
-                               max_before,
-                               std::move(not_before),
-                               max_span};
-    auto follow = std::make_shared<FollowSet>(trie, std::move(options));
-    check_vocab(*follow, vocab);
-    return follow;
-}
-
-py::object allowed(const Cursor & cursor) {
-    const AllowedSet set = cursor.allowed();
-    if (set.everything) {
-        return py::none();
-    }
-    if (set.is_children_alone()) {
-        return to_array(set.children.data, set.children.size);
-    }
-    std::vector<Token> tokens;
-    set.for_each([&](Token token) {
-        tokens.push_back(token);
-        return true;
-    });
-    return to_array(tokens.data(), tokens.size());
-}
-
-py::array_t<bool> mask(const Cursor & cursor, std::int32_t n_vocab) {
-    if (n_vocab < 0) {
-        throw Error(Status::argument, "n_vocab: " + std::to_string(n_vocab) + " is negative");
-    }
-    py::array_t<bool> out(n_vocab);
-    const AllowedSet set = cursor.allowed();
-    std::fill_n(out.mutable_data(), n_vocab, set.everything);
-    for (const Token token : set.except) {
-        if (token < n_vocab) {
-            out.mutable_data()[token] = false;
-        }
-    }
-    if (!set.everything) {
-        set.for_each([&](Token token) {
-            if (token < n_vocab) {
-                out.mutable_data()[token] = true;
-            }
-            return true;
-        });
-    }
-    return out;
-}
-
-}  // namespace
-
-void register_sampler(py::module_ & module) {
-    using namespace pybind11::literals;
     py::class_<FollowSet, std::shared_ptr<FollowSet>>(module, "FollowSet")
-        .def(py::init(&make_follow), "trie"_a, "vocab"_a, "on_complete"_a, "end_tokens"_a, "separator"_a, "max_items"_a,
-             "min_items"_a, "unique"_a, "exclude"_a, "start_after"_a, "max_before"_a, "max_span"_a = 0);
+        .def(py::init([](const Trie & trie, const Vocab & vocab, std::uintptr_t params) {
+                 const auto * given =
+                     reinterpret_cast<const token_trie_params *>(params);  // NOLINT(performance-no-int-to-ptr)
+                 return std::const_pointer_cast<FollowSet>(make_follow(trie, vocab, *given));
+             }),
+             "trie"_a, "vocab"_a, "params"_a);
     py::class_<Cursor>(module, "Cursor")
         .def(py::init([](std::shared_ptr<Trie> trie, std::shared_ptr<FollowSet> follow) {
                  return Cursor(std::move(trie), std::move(follow));
@@ -183,7 +160,6 @@ void register_sampler(py::module_ & module) {
              "trie"_a.none(false), "follow"_a.none(false))
         .def("__copy__", [](const Cursor & cursor) { return Cursor(cursor); })
         .def("allowed", &allowed)
-        .def("mask", &mask, "n_vocab"_a)
         .def("accept", &Cursor::accept, "token"_a)
         .def("reset", &Cursor::reset)
         .def_property_readonly("state", [](const Cursor & cursor) { return static_cast<int>(cursor.state()); })
@@ -199,53 +175,6 @@ void register_sampler(py::module_ & module) {
             return reinterpret_cast<std::uintptr_t>(make_sampler(cursor, static_cast<Mode>(mode)));
         },
         "cursor"_a, "mode"_a);
-}
-
-namespace {
-
-// No garbage collection for that long, which could run Python of anyone's.
-class WithoutCollection {
-   public:
-    WithoutCollection() : was_on_(PyGC_Disable() == 1) {}
-    ~WithoutCollection() {
-        if (was_on_) {
-            PyGC_Enable();
-        }
-    }
-    WithoutCollection(const WithoutCollection &) = delete;
-    WithoutCollection & operator=(const WithoutCollection &) = delete;
-
-   private:
-    bool was_on_;
-};
-
-// Here and not in Python, where threads would take turns in the middle: a frame that another one has left meanwhile is
-// no longer safe to go on from (seen with CPython 3.11).
-bool is_thread_inside(const std::string & package, const std::vector<std::pair<py::object, py::tuple>> & owners) {
-    const WithoutCollection guard;
-    const py::dict frames = py::module_::import("sys").attr("_current_frames")();
-    for (const auto & [thread, top] : frames) {
-        for (auto frame = py::reinterpret_borrow<py::object>(top); !frame.is_none(); frame = frame.attr("f_back")) {
-            const py::object module = frame.attr("f_globals").attr("get")("__name__", "");
-            if (!py::isinstance<py::str>(module) || module.cast<std::string>().rfind(package, 0) != 0) {
-                continue;
-            }
-            const py::object self = frame.attr("f_locals").attr("get")("self");
-            for (const auto & [owner, names] : owners) {
-                if (self.is(owner) && (names.empty() || names.contains(frame.attr("f_code").attr("co_name")))) {
-                    return true;
-                }
-            }
-        }
-    }
-    return false;
-}
-
-}  // namespace
-
-// NOLINTNEXTLINE(misc-const-correctness): every register_* takes the module alike
-void register_threads(py::module_ & module) {
-    using namespace pybind11::literals;
     module.def("is_thread_inside", &is_thread_inside, "package"_a, "owners"_a);
 }
 

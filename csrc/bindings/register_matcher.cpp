@@ -2,7 +2,7 @@
 #include "cursor/matcher.h"
 #include "cursor/tables.h"
 
-#include <algorithm>
+#include <map>
 #include <mutex>
 
 namespace token_trie {
@@ -41,31 +41,6 @@ auto alone(Result (Of::*method)(Arguments...) const) {
 [[noreturn]] void fail(const std::string & message) { throw Error(Status::argument, message); }
 
 std::string place(const char * what, std::size_t i) { return std::string(what) + "[" + std::to_string(i) + "]: "; }
-
-// All of them at once, in one order for every batch, so that no two batches wait for each other.
-class AllLocked {
-   public:
-    explicit AllLocked(const std::vector<MatcherPtr> & matchers) {
-        std::vector<std::size_t> order(matchers.size());
-        for (std::size_t i = 0; i < order.size(); ++i) {
-            order[i] = i;
-        }
-        std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-            return std::pair(matchers[a].get(), a) < std::pair(matchers[b].get(), b);
-        });
-        for (std::size_t i = 1; i < order.size(); ++i) {
-            if (matchers[order[i]] == matchers[order[i - 1]]) {
-                fail(place("matchers", order[i]) + "the same as matchers[" + std::to_string(order[i - 1]) + "]");
-            }
-        }
-        for (const std::size_t i : order) {
-            locks_.emplace_back(matchers[i]->mutex);
-        }
-    }
-
-   private:
-    std::vector<std::unique_lock<std::mutex>> locks_;
-};
 
 struct Rows {
     std::int32_t * data;
@@ -129,6 +104,7 @@ std::vector<bool> fill(const std::vector<MatcherPtr> & matchers,
 }
 
 // Calls each matcher with its value, after check has let all of them pass. A failure names the row before its message.
+// Under the interpreter's lock, so that no other batch comes in between.
 template <typename Value, typename Work>
 void for_each(const std::vector<MatcherPtr> & matchers,
               const std::vector<Value> & values,
@@ -139,17 +115,19 @@ void for_each(const std::vector<MatcherPtr> & matchers,
         fail(std::string(what) + ": " + std::to_string(values.size()) + " for " + std::to_string(matchers.size()) +
              " matchers");
     }
-    const py::gil_scoped_release unlocked;
-    const AllLocked locked(matchers);
+    std::map<MatcherPtr, std::size_t> seen;
     for (std::size_t i = 0; i < matchers.size(); ++i) {
+        if (const auto [at, is_new] = seen.emplace(matchers[i], i); !is_new) {
+            fail(place("matchers", i) + "the same as matchers[" + std::to_string(at->second) + "]");
+        }
         try {
-            (matchers[i]->matcher.*check)(values[i]);
+            alone(*matchers[i], [&](const Matcher & matcher) { (matcher.*check)(values[i]); });
         } catch (const Error & error) {
             throw Error(error.status(), place(what, i) + error.what());
         }
     }
     for (std::size_t i = 0; i < matchers.size(); ++i) {
-        work(matchers[i]->matcher, i);
+        alone(*matchers[i], [&](Matcher & matcher) { work(matcher, i); });
     }
 }
 
@@ -164,58 +142,6 @@ void rollback(const std::vector<MatcherPtr> & matchers, const std::vector<std::u
     for_each(matchers, counts, "num_tokens", &Matcher::check_rollback,
              [&](Matcher & matcher, std::size_t i) { matcher.rollback(counts[i]); });
 }
-
-}  // namespace
-
-// NOLINTNEXTLINE(misc-const-correctness): every register_* takes the module alike
-void register_matcher(py::module_ & module) {
-    using namespace pybind11::literals;
-    py::class_<SharedMatcher, MatcherPtr>(module, "Matcher")
-        .def(py::init([](std::shared_ptr<Trie> trie, std::shared_ptr<FollowSet> follow, std::int32_t n_vocab) {
-                 return std::make_shared<SharedMatcher>(Matcher(Cursor(std::move(trie), std::move(follow)), n_vocab));
-             }),
-             "trie"_a.none(false), "follow"_a.none(false), "n_vocab"_a)
-        .def("__copy__",
-             [](SharedMatcher & shared) {
-                 return alone(shared, [](const Matcher & matcher) { return std::make_shared<SharedMatcher>(matcher); });
-             })
-        .def("accept", alone(&Matcher::accept), "token"_a)
-        .def(
-            "accept_all",
-            [](SharedMatcher & shared, const TokenArray & tokens) {
-                return alone(shared, [&](Matcher & matcher) {
-                    return matcher.accept_all(tokens.data(), static_cast<std::size_t>(tokens.size()));
-                });
-            },
-            "tokens"_a)
-        .def("rollback", alone(&Matcher::rollback), "n"_a)
-        .def("reset", [](SharedMatcher & shared) { alone(shared, [](Matcher & matcher) { matcher.reset(); }); })
-        .def("allowed",
-             [](SharedMatcher & shared) {
-                 std::vector<Token> tokens;
-                 alone(shared, [&](const Matcher & matcher) {
-                     matcher.for_each_allowed([&](Token token) { tokens.push_back(token); });
-                 });
-                 return to_array(tokens.data(), tokens.size());
-             })
-        .def("forced", alone(&Matcher::forced), "n"_a)
-        .def_property_readonly(
-            "is_terminated",
-            [](SharedMatcher & shared) { return alone(shared, [](const Matcher & it) { return it.is_terminated(); }); })
-        .def_property_readonly("is_free",
-                               [](SharedMatcher & shared) {
-                                   return alone(shared, [](const Matcher & it) { return it.allowed().everything; });
-                               })
-        .def_property_readonly(
-            "n_accepted",
-            [](SharedMatcher & shared) { return alone(shared, [](const Matcher & it) { return it.n_accepted(); }); })
-        .def_property_readonly("n_vocab", [](const SharedMatcher & shared) { return shared.matcher.n_vocab(); });
-    module.def("fill_masks", &fill, "matchers"_a, "mask"_a, "indices"_a);
-    module.def("accept_each", &accept, "matchers"_a, "tokens"_a);
-    module.def("rollback_each", &rollback, "matchers"_a, "counts"_a);
-}
-
-namespace {
 
 using Positions = py::array_t<std::int64_t, py::array::c_style>;
 
@@ -268,8 +194,51 @@ struct HeldTables {
 }  // namespace
 
 // NOLINTNEXTLINE(misc-const-correctness): every register_* takes the module alike
-void register_tables(py::module_ & module) {
+void register_matcher(py::module_ & module) {
     using namespace pybind11::literals;
+    py::class_<SharedMatcher, MatcherPtr>(module, "Matcher")
+        .def(py::init([](std::shared_ptr<Trie> trie, std::shared_ptr<FollowSet> follow, std::int32_t n_vocab) {
+                 return std::make_shared<SharedMatcher>(Matcher(Cursor(std::move(trie), std::move(follow)), n_vocab));
+             }),
+             "trie"_a.none(false), "follow"_a.none(false), "n_vocab"_a)
+        .def("__copy__",
+             [](SharedMatcher & shared) {
+                 return alone(shared, [](const Matcher & matcher) { return std::make_shared<SharedMatcher>(matcher); });
+             })
+        .def("accept", alone(&Matcher::accept), "token"_a)
+        .def(
+            "accept_all",
+            [](SharedMatcher & shared, const TokenArray & tokens) {
+                return alone(shared, [&](Matcher & matcher) {
+                    return matcher.accept_all(tokens.data(), static_cast<std::size_t>(tokens.size()));
+                });
+            },
+            "tokens"_a)
+        .def("rollback", alone(&Matcher::rollback), "n"_a)
+        .def("reset", [](SharedMatcher & shared) { alone(shared, [](Matcher & matcher) { matcher.reset(); }); })
+        .def("allowed",
+             [](SharedMatcher & shared) {
+                 std::vector<Token> tokens;
+                 alone(shared, [&](const Matcher & matcher) {
+                     matcher.for_each_allowed([&](Token token) { tokens.push_back(token); });
+                 });
+                 return to_array(tokens.data(), tokens.size());
+             })
+        .def("forced", alone(&Matcher::forced), "n"_a)
+        .def_property_readonly(
+            "is_terminated",
+            [](SharedMatcher & shared) { return alone(shared, [](const Matcher & it) { return it.is_terminated(); }); })
+        .def_property_readonly("is_free",
+                               [](SharedMatcher & shared) {
+                                   return alone(shared, [](const Matcher & it) { return it.allowed().everything; });
+                               })
+        .def_property_readonly(
+            "n_accepted",
+            [](SharedMatcher & shared) { return alone(shared, [](const Matcher & it) { return it.n_accepted(); }); })
+        .def_property_readonly("n_vocab", [](const SharedMatcher & shared) { return shared.matcher.n_vocab(); });
+    module.def("fill_masks", &fill, "matchers"_a, "mask"_a, "indices"_a);
+    module.def("accept_each", &accept, "matchers"_a, "tokens"_a);
+    module.def("rollback_each", &rollback, "matchers"_a, "counts"_a);
     py::class_<HeldTables>(module, "Tables")
         .def(py::init<std::int32_t, py::array_t<std::int32_t>, py::array_t<std::uint8_t>, py::array,
                       py::array_t<std::int32_t>, py::array, py::array_t<std::int32_t>, py::array_t<std::int32_t>>(),

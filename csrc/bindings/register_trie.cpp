@@ -20,41 +20,15 @@ std::shared_ptr<Trie> shared(std::shared_ptr<const Trie> trie) {
     return std::const_pointer_cast<Trie>(std::move(trie));
 }
 
-void check_leaves(const TokenArray & tokens, const OffsetArray & offsets, const std::vector<std::string> & names) {
-    const auto fail = [](const std::string & message) { throw Error(Status::argument, message); };
-    if (tokens.ndim() != 1 || offsets.ndim() != 1 || offsets.size() == 0) {
-        fail("tokens and offsets must have one dimension, and offsets at least one element");
-    }
-    const std::int64_t * o = offsets.data();
-    const auto n = static_cast<std::size_t>(offsets.size()) - 1;
-    if (o[0] != 0 || o[n] != tokens.size()) {
-        fail("offsets must begin with 0 and end with len(tokens) = " + std::to_string(tokens.size()));
-    }
-    const std::int64_t * drop = std::adjacent_find(o, o + n + 1, std::greater<>());
-    if (drop != o + n + 1) {
-        fail("offsets[" + std::to_string(drop - o + 1) + "]: " + std::to_string(drop[1]) +
-             " is less than the one before it");
-    }
-    if (!names.empty() && names.size() != n) {
-        fail("names: " + std::to_string(names.size()) + " for " + std::to_string(n) + " leaves");
-    }
-    for (std::size_t i = 0; i < names.size(); ++i) {
-        if (names[i].size() > kMaxNameBytes) {
-            throw Error(Status::limit, "names[" + std::to_string(i) + "]: " + std::to_string(names[i].size()) +
-                                           " bytes; at most 65535");
-        }
-        if (names[i].find('\0') != std::string::npos) {
-            fail("names[" + std::to_string(i) + "]: holds a NUL character");
-        }
-    }
-}
-
 std::shared_ptr<Trie> build(const TokenArray & tokens,
                             const OffsetArray & offsets,
                             std::vector<std::string> names,
                             std::string vocab,
                             std::optional<bool> compact) {
-    check_leaves(tokens, offsets, names);
+    if (tokens.ndim() != 1 || offsets.ndim() != 1 || offsets.size() == 0 ||
+        offsets.data()[offsets.size() - 1] != tokens.size()) {
+        throw Error(Status::argument, "tokens and offsets: one dimension each, and offsets end with len(tokens)");
+    }
     const LeafView leaves{tokens.data(), reinterpret_cast<const std::uint64_t *>(offsets.data()),
                           static_cast<std::size_t>(offsets.size()) - 1};
     const Layout layout = !compact.has_value() ? Layout::by_size : *compact ? Layout::compact : Layout::flat;
@@ -85,8 +59,7 @@ py::tuple prefix_dict(const std::string & given, bool is_path) {
         }
         trie = shared(Trie::build(std::move(dict.members)));
     }
-    return py::make_tuple(trie, dict.start, dict.end, dict.sep, dict.n_ids_skipped, dict.n_keys_unreached,
-                          dict.keys_unreached);
+    return py::make_tuple(trie, dict.start, dict.n_ids_skipped, dict.n_keys_unreached, dict.keys_unreached);
 }
 
 void check_node(const Trie & trie, std::uint32_t node) {
@@ -249,7 +222,9 @@ void register_trie(py::module_ & module) {
             },
             py::arg("keep").noconvert())
         .def(
-            "kept_alone", [](const std::shared_ptr<Trie> & trie) { return shared(Trie::kept_alone(trie)); }, Unlocked())
+            "kept_alone",
+            [](const std::shared_ptr<Trie> & trie) { return shared(Trie::laid_out(trie, Layout::by_size)); },
+            Unlocked())
         .def(
             "joined",
             [](const std::shared_ptr<Trie> & base, const std::shared_ptr<Trie> & more, const Mask & keep) {
@@ -326,10 +301,6 @@ void register_trie(py::module_ & module) {
                 return to_id(trie.leaf(node));
             },
             "node"_a);
-}
-
-void register_cache(py::module_ & module) {
-    using namespace pybind11::literals;
     module.def(
         "cached_trie",
         [](const std::string & json, const std::optional<std::string> & path, const Vocab * vocab) {
@@ -358,7 +329,7 @@ void register_cache(py::module_ & module) {
         "json"_a, "vocab"_a);
     module.def("cache_stats", [] {
         const Cache::Stats stats = Cache::shared().stats();
-        return py::make_tuple(stats.hits, stats.misses, stats.evictions, stats.entries, Cache::kCapacity, stats.bytes);
+        return py::make_tuple(stats.hits, stats.misses, stats.evictions, stats.entries, stats.capacity, stats.bytes);
     });
     module.def("cache_clear", [] { Cache::shared().clear(); });
 }

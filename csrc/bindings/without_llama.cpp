@@ -41,7 +41,7 @@ LeafList tokenize(const llama_vocab * /*vocab*/,
     refuse();
 }
 
-std::string detokenize(const llama_vocab * /*vocab*/, const std::vector<Token> & /*tokens*/, bool /*special*/) {
+std::string detokenize(const llama_vocab * /*vocab*/, const Token * /*tokens*/, std::size_t /*n*/, bool /*special*/) {
     refuse();
 }
 

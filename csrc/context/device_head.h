@@ -35,7 +35,7 @@ class DeviceHead {
     };
 
     DeviceHead() = default;
-    ~DeviceHead();
+    ~DeviceHead() = default;
     DeviceHead(const DeviceHead &) = delete;
     DeviceHead & operator=(const DeviceHead &) = delete;
 
@@ -58,7 +58,7 @@ class DeviceHead {
 
    private:
     struct Part;
-    struct Free {
+    struct [[gnu::visibility("default")]] Free {
         void operator()(llama_sampler * sampler) const noexcept;
     };
 

@@ -70,7 +70,7 @@ class OutputHead {
     void multiply(const AllowedSet & wanted, std::int32_t n_threads, float * logits, std::size_t output = 0);
 
    private:
-    struct Free {
+    struct [[gnu::visibility("default")]] Free {
         void operator()(ggml_backend * backend) const noexcept;
         void operator()(ggml_context * context) const noexcept;
     };

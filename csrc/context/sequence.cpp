@@ -1,6 +1,5 @@
 #include "context/sequence.h"
 #include "context/cell_table.h"
-#include "context/finite.h"
 #include "cursor/reserve_more.h"
 
 #include <algorithm>
@@ -19,8 +18,6 @@ constexpr std::size_t kStep = 32;
 Sequence::Sequence(llama_context * context) : context_(context) {}
 
 Sequence::Sequence(ContextMaker maker) : context_(std::move(maker)) {}
-
-Sequence::~Sequence() = default;
 
 void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & cancelled) {
     check_fits(tokens.size(), n_ctx_max());

@@ -120,9 +120,6 @@ class Sequence {
     // On contexts of its own: at first a small one, in whose place a larger one comes, with what it held, when that is
     // needed. Throws Error (argument) where none can be made.
     explicit Sequence(ContextMaker maker);
-    ~Sequence();
-    Sequence(const Sequence &) = delete;
-    Sequence & operator=(const Sequence &) = delete;
 
     // Until it grows.
     llama_context * context() const noexcept { return context_.get(); }

@@ -65,26 +65,20 @@ void FollowSet::Options::check() const {
             throw Error(Status::argument, std::string(name) + ": " + std::to_string(n) + " is negative");
         }
     }
-    if (!restart && (max_items != 0 || !separator.empty())) {
-        throw Error(Status::argument, "separator and max_items go with on_complete restart alone");
-    }
-    if (!restart && (min_items != 0 || unique)) {
-        throw Error(Status::argument, "min_items and unique go with on_complete restart alone");
-    }
+    check_rules({
+        {!restart && (max_items != 0 || !separator.empty()),
+         "separator and max_items go with on_complete restart alone"},
+        {!restart && (min_items != 0 || unique), "min_items and unique go with on_complete restart alone"},
+        {on_complete == OnComplete::release && !end_tokens.empty(), "end_tokens go with on_complete end or restart"},
+        {on_complete == OnComplete::end && end_tokens.empty(),
+         "on_complete end needs end_tokens or a vocabulary that has some"},
+        {restart && end_tokens.empty() && max_items == 0 && !unique,
+         "on_complete restart needs end_tokens, a vocabulary that has some, max_items, or unique: "
+         "the list could never end"},
+    });
     if (max_items != 0 && min_items > max_items) {
         throw Error(Status::argument, "min_items: " + std::to_string(min_items) + " is more than max_items, " +
                                           std::to_string(max_items));
-    }
-    if (on_complete == OnComplete::release && !end_tokens.empty()) {
-        throw Error(Status::argument, "end_tokens go with on_complete end or restart");
-    }
-    if (on_complete == OnComplete::end && end_tokens.empty()) {
-        throw Error(Status::argument, "on_complete end needs end_tokens or a vocabulary that has some");
-    }
-    if (restart && end_tokens.empty() && max_items == 0 && !unique) {
-        throw Error(Status::argument,
-                    "on_complete restart needs end_tokens, a vocabulary that has some, max_items, or unique: "
-                    "the list could never end");
     }
 }
 
@@ -287,20 +281,25 @@ void Cursor::enter(NodeId node, std::int32_t n_before, const std::shared_ptr<con
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-void check_tokens(const Trie & trie, std::int32_t n_vocab) {
-    if (trie.max_token() < n_vocab) {
-        return;
+void check_tokens(const Token * tokens, std::size_t n, std::int32_t n_vocab, const std::string & what) {
+    const Token * const wrong =
+        std::find_if(tokens, tokens + n, [n_vocab](Token token) { return token < 0 || token >= n_vocab; });
+    if (wrong != tokens + n) {
+        throw Error(Status::vocab, what + "[" + std::to_string(wrong - tokens) + "]: " + std::to_string(*wrong) +
+                                       " is outside the vocabulary (" + std::to_string(n_vocab) + " tokens)");
     }
-    for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
+}
+
+void check_tokens(const Trie & trie, std::int32_t n_vocab) {
+    for (LeafId leaf = 0; trie.max_token() >= n_vocab && leaf < trie.n_leaves(); ++leaf) {
         const std::vector<Token> tokens = trie.sequence(leaf);
-        check_tokens(tokens.begin(), tokens.end(), n_vocab,
-                     [&] { return "leaf " + quote(trie.name(leaf)) + ": tokens"; });
+        check_tokens(tokens.data(), tokens.size(), n_vocab, "leaf " + quote(trie.name(leaf)) + ": tokens");
     }
 }
 
 void check_tokens(const FollowSet & follow, std::int32_t n_vocab) {
-    check_tokens(follow.end_tokens().begin(), follow.end_tokens().end(), n_vocab, [] { return "end_tokens"; });
-    check_tokens(follow.separator().begin(), follow.separator().end(), n_vocab, [] { return "separator"; });
+    check_tokens(follow.end_tokens().data, follow.end_tokens().size, n_vocab, "end_tokens");
+    check_tokens(follow.separator(), n_vocab, "separator");
     check_tokens(follow.marker().tokens(), n_vocab, "start_after");
 }
 

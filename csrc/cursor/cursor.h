@@ -350,19 +350,10 @@ class Cursor {
     State state_ = State::constrained;
 };
 
-// Throws Error (vocab) if a token is none of n_vocab; what() names the list.
-template <typename Iterator, typename What>
-void check_tokens(Iterator begin, Iterator end, std::int32_t n_vocab, What && what) {
-    for (Iterator at = begin; at != end; ++at) {
-        if (*at < 0 || *at >= n_vocab) {
-            throw Error(Status::vocab, std::string(what()) + "[" + std::to_string(at - begin) +
-                                           "]: " + std::to_string(*at) + " is outside the vocabulary (" +
-                                           std::to_string(n_vocab) + " tokens)");
-        }
-    }
-}
+// Throws Error (vocab) if a token is none of n_vocab, naming it what[i].
+void check_tokens(const Token * tokens, std::size_t n, std::int32_t n_vocab, const std::string & what);
 inline void check_tokens(const std::vector<Token> & tokens, std::int32_t n_vocab, const char * what) {
-    check_tokens(tokens.begin(), tokens.end(), n_vocab, [what] { return what; });
+    check_tokens(tokens.data(), tokens.size(), n_vocab, what);
 }
 // The same of the tokens of a set, naming the leaf, and of its rules.
 void check_tokens(const Trie & trie, std::int32_t n_vocab);

@@ -75,7 +75,7 @@ bool Matcher::accept(Token token) {
 }
 
 std::size_t Matcher::accept_all(const Token * tokens, std::size_t n) {
-    check_tokens(tokens, tokens + n, n_vocab_, [] { return "tokens"; });
+    check_tokens(tokens, n, n_vocab_, "tokens");
     std::size_t done = 0;
     while (done < n && take(tokens[done])) {
         ++done;

@@ -111,7 +111,7 @@ Decoder::Outcome Decoder::step(Host & host, WrittenText * written) {
     }
     Utf8Stream text = text_;
     if (has_text_) {
-        last_.text = text.feed(detokenize(vocab_, step.token, /* special = */ false));
+        last_.text = text.feed(detokenize(vocab_, &step.token, 1, /* special = */ false));
     }
     std::uint64_t & count = allowed.everything ? counts_.n_free : step.forced ? counts_.n_forced : counts_.n_branches;
     // The marker's own tokens stay where they are, also where they spell a stop string.

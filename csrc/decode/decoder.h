@@ -2,8 +2,7 @@
 
 #include "cursor/cursor.h"
 #include "decode/picker.h"
-#include "decode/utf8.h"
-#include "decode/written_text.h"
+#include "decode/text.h"
 #include "sampler/sampler.h"
 
 #include <optional>

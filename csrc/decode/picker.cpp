@@ -8,18 +8,13 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <new>
 #include <string_view>
 
 namespace token_trie {
 namespace {
-
-void require(bool valid, const std::string & message) {
-    if (!valid) {
-        throw Error(Status::argument, message);
-    }
-}
 
 // Natural logarithm of token's share among the allowed; a NaN has none.
 float log_share(const AllowedSet & allowed, const float * logits, Token token) {
@@ -50,33 +45,37 @@ bool has_rule(std::string_view gbnf, std::string_view name) {
     return false;
 }
 
+float repeat_of(const Sampling & options) { return options.penalty_repeat == 0 ? 1 : options.penalty_repeat; }
+
 // llama-cpp-python 0.3.36 takes the vocabulary's size first; earlier ones do not.
 [[maybe_unused]] llama_sampler * init_penalties(llama_sampler * (*init)(std::int32_t, float, float, float),
                                                 std::size_t /*n_vocab*/,
                                                 const Sampling & options) {
-    return init(options.penalty_last_n, options.penalty_repeat, options.penalty_freq, options.penalty_present);
+    return init(options.penalty_last_n, repeat_of(options), options.penalty_freq, options.penalty_present);
 }
 [[maybe_unused]] llama_sampler * init_penalties(
     llama_sampler * (*init)(std::int32_t, std::int32_t, float, float, float),
     std::size_t n_vocab,
     const Sampling & options) {
-    return init(static_cast<std::int32_t>(n_vocab), options.penalty_last_n, options.penalty_repeat,
-                options.penalty_freq, options.penalty_present);
+    return init(static_cast<std::int32_t>(n_vocab), options.penalty_last_n, repeat_of(options), options.penalty_freq,
+                options.penalty_present);
 }
 
 }  // namespace
 
 void Picker::Free::operator()(llama_sampler * sampler) const noexcept { llama_sampler_free(sampler); }
 
-void Sampling::check() const {
-    require(temperature >= 0 && std::isfinite(temperature), "temperature: not in [0, inf)");
-    require(top_p > 0 && top_p <= 1, "top_p: not in (0, 1]");
-    require(top_k >= 0, "top_k: " + std::to_string(top_k) + " is negative");
-    require(min_p >= 0 && min_p <= 1, "min_p: not in [0, 1]");
-    require(penalty_last_n >= 0 && penalty_last_n <= 1 << 20, "penalty_last_n: not in [0, 1048576]");
-    require(penalty_repeat > 0 && std::isfinite(penalty_repeat), "penalty_repeat: not above 0");
-    require(std::isfinite(penalty_freq), "penalty_freq: not finite");
-    require(std::isfinite(penalty_present), "penalty_present: not finite");
+void check(const Sampling & sampling) {
+    check_rules({
+        {!(sampling.temperature >= 0 && std::isfinite(sampling.temperature)), "temperature: not in [0, inf)"},
+        {!(sampling.top_p >= 0 && sampling.top_p <= 1), "top_p: not in (0, 1]"},
+        {sampling.top_k < 0, "top_k: negative"},
+        {!(sampling.min_p >= 0 && sampling.min_p <= 1), "min_p: not in [0, 1]"},
+        {sampling.penalty_last_n < 0 || sampling.penalty_last_n > 1 << 20, "penalty_last_n: not in [0, 1048576]"},
+        {!(sampling.penalty_repeat >= 0 && std::isfinite(sampling.penalty_repeat)), "penalty_repeat: not above 0"},
+        {!std::isfinite(sampling.penalty_freq), "penalty_freq: not finite"},
+        {!std::isfinite(sampling.penalty_present), "penalty_present: not finite"},
+    });
 }
 
 Picker::Picker(const llama_vocab * vocab, const Sampling & sampling)
@@ -89,15 +88,13 @@ Picker::Picker(const Picker & other)
       n_vocab_(other.n_vocab_),
       sampling_(other.sampling_),
       penalties_(other.make_penalties(other.sampling_)),
-      top_k_(copy(other.top_k_)),
-      top_p_(copy(other.top_p_)),
-      min_p_(copy(other.min_p_)),
-      temperature_(copy(other.temperature_)),
       draw_(copy(other.draw_)),
       grammar_(copy(other.grammar_)),
       parsed_(copy(other.parsed_)),
       text_(other.text_),
-      n_parsed_(other.n_parsed_) {}
+      n_parsed_(other.n_parsed_) {
+    std::transform(other.chain_.begin(), other.chain_.end(), std::back_inserter(chain_), copy);
+}
 
 Picker::Sampler Picker::copy(const Sampler & sampler) {
     return Sampler(sampler == nullptr ? nullptr : llama_sampler_clone(sampler.get()));
@@ -113,20 +110,24 @@ Picker::Sampler Picker::make_penalties(const Sampling & sampling) const {
 
 // First what may fail.
 void Picker::set_sampling(const Sampling & sampling) {
-    sampling.check();
+    check(sampling);
     Sampler penalties = make_penalties(sampling);
-    Sampler top_k(sampling.top_k > 0 ? llama_sampler_init_top_k(sampling.top_k) : nullptr);
-    Sampler top_p(sampling.top_p < 1 ? llama_sampler_init_top_p(sampling.top_p, 1) : nullptr);
-    Sampler min_p(sampling.min_p > 0 ? llama_sampler_init_min_p(sampling.min_p, 1) : nullptr);
-    Sampler temperature(sampling.temperature > 0 ? llama_sampler_init_temp(sampling.temperature) : nullptr);
-    if (sampling.seed || draw_ == nullptr) {
-        draw_.reset(llama_sampler_init_dist(sampling.seed.value_or(0)));
+    std::vector<Sampler> chain;
+    const auto add = [&](bool is_on, const auto & init, auto... given) {
+        if (is_on) {
+            chain.emplace_back(init(given...));
+        }
+    };
+    add(sampling.top_k > 0, llama_sampler_init_top_k, sampling.top_k);
+    add(sampling.top_p > 0 && sampling.top_p < 1, llama_sampler_init_top_p, sampling.top_p, std::size_t{1});
+    add(sampling.min_p > 0, llama_sampler_init_min_p, sampling.min_p, std::size_t{1});
+    add(sampling.temperature > 0, llama_sampler_init_temp, sampling.temperature);
+    if (sampling.seed != TOKEN_TRIE_SEED_KEEP || draw_ == nullptr) {
+        draw_.reset(llama_sampler_init_dist(sampling.seed < 0 ? LLAMA_DEFAULT_SEED
+                                                              : static_cast<std::uint32_t>(sampling.seed)));
     }
     penalties_ = std::move(penalties);
-    top_k_ = std::move(top_k);
-    top_p_ = std::move(top_p);
-    min_p_ = std::move(min_p);
-    temperature_ = std::move(temperature);
+    chain_ = std::move(chain);
     sampling_ = sampling;
     n_penalized_ = 0;
 }
@@ -200,9 +201,8 @@ Token Picker::draw(std::size_t n, bool greedy) {
                           : logit < best.logit ? logit - best.logit
                                                : -std::numeric_limits<float>::infinity();
     }
-    for (const Sampler * sampler : {&top_k_, &top_p_, &min_p_, &temperature_, &draw_}) {
-        apply(*sampler);
-    }
+    std::for_each(chain_.begin(), chain_.end(), apply);
+    apply(draw_);
     return array.data[array.selected].id;
 }
 

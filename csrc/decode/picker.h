@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 namespace token_trie {
@@ -22,21 +21,10 @@ enum class Stop {
     string = TOKEN_TRIE_STOP_STRING
 };
 
-// How tokens are drawn, by llama.cpp's own samplers.
-struct Sampling {
-    std::optional<std::uint32_t> seed = 0;  // none: the random draws go on
-    float temperature = 0;                  // 0: the best token
-    float top_p = 1;                        // 1: off
-    std::int32_t top_k = 0;                 // 0: off
-    float min_p = 0;                        // 0: off
-    std::int32_t penalty_last_n = 0;        // 0: off
-    float penalty_repeat = 1;
-    float penalty_freq = 0;
-    float penalty_present = 0;
-
-    // Throws Error (argument) on values that llama.cpp does not take.
-    void check() const;
-};
+// How tokens are drawn, as the C ABI has it; what is 0 is off.
+using Sampling = token_trie_sampling;
+// Throws Error (argument) on values that llama.cpp does not take.
+void check(const Sampling & sampling);
 
 // Draws tokens from logits: penalties, top-k, top-p, min-p, temperature and a seeded draw, all of them llama.cpp's own,
 // applied to the candidates alone, be they five or a whole vocabulary.
@@ -48,7 +36,7 @@ class Picker {
         float logprob;
     };
 
-    // Throws Error (argument) as of Sampling::check.
+    // Throws Error (argument) as check does.
     Picker(const llama_vocab * vocab, const Sampling & sampling);
     // Draws what the other would.
     Picker(const Picker & other);
@@ -57,7 +45,7 @@ class Picker {
     Picker(Picker &&) = delete;
     Picker & operator=(Picker &&) = delete;
 
-    // Begins the draws anew from its seed, if it has one. Throws Error (argument), and then changes nothing.
+    // Begins the draws anew from its seed, unless that keeps them. Throws Error (argument), and then changes nothing.
     void set_sampling(const Sampling & sampling);
     // Exchanges the random draws of two pickers.
     void swap_draws(Picker & other) noexcept { draw_.swap(other.draw_); }
@@ -102,8 +90,10 @@ class Picker {
 
     const llama_vocab * vocab_;
     std::size_t n_vocab_;
-    Sampling sampling_;
-    Sampler penalties_, top_k_, top_p_, min_p_, temperature_, draw_;  // null: off
+    Sampling sampling_{};
+    Sampler penalties_;           // null: off
+    std::vector<Sampler> chain_;  // those that are on of top-k, top-p, min-p and temperature
+    Sampler draw_;
     // At its beginning, and after what is parsed; null: none, and nothing yet.
     Sampler grammar_, parsed_;
     std::vector<Token> text_;      // as accepted

@@ -73,18 +73,6 @@ struct Fingerprinted {
     std::string fingerprint;
 };
 
-std::string detokenize_all(const llama_vocab * vocab, const Token * begin, const Token * end, bool special) {
-    if (!has_texts(vocab)) {
-        throw Error(Status::vocab, "tokens: this model has no tokenizer");
-    }
-    check_tokens(begin, end, llama_vocab_n_tokens(vocab), [] { return "tokens"; });
-    std::string text;
-    for (; begin != end; ++begin) {
-        append_piece(vocab, *begin, special, text);
-    }
-    return text;
-}
-
 bool looks_like_control(const std::string & text) {
     return text.size() > 4 && text.compare(0, 2, "<|") == 0 && text.compare(text.size() - 2, 2, "|>") == 0;
 }
@@ -277,12 +265,14 @@ LeafList tokenize(const llama_vocab * vocab,
     return out;
 }
 
-std::string detokenize(const llama_vocab * vocab, const std::vector<Token> & tokens, bool special) {
-    return detokenize_all(vocab, tokens.data(), tokens.data() + tokens.size(), special);
-}
-
-std::string detokenize(const llama_vocab * vocab, Token token, bool special) {
-    return detokenize_all(vocab, &token, &token + 1, special);
+std::string detokenize(const llama_vocab * vocab, const Token * tokens, std::size_t n, bool special) {
+    if (!has_texts(vocab)) {
+        throw Error(Status::vocab, "tokens: this model has no tokenizer");
+    }
+    check_tokens(tokens, n, llama_vocab_n_tokens(vocab), "tokens");
+    std::string text;
+    std::for_each(tokens, tokens + n, [&](Token token) { append_piece(vocab, token, special, text); });
+    return text;
 }
 
 }  // namespace token_trie

@@ -94,7 +94,9 @@ LeafList tokenize(const llama_vocab * vocab,
 
 // The bytes that tokens stand for; control tokens as their text, or with special = false as none. Throws Error (vocab)
 // on a token outside the vocabulary.
-std::string detokenize(const llama_vocab * vocab, const std::vector<Token> & tokens, bool special = true);
-std::string detokenize(const llama_vocab * vocab, Token token, bool special);
+std::string detokenize(const llama_vocab * vocab, const Token * tokens, std::size_t n, bool special);
+inline std::string detokenize(const llama_vocab * vocab, const std::vector<Token> & tokens, bool special = true) {
+    return detokenize(vocab, tokens.data(), tokens.size(), special);
+}
 
 }  // namespace token_trie

@@ -23,11 +23,7 @@ struct Context {
     Mode mode;
     // NOLINTNEXTLINE(readability-redundant-member-init): for callers that name only the first members
     std::shared_ptr<GraphPart> in_graph{};  // null without a tail
-    std::uint64_t n_escaped = 0;
-    std::uint64_t n_restored = 0;
-    std::uint64_t n_closed = 0;
-    std::uint64_t n_applied = 0;
-    std::uint64_t n_in_graph = 0;
+    token_trie_sampler_state counts{};
     bool warned = false;
 };
 
@@ -139,16 +135,16 @@ void sampler_accept(llama_sampler * smpl, llama_token token) {
         ctx.cursor.escape();
         log_warning("token-trie: out of memory; what follows is unconstrained\n");
     }
-    ctx.n_escaped += accepted ? 0 : 1;
+    ctx.counts.n_escaped += accepted ? 0 : 1;
     if (!was_closed && ctx.cursor.is_closed()) {
-        ++ctx.n_closed;
+        ++ctx.counts.n_closed;
         log_warning(kSpanClosed);
     }
 }
 
 void sampler_apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
     Context & ctx = context(smpl);
-    ++ctx.n_applied;
+    ++ctx.counts.n_applied;
     llama_token_data_array & candidates = *cur_p;
     const AllowedSet allowed = ctx.cursor.allowed();
     const bool is_free = allowed.everything;
@@ -162,7 +158,7 @@ void sampler_apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
     if (n == 0 || !any_above_minus_infinity(candidates, n)) {
         n = restore(is_free ? ctx.cursor.next_of_marker() : allowed, candidates);
         candidates.sorted = true;
-        ++ctx.n_restored;
+        ++ctx.counts.n_restored;
         if (!ctx.warned) {
             ctx.warned = true;
             log_warning(
@@ -198,7 +194,7 @@ void run_in_graph(Interface & iface) {
         };
         iface.backend_set_input = [](llama_sampler * smpl) {
             Context & ctx = context(smpl);
-            ++ctx.n_in_graph;
+            ++ctx.counts.n_in_graph;
             ctx.in_graph->set_input(ctx.cursor);
         };
         iface.backend_reset = [](llama_sampler * smpl) { context(smpl).in_graph->reset(); };
@@ -316,7 +312,7 @@ llama_sampler * make_tail(llama_sampler * sampler, std::int32_t n_vocab) {
 SamplerView view(const llama_sampler * sampler) {
     check_made_here(sampler);
     const Context & ctx = context(sampler);
-    return {&ctx.cursor, ctx.n_escaped, ctx.n_restored, ctx.n_closed, ctx.n_applied, ctx.n_in_graph};
+    return {&ctx.cursor, ctx.counts};
 }
 
 }  // namespace token_trie

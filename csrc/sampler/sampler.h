@@ -20,12 +20,8 @@ llama_sampler * make_sampler(Cursor cursor, Mode mode);
 llama_sampler * make_tail(llama_sampler * sampler, std::int32_t n_vocab);
 
 struct SamplerView {
-    const Cursor * cursor;     // valid until the sampler is freed
-    std::uint64_t n_escaped;   // accepts of a token outside the allowed set
-    std::uint64_t n_restored;  // applies where upstream samplers had cut every allowed token away
-    std::uint64_t n_closed;    // spans that were to begin no further item, as they had become too long
-    std::uint64_t n_applied;   // applies in all
-    std::uint64_t n_in_graph;  // batches for which the constraint was put into the compute graph
+    const Cursor * cursor;            // valid until the sampler is freed
+    token_trie_sampler_state counts;  // these alone
 };
 
 // Throws Error (argument) if the sampler was not made here.

@@ -3,6 +3,7 @@
 #include "trie/compact_tree.h"
 
 #include <algorithm>
+#include <mutex>
 
 namespace [[gnu::visibility("default")]] token_trie {
 
@@ -19,35 +20,42 @@ LeafWeights::LeafWeights(std::shared_ptr<const Trie> trie, std::vector<double> o
     }
 }
 
+std::shared_ptr<const LeafWeights> LeafWeights::of(const std::shared_ptr<const Trie> & trie,
+                                                   std::vector<double> of_leaves) {
+    static std::mutex mutex;
+    static std::weak_ptr<const LeafWeights> latest;
+    std::unique_lock<std::mutex> lock(mutex);
+    std::shared_ptr<const LeafWeights> weights = latest.lock();
+    lock.unlock();
+    if (weights == nullptr || weights->trie_ != trie || weights->of_leaves_ != of_leaves) {
+        weights = std::make_shared<const LeafWeights>(trie, std::move(of_leaves));
+        lock.lock();
+        latest = weights;
+    }
+    return weights;
+}
+
 std::vector<double> LeafWeights::bounds_of(const Trie & trie, LeafId first) const {
-    if (trie.compact() != nullptr) {
-        // Members lie in the order of the tree, each below its edge: once a member, and then from children to parents.
-        const CompactTree & tree = *trie.compact();
-        std::vector<double> out(tree.shape().n_inner, kLeast);
-        for (auto node = static_cast<NodeId>(out.size()); node-- > 0;) {
+    // Of a filtered tree all nodes, as its children would have to be listed; of_kept leaves its other members out.
+    const auto of_first = [&](const auto & tree, NodeId n) {
+        std::vector<double> out(n, kLeast);
+        for (NodeId node = n; node-- > 0;) {  // edges lead to higher numbers
             const TokenSpan children = tree.children(node);
             const EdgeId edge = tree.first_edge(node);
             for (EdgeId i = 0; i < children.size; ++i) {
                 const NodeId child = tree.target(edge + i);
-                out[node] = std::max(out[node], tree.is_inner(child)
-                                                    ? out[child]
-                                                    : of_kept(trie, first, tree.leaf_of(tree.first_member(edge + i))));
+                out[node] = std::max(out[node],
+                                     child < n ? out[child] : of_kept(trie, first, trie.compact()->leaf_below(child)));
             }
             if (const LeafId leaf = tree.leaf(node); leaf != kNoLeaf) {
                 out[node] = std::max(out[node], of_kept(trie, first, leaf));
             }
         }
         return out;
-    }
-    std::vector<double> out(trie.n_nodes(), kLeast);
-    for (NodeId node = trie.n_nodes(); node-- > 0;) {  // edges lead to higher numbers
-        double most = trie.leaf(node) == kNoLeaf ? kLeast : of_leaves_[first + trie.leaf(node)];
-        for (std::uint32_t i = 0, n = trie.children(node).size; i < n; ++i) {
-            most = std::max(most, out[trie.child_at(node, i)]);
-        }
-        out[node] = most;
-    }
-    return out;
+    };
+    const CompactTree * const compact = trie.compact().get();
+    return compact != nullptr ? of_first(*compact, static_cast<NodeId>(compact->shape().n_inner))
+                              : of_first(trie, trie.n_nodes());
 }
 
 double LeafWeights::bound_in(const Trie & trie,

@@ -17,9 +17,10 @@ class LeafWeights {
     // One a leaf, in their order, and finite. Takes a pass over the trie's nodes.
     LeafWeights(std::shared_ptr<const Trie> trie, std::vector<double> of_leaves);
 
-    bool are(const Trie & trie, const std::vector<double> & of_leaves) const {
-        return &trie == trie_.get() && of_leaves == of_leaves_;
-    }
+    // The same, shared with the caller before who gave equal ones, while these are used.
+    static std::shared_ptr<const LeafWeights> of(const std::shared_ptr<const Trie> & trie,
+                                                 std::vector<double> of_leaves);
+
     double of_leaf(LeafId leaf) const noexcept { return of_leaves_[leaf]; }
     // The most that is added to a leaf that ends at node or below.
     double bound(NodeId node) const noexcept {

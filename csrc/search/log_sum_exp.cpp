@@ -1,4 +1,4 @@
-#include "search/log_sum_exp.h"
+#include "search/scorer.h"
 
 #include <cmath>
 #include <cstdint>

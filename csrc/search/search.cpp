@@ -1,7 +1,8 @@
 #include "search/search.h"
 
 #include "search/tree_evaluator.h"
-#include "trie/trie.h"
+#include "trie/compact_tree.h"
+#include "trie/views.h"
 
 #include <algorithm>
 #include <cmath>
@@ -53,6 +54,58 @@ class RankedNodes {
 
    private:
     std::vector<RankedNode> entries_;
+};
+
+// Of each node of a tree, which outlives this, the tokens to the nearest end of a leaf, as far as 16 bits count. Of a
+// filtered one, of all leaves; of a joined one, the nearer of both.
+class TokensToEnds {
+   public:
+    explicit TokensToEnds(const Trie & trie)
+        : joined_(trie.parts().get()), first_(joined_ == nullptr ? trie : *joined_->base()) {
+        if (joined_ != nullptr) {
+            more_.emplace(*joined_->more());
+        }
+    }
+    std::uint16_t operator[](NodeId node) const {
+        if (joined_ == nullptr) {
+            return first_[node];
+        }
+        const Joined::Parts in = joined_->parts(node);
+        return std::min<std::uint16_t>(in.base == kNoNode ? UINT16_MAX : first_[in.base],
+                                       in.more == kNoNode || !more_ ? UINT16_MAX : (*more_)[in.more]);
+    }
+
+   private:
+    class Part {
+       public:
+        explicit Part(const Trie & trie) : compact_(trie.compact().get()) {
+            if (compact_ != nullptr) {
+                return;
+            }
+            constexpr std::uint16_t most = std::numeric_limits<std::uint16_t>::max() - 1;
+            of_nodes_.resize(trie.n_nodes());
+            for (NodeId node = trie.n_nodes(); node-- > 0;) {  // children come after their parents
+                if (trie.leaf(node) == kNoLeaf) {
+                    std::uint16_t least = most;
+                    for (std::uint32_t i = 0, n = trie.children(node).size; i < n; ++i) {
+                        least = std::min(least, of_nodes_[trie.child_at(node, i)]);
+                    }
+                    of_nodes_[node] = static_cast<std::uint16_t>(least + 1);
+                }
+            }
+        }
+        std::uint16_t operator[](NodeId node) const {
+            return compact_ != nullptr ? compact_->tokens_to_end(node) : of_nodes_[node];
+        }
+
+       private:
+        const CompactTree * compact_;
+        std::vector<std::uint16_t> of_nodes_;  // of a flat tree
+    };
+
+    const Joined * joined_;
+    Part first_;  // of a joined tree its base
+    std::optional<Part> more_;
 };
 
 // What a search has found, and what it knows of the rest.

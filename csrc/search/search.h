@@ -2,7 +2,7 @@
 
 #include "context/sequence.h"
 #include "search/leaf_weights.h"
-#include "search/score_rules.h"
+#include "search/scorer.h"
 #include "search/tree_query.h"
 
 #include <chrono>

@@ -18,35 +18,26 @@ std::size_t Query::max_tokens() const noexcept {
 }
 
 void Query::check() const {
-    if (mode == Mode::best && search.n_best == 0) {
-        throw Error(Status::argument, "n_best: 0");
-    }
+    const bool is_state = mode == Mode::hidden_state;
+    check_rules({
+        {mode == Mode::best && search.n_best == 0, "n_best: 0"},
+        {cursor == nullptr && !is_text() && !is_state, "query.set: null"},
+        {cursor != nullptr && is_state, "query.set: one, where the hidden state alone is wanted"},
+    });
     if (cursor == nullptr) {
-        if (!is_text() && mode != Mode::hidden_state) {
-            throw Error(Status::argument, "query.set: null");
-        }
         return;
     }
-    if (mode == Mode::hidden_state) {
-        throw Error(Status::argument, "query.set: one, where the hidden state alone is wanted");
-    }
     const FollowSet & follow = cursor->follow();
-    if (is_decoded() && follow.on_complete() != OnComplete::end && (!is_list() || text.max_tokens == 0)) {
-        throw Error(Status::argument,
-                    "query.set_params.on_complete: an answer ends: end, or a list, restart, within max_tokens");
-    }
-    if (is_thinking() && !is_decoded()) {
-        throw Error(Status::argument, "start_after: whole answers are found without a text before them");
-    }
-    if (is_text() && !is_thinking()) {
-        throw Error(Status::argument, "start_after: none; text ends there, or has no set");
-    }
-    if (!is_decoded() && !cursor->trie().is_tree()) {
-        throw Error(Status::argument, "a set of texts in any tokenization cannot be scored; give the members' tokens");
-    }
-    if (!is_decoded() && (follow.left() != nullptr || !follow.may_end_after(1))) {
-        throw Error(Status::argument, "a list with unique, exclude or min_items cannot be scored member by member");
-    }
+    check_rules({
+        {is_decoded() && follow.on_complete() != OnComplete::end && (!is_list() || text.max_tokens == 0),
+         "query.set_params.on_complete: an answer ends: end, or a list, restart, within max_tokens"},
+        {is_thinking() && !is_decoded(), "start_after: whole answers are found without a text before them"},
+        {is_text() && !is_thinking(), "start_after: none; text ends there, or has no set"},
+        {!is_decoded() && !cursor->trie().is_tree(),
+         "a set of texts in any tokenization cannot be scored; give the members' tokens"},
+        {!is_decoded() && (follow.left() != nullptr || !follow.may_end_after(1)),
+         "a list with unique, exclude or min_items cannot be scored member by member"},
+    });
 }
 
 Decoding::Decoding(const Query & query, const llama_vocab * vocab, std::size_t n_before, std::size_t n_left)

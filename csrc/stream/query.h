@@ -34,7 +34,7 @@ struct Query {
     // At its root or, of a decoding, thinking. Of text: null, or the thought is the answer. Of state: null.
     std::shared_ptr<const Cursor> cursor;
     Mode mode = Mode::greedy;
-    Sampling sampling;     // sampled, and free text
+    Sampling sampling{};   // sampled, and free text
     SearchOptions search;  // best; of scores those of ScoreOptions
     Text text;
     bool with_hidden_state = false;  // whether that after the prompt is part of the answer

@@ -53,10 +53,10 @@ void SharedStream::enter() noexcept {
     turn_->whose = this;
 }
 
-Stream::Snapshot SharedStream::snapshot() const {
+token_trie_stream_state SharedStream::state() const {
     std::unique_lock<std::mutex> lock(turn_->mutex);
     require_free(lock);
-    return stream_->snapshot();
+    return stream_->state();
 }
 
 void SharedStream::cancel() noexcept {

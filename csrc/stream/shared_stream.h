@@ -23,9 +23,6 @@ namespace [[gnu::visibility("default")]] token_trie {
 class SharedStream {
    public:
     explicit SharedStream(std::unique_ptr<Stream> stream) : SharedStream(std::move(stream), std::make_shared<Turn>()) {}
-    ~SharedStream() = default;
-    SharedStream(const SharedStream &) = delete;
-    SharedStream & operator=(const SharedStream &) = delete;
 
     // Being in a call: all that a caller does in one entry, the reading of a payload included.
     class Call {
@@ -48,7 +45,7 @@ class SharedStream {
 
     // Where the stream is. Refused as a call is, but none itself: other callers wait the moment it
     // takes.
-    Stream::Snapshot snapshot() const;
+    token_trie_stream_state state() const;
 
     // Ends the call under way within one forward pass; without one, does nothing.
     void cancel() noexcept;

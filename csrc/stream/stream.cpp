@@ -106,7 +106,7 @@ Stop Stream::generate_until(std::int32_t max_tokens,
         return stop;
     }
     stop_string = written.stop_string();
-    return stats_.stop = take_back(written, n_start, std::min(static_cast<std::size_t>(max_tokens), n_left));
+    return end_with(take_back(written, n_start, std::min(static_cast<std::size_t>(max_tokens), n_left)));
 }
 
 // Puts the text before its stop string in the place of the tokens since n_start.
@@ -128,30 +128,33 @@ Stop Stream::generate(std::int32_t max_tokens, const OnStep & on_step, WrittenTe
     const std::uint64_t passes = sequence_->n_passes();
     const std::uint64_t decode_ns = sequence_->decode_ns();
     const auto account = [&] {
-        stats_.n_passes += sequence_->n_passes() - passes;
-        stats_.decode_ns += sequence_->decode_ns() - decode_ns;
-        stats_.generate_ns +=
+        totals_.n_passes += sequence_->n_passes() - passes;
+        totals_.decode_ns += sequence_->decode_ns() - decode_ns;
+        totals_.generate_ns +=
             static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
     };
-    stats_.stop = Stop::none;
+    Stop stop = end_with(Stop::none);
     try {
-        Stop stop = Stop::none;
         for (std::int32_t n = 0; stop == Stop::none; ++n) {
             stop = cancelled_ ? Stop::cancelled : n == max_tokens ? Stop::max_tokens : step(on_step, written);
         }
-        stats_.stop = stop;
     } catch (const Error & error) {
         account();
         if (error.status() != Status::cancelled) {
             throw;
         }
-        return stats_.stop = Stop::cancelled;
+        return end_with(Stop::cancelled);
     } catch (...) {
         account();
         throw;
     }
     account();
-    return stats_.stop;
+    return end_with(stop);
+}
+
+Stop Stream::end_with(Stop stop) noexcept {
+    totals_.stop = static_cast<std::int32_t>(stop);
+    return stop;
 }
 
 Stream::Next Stream::next() {
@@ -197,9 +200,9 @@ Answer Stream::answer(const Query & query) {
     out.info.decide_ns =
         static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
     if (query.is_decoded()) {
-        stats_.n_passes += out.info.n_passes;
-        stats_.decode_ns += out.info.decode_ns;
-        stats_.generate_ns += out.info.decide_ns;
+        totals_.n_passes += out.info.n_passes;
+        totals_.decode_ns += out.info.decode_ns;
+        totals_.generate_ns += out.info.decide_ns;
     }
     return out;
 }
@@ -210,7 +213,7 @@ Answer Stream::decode(const Query & query) {
     Decoding decoding(query, vocab(), n_start, n_ctx_max() - std::min(n_ctx_max(), n_start));
     Host host(*this);
     const auto exchange_draws = [&] {
-        if (!query.sampling.seed) {
+        if (query.sampling.seed == TOKEN_TRIE_SEED_KEEP) {
             decoding.decoder().swap_draws(decoder_);
         }
     };
@@ -244,18 +247,31 @@ void Stream::check_cancelled() const {
     }
 }
 
-Stream::Snapshot Stream::snapshot() const {
-    Stats stats = stats_;
-    static_cast<Decoder::Counts &>(stats) = decoder_.counts();
-    return {stats,
-            sequence_->tokens(branch_).size(),
-            sequence_->n_cached(branch_),
-            sequence_->n_ctx(),
-            sequence_->n_ctx_max(),
-            sequence_->cache_bytes(),
-            sequence_->n_imported(),
-            sequence_->n_on_device(),
-            cursor()};
+token_trie_stream_state Stream::state() const {
+    token_trie_stream_state out = totals_;
+    out.span = -1;
+    out.leaf = -1;
+    if (const std::optional<Cursor> & at = cursor()) {
+        out.span = static_cast<std::int32_t>(at->state());
+        out.n_items = at->n_items();
+        out.ending = static_cast<std::int32_t>(at->ending());
+        out.leaf = at->leaf() == kNoLeaf ? -1 : static_cast<std::int64_t>(at->leaf());
+        out.leaf_name = at->leaf() == kNoLeaf ? nullptr : at->trie().stored_name(at->leaf());
+    }
+    const Decoder::Counts & counts = decoder_.counts();
+    out.logprob = counts.span_logprob;
+    out.n_forced = counts.n_forced;
+    out.n_branches = counts.n_branches;
+    out.n_free = counts.n_free;
+    out.n_closed = counts.n_closed;
+    out.n_tokens = sequence_->tokens(branch_).size();
+    out.n_cached = sequence_->n_cached(branch_);
+    out.n_context = sequence_->n_ctx();
+    out.n_context_max = sequence_->n_ctx_max();
+    out.cache_bytes = sequence_->cache_bytes();
+    out.n_imported = sequence_->n_imported();
+    out.n_on_device = sequence_->n_on_device();
+    return out;
 }
 
 }  // namespace token_trie

@@ -23,7 +23,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 class Stream {
    public:
     struct Options {
-        Sampling sampling;
+        Sampling sampling{};
         bool jump_forward = true;
         Sequence::Device device = Sequence::Device::automatic;
     };
@@ -31,14 +31,6 @@ class Stream {
     using Step = Decoder::Step;
     // Returns whether to go on.
     using OnStep = std::function<bool(const Step &)>;
-
-    // Of generate.
-    struct Stats : Decoder::Counts {
-        Stop stop = Stop::none;
-        std::uint64_t n_passes = 0;
-        std::uint64_t decode_ns = 0;
-        std::uint64_t generate_ns = 0;
-    };
 
     Stream(std::unique_ptr<Sequence> sequence, const Options & options);
     ~Stream();
@@ -96,18 +88,7 @@ class Stream {
     void cancel() noexcept { cancelled_ = true; }
     void resume() noexcept { cancelled_ = false; }
 
-    struct Snapshot {
-        Stats stats;
-        std::size_t n_tokens = 0;
-        std::size_t n_cached = 0;
-        std::size_t n_ctx = 0;  // of the present context
-        std::size_t n_ctx_max = 0;
-        std::size_t cache_bytes = 0;
-        std::uint64_t n_imported = 0;
-        std::uint64_t n_on_device = 0;
-        std::optional<Cursor> cursor;  // of the trie set, if one is
-    };
-    Snapshot snapshot() const;
+    token_trie_stream_state state() const;
 
    private:
     class Host;
@@ -115,6 +96,7 @@ class Stream {
     Stream(Stream & other, Forked);
     Stop generate(std::int32_t max_tokens, const OnStep & on_step, WrittenText * written);
     Stop step(const OnStep & on_step, WrittenText * written);
+    Stop end_with(Stop stop) noexcept;
     void put(std::size_t n_kept, const std::vector<Token> & tokens);
     Stop take_back(const WrittenText & written, std::size_t n_start, std::size_t max_tokens);
     void check_cancelled() const;
@@ -126,7 +108,7 @@ class Stream {
     std::shared_ptr<const Vocab> facts_;
     Decoder decoder_;
     bool jump_forward_;
-    Stats stats_;  // but for the decoder's
+    token_trie_stream_state totals_{};  // of generate: how it ended, its passes and times
 };
 
 }  // namespace token_trie

@@ -2,9 +2,8 @@
 #include "trie/lexicon.h"
 
 #include <algorithm>
-#include <cstring>
+#include <functional>
 #include <iterator>
-#include <limits>
 #include <unordered_map>
 
 namespace token_trie {
@@ -47,6 +46,27 @@ class Trie::Builder {
     void check() {
         if (leaves_.size >= kNoLeaf) {
             throw Error(Status::limit, "more than 4294967294 leaves");
+        }
+        if (leaves_.offsets[0] != 0) {
+            throw Error(Status::argument, "offsets[0]: " + std::to_string(leaves_.offsets[0]) + " where 0 belongs");
+        }
+        const std::uint64_t * const last = leaves_.offsets + leaves_.size;
+        if (const auto * drop = std::adjacent_find(leaves_.offsets, last + 1, std::greater<>()); drop < last) {
+            throw Error(Status::argument, "offsets[" + std::to_string(drop - leaves_.offsets + 1) +
+                                              "]: " + std::to_string(drop[1]) + " is less than the one before it");
+        }
+        if (!names_.empty() && names_.size() != leaves_.size) {
+            throw Error(Status::argument,
+                        "names: " + std::to_string(names_.size()) + " for " + std::to_string(leaves_.size) + " leaves");
+        }
+        for (std::size_t i = 0; i < names_.size(); ++i) {
+            if (names_[i].size() > kMaxNameBytes) {
+                throw Error(Status::limit, "names[" + std::to_string(i) + "]: " + std::to_string(names_[i].size()) +
+                                               " bytes; at most 65535");
+            }
+            if (names_[i].find('\0') != std::string::npos) {
+                throw Error(Status::argument, "names[" + std::to_string(i) + "]: holds a NUL character");
+            }
         }
         for (std::uint32_t leaf = 0; leaf < leaves_.size; ++leaf) {
             if (length(leaf) > kMaxLeafTokens) {

@@ -141,6 +141,7 @@ Cache::Stats Cache::stats() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     Stats stats = counts_;
     stats.entries = entries_.size();
+    stats.capacity = kCapacity;
     for (const Entry & entry : entries_) {
         stats.bytes += entry.trie->total_bytes();
     }

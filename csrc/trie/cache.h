@@ -22,13 +22,7 @@ class Cache {
    public:
     static constexpr std::size_t kCapacity = 128;
 
-    struct Stats {
-        std::uint64_t hits = 0;
-        std::uint64_t misses = 0;
-        std::uint64_t evictions = 0;
-        std::uint64_t entries = 0;
-        std::uint64_t bytes = 0;
-    };
+    using Stats = token_trie_cache_stats;
 
     // The one of this process.
     static Cache & shared();
@@ -69,7 +63,7 @@ class Cache {
     mutable std::mutex mutex_;
     std::vector<Entry> entries_;                     // used last first
     std::map<Key, std::vector<std::string>> paths_;  // of payloads that were read by path
-    Stats counts_;
+    Stats counts_{};
 };
 
 }  // namespace token_trie

@@ -239,40 +239,37 @@ std::uint64_t CompactTree::edge_of_member(Edges edges, std::uint64_t member) con
     return edges.begin;
 }
 
-NodeId CompactTree::member_node(std::uint64_t member) const noexcept {
+// To the inner node at which it ends or the first one of its tail; visits the edges on the way.
+template <typename Visit>
+NodeId CompactTree::descend_to(std::uint64_t member, const Visit & visit) const {
     NodeId node = kRoot;
     std::uint64_t first = 0;
-    while (!ends_[node] || first != member) {
+    while (is_inner(node) && (!ends_[node] || first != member)) {
         const auto edge = static_cast<EdgeId>(edge_of_member(edges_of(node), member) + 1);
+        visit(edge);
         first = first_member(edge);
         node = target(edge);
-        if (!is_inner(node)) {
-            return static_cast<NodeId>(std::min(tail_ends_.next(node - shape_.n_inner), shape_.n_tail_nodes - 1) +
-                                       shape_.n_inner);
-        }
     }
     return node;
 }
 
+NodeId CompactTree::member_node(std::uint64_t member) const noexcept {
+    const NodeId node = descend_to(member, [](EdgeId) {});
+    return is_inner(node)
+               ? node
+               : static_cast<NodeId>(std::min(tail_ends_.next(node - shape_.n_inner), shape_.n_tail_nodes - 1) +
+                                     shape_.n_inner);
+}
+
 void CompactTree::append_sequence(std::uint64_t member, std::vector<Token> & out) const {
-    NodeId node = kRoot;
-    std::uint64_t first = 0;
-    while (!ends_[node] || first != member) {
-        const auto edge = static_cast<EdgeId>(edge_of_member(edges_of(node), member) + 1);
-        out.push_back(token_of(edge));
-        first = first_member(edge);
-        node = target(edge);
-        if (!is_inner(node)) {
-            std::size_t n = 0;
-            for (std::uint64_t at = node - shape_.n_inner; n < shape_.max_length; ++at, ++n) {
-                const Token token = next_in_tail(at);
-                if (token < 0) {
-                    break;
-                }
-                out.push_back(token);
-            }
-            return;
+    const NodeId node = descend_to(member, [&](EdgeId edge) { out.push_back(token_of(edge)); });
+    std::size_t n = 0;
+    for (std::uint64_t at = node - shape_.n_inner; !is_inner(node) && n < shape_.max_length; ++at, ++n) {
+        const Token token = next_in_tail(at);
+        if (token < 0) {
+            break;
         }
+        out.push_back(token);
     }
 }
 

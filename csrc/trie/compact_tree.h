@@ -147,6 +147,8 @@ class CompactTree {
     // Of a node in a tail the token after it, -1 at its end.
     Token next_in_tail(std::uint64_t at) const noexcept;
     std::uint64_t edge_of_member(Edges edges, std::uint64_t member) const noexcept;
+    template <typename Visit>
+    NodeId descend_to(std::uint64_t member, const Visit & visit) const;
     void check_shape() const;
     std::vector<std::uint16_t> count_to_ends() const;
 

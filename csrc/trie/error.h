@@ -2,10 +2,12 @@
 
 #include "token_trie.h"
 
+#include <initializer_list>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 // Everything in the namespace is visible outside the library: the Python bindings are a second library on the same
 // engine. Only include/token_trie.h is public. Where a function is defined this is said again, as clang looks there.
@@ -34,6 +36,15 @@ class Error : public std::runtime_error {
    private:
     Status status_;
 };
+
+// Throws Error (argument) for the first of some rules that is broken.
+inline void check_rules(std::initializer_list<std::pair<bool, const char *>> broken) {
+    for (const auto & [is_broken, message] : broken) {
+        if (is_broken) {
+            throw Error(Status::argument, message);
+        }
+    }
+}
 
 // Inside a handler: fail(status, message) of what it handles. Allocates nothing.
 template <typename Fail>

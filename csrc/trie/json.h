@@ -1,39 +1,99 @@
 #pragma once
 
-#include "trie/error.h"
+#include "trie/trie.h"
 
 // Broken input is reported through callbacks; nothing may end the process.
 #define JSON_ASSERT(condition) static_cast<void>(0)
 #include <nlohmann/json.hpp>
 
+#include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace token_trie {
 
 using Json = nlohmann::json;
 
-// Reads a document value by value, so that none is ever held in memory. What is wrong throws Error (payload) with a
-// message that begins with its place.
+// What a value of a document has to be. Constant tables of these describe what is known of one; all else is ignored.
+struct JsonShape {
+    enum class Kind { object, array, string, token };
+
+    int id;  // of the document's, below 32
+    Kind kind;
+    // NOLINTNEXTLINE(readability-redundant-member-init): for those without one
+    std::string_view key = {};          // in the object around it; empty: any
+    bool is_required = false;           // by that object
+    const JsonShape * inner = nullptr;  // of an object, for its keys; of an array, for its elements
+    std::size_t n_inner = 0;
+};
+
+// Reads a document value by value, so that none is ever held in memory. What is wrong throws Error (payload, limit)
+// with a message that begins with its place.
 class JsonReader : public nlohmann::json_sax<Json> {
    public:
+    // name: the document's, where a place has no other.
+    JsonReader(const JsonShape & root, const char * name) : name_(name), next_(&root) {}
+
     bool null() override { return scalar("null"); }
     bool boolean(bool) override { return scalar("a boolean"); }
-    bool number_float(double, const std::string &) override { return scalar("a fraction"); }
+    bool number_integer(std::int64_t value) override;
+    bool number_unsigned(std::uint64_t value) override;
+    bool number_float(double, const std::string & text) override;
     bool binary(binary_t &) override { return scalar("binary data"); }
+    bool string(std::string & value) override;
+    bool key(std::string & name) override;
+    bool start_object(std::size_t) override { return open(JsonShape::Kind::object, "an object"); }
+    bool end_object() override { return close(); }
+    bool start_array(std::size_t) override { return open(JsonShape::Kind::array, "an array"); }
+    bool end_array() override { return close(); }
     bool parse_error(std::size_t byte, const std::string &, const Json::exception & error) override;
 
    protected:
-    [[noreturn]] static void fail(const std::string & message) { throw Error(Status::payload, message); }
-    // Where the reader is, and what a value has to be there; nullptr if anything may be.
-    virtual std::string place() const = 0;
-    virtual const char * expected() const noexcept = 0;
+    [[noreturn]] static void fail(const std::string & message, Status status = Status::payload) {
+        throw Error(status, message);
+    }
+    // Of the value that is read, such as descriptors[0].leaves[3].tokens[1] or prefix_dict["225_7"][1].
+    std::string place() const;
+    // Of the object or array that is open.
+    std::string place_of_open() const;
+    // Of what is open, the position in the array around it.
+    std::uint64_t index() const noexcept { return open_[open_.size() - 2].index; }
+    // Whether the object that is open has had this key.
+    bool has(int id) const noexcept { return (open_.back().seen >> id & 1U) != 0; }
+
+    // Values of the document's shapes, as they come.
+    virtual void on_open(int /*id*/) {}
+    virtual void on_close(int /*id*/) {}
+    virtual void on_key(int /*object*/, const std::string & /*name*/) {}
+    virtual void on_string(int id, std::string & value) = 0;
+    virtual void on_token(int id, Token token) = 0;
+    // An integer that is none.
+    virtual void on_no_token(int /*id*/, const std::string & text) {
+        fail(place() + ": " + text + " is not a token id");
+    }
+
+   private:
+    struct Open {
+        const JsonShape * shape;  // null: ignored
+        std::string key;          // in the object around it, as messages name it
+        std::uint64_t index = 0;  // of an array: values so far
+        std::uint32_t seen = 0;   // of an object: keys, by id
+    };
+
+    template <typename Number>
+    bool number(std::int64_t value, const Number & shown);
+    bool scalar(const char * found);
+    bool open(JsonShape::Kind kind, const char * found);
+    bool close();
+    bool advance();
     // Throws where a value of another kind belongs.
     void refuse_if_expecting(const char * found) const;
-    // A value that means nothing.
-    virtual bool scalar(const char * found) {
-        refuse_if_expecting(found);
-        return true;
-    }
+
+    const char * name_;
+    std::vector<Open> open_;
+    const JsonShape * next_;  // of the value that comes next; null: any
+    std::string key_;         // its key
 };
 
 }  // namespace token_trie

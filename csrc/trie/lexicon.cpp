@@ -1,6 +1,5 @@
 #include "trie/lexicon.h"
 
-#include <algorithm>
 #include <numeric>
 
 namespace token_trie {
@@ -9,9 +8,7 @@ namespace {
 std::shared_ptr<const Trie> trie_of_bytes(const std::vector<std::string> & pieces) {
     LeafList leaves;
     for (const std::string & piece : pieces) {
-        std::transform(piece.begin(), piece.end(), std::back_inserter(leaves.tokens),
-                       [](char byte) { return static_cast<unsigned char>(byte); });
-        leaves.end_leaf();
+        leaves.add_text(piece);
     }
     if (leaves.tokens.empty()) {
         throw Error(Status::vocab, "no token of this vocabulary spells anything");

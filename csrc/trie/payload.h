@@ -9,7 +9,6 @@
 namespace [[gnu::visibility("default")]] token_trie {
 
 constexpr std::size_t kMaxPayloadBytes = std::size_t{1} << 30U;
-constexpr std::size_t kMaxPayloadDepth = 64;
 
 // Reads the leaves of a TokenTreePayload, of one path or of all; texts where these have "tokenization": "any".
 //

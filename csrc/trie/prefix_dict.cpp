@@ -3,19 +3,25 @@
 #include "trie/json.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <limits>
+#include <iterator>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
 
 constexpr std::size_t kKeysNamed = 5;
-constexpr std::array<std::string_view, 4> kSettings = {"start_token_id", "end_token_id", "sep", "prefix_dict"};
+
+enum Value { root, start_token, end_token, sep, dict, list, token };
+using Kind = JsonShape::Kind;
+constexpr JsonShape kToken = {token, Kind::token};
+constexpr JsonShape kList = {list, Kind::array, "", false, &kToken, 1};
+constexpr JsonShape kOfRoot[] = {{start_token, Kind::token, "start_token_id"},
+                                 {end_token, Kind::token, "end_token_id"},
+                                 {sep, Kind::string, "sep"},
+                                 {dict, Kind::object, "prefix_dict", true, &kList, 1}};
+constexpr JsonShape kRootShape = {root, Kind::object, "", false, kOfRoot, std::size(kOfRoot)};
 
 [[noreturn]] void fail(const std::string & message) { throw Error(Status::payload, message); }
-
-std::string place_of(const std::string & key) { return "prefix_dict[" + quote(key) + "]"; }
 
 // The tokens of a key, the start token included; empty if no beginning is spelled like this.
 std::vector<Token> tokens_of(std::string_view key, std::string_view sep) {
@@ -51,10 +57,10 @@ std::string key_of(const Token * tokens, std::size_t n, const std::string & sep)
     return key;
 }
 
-class Reader : public JsonReader {
+class Reader final : public JsonReader {
    public:
     // sep: which keys are taken apart with, if no other comes before them.
-    explicit Reader(std::string sep) : sep_(std::move(sep)) { out_.sep = "_"; }
+    explicit Reader(std::string sep) : JsonReader(kRootShape, "configuration"), sep_(std::move(sep)) {}
 
     // Of the keys, one leaf each; list i has next()[list_ends()[i - 1] .. list_ends()[i]).
     LeafList take_keys() { return std::move(keys_); }
@@ -64,9 +70,6 @@ class Reader : public JsonReader {
     PrefixDict & out() { return out_; }
 
     void check() const {
-        if (!has_dict_) {
-            fail("prefix_dict: missing");
-        }
         if (out_.start == out_.end) {
             fail("end_token_id: " + std::to_string(out_.end) + " is the start token too");
         }
@@ -75,168 +78,63 @@ class Reader : public JsonReader {
         }
     }
 
-    bool number_integer(std::int64_t value) override { return integer(value); }
-    bool number_unsigned(std::uint64_t value) override {
-        return integer(static_cast<std::int64_t>(std::min<std::uint64_t>(value, INT64_MAX)));
-    }
-    bool number_float(double, const std::string & text) override {
-        // An integer beyond 64 bits comes here too.
-        const bool is_integer = text.find_first_not_of("-0123456789") == std::string::npos;
-        return is_integer ? integer(text[0] == '-' ? INT64_MIN : INT64_MAX) : scalar("a fraction");
-    }
-
-    bool string(std::string & value) override {
-        if (depth_ == 1 && key_ == "sep") {
-            out_.sep = std::move(value);
-            sep_ = has_dict_ ? sep_ : out_.sep;
-            return true;
-        }
-        return scalar("a string");
-    }
-
-    bool key(std::string & name) override {
-        key_.swap(name);
-        if (at_ == At::dict) {
-            n_in_list_ = 0;
-        }
-        if (depth_ == 1) {
-            expect_once(key_);
-        }
-        return true;
-    }
-
-    bool start_object(std::size_t) override {
-        if (depth_ == 1 && key_ == "prefix_dict") {
-            at_ = At::dict;
-            has_dict_ = true;
-        } else if (depth_ > 0) {
-            refuse_if_expecting("an object");
-        }
-        ++depth_;
-        return true;
-    }
-    bool end_object() override { return close(); }
-
-    bool start_array(std::size_t) override {
-        if (at_ == At::dict && depth_ == 2) {
-            at_ = At::list;
-        } else {
-            refuse_if_expecting("an array");
-        }
-        ++depth_;
-        return true;
-    }
-    bool end_array() override {
-        if (at_ == At::list && depth_ == 3) {
-            end_list();
-        }
-        return close();
-    }
-
    protected:
-    std::string place() const override {
-        switch (at_) {
-            case At::list: return place_of(key_) + "[" + std::to_string(n_in_list_) + "]";
-            case At::dict: return depth_ == 2 ? place_of(key_) : "prefix_dict";
-            default: return depth_ == 0 ? "configuration" : is_setting() ? key_ : quote(key_);
+    void on_string(int /*id*/, std::string & value) override {
+        out_.sep = std::move(value);
+        sep_ = has(dict) ? sep_ : out_.sep;
+    }
+
+    void on_token(int id, Token value) override {
+        if (id == token) {
+            next_.push_back(value);
+        } else {
+            (id == start_token ? out_.start : out_.end) = value;
         }
     }
 
-    const char * expected() const noexcept override {
-        if (at_ != At::outside) {
-            return at_ == At::list ? "a token id" : "a list of token ids";
+    void on_no_token(int id, const std::string & text) override {
+        if (id != token) {
+            JsonReader::on_no_token(id, text);
         }
-        if (depth_ == 0) {
-            return "an object";
-        }
-        return !is_setting()           ? nullptr
-               : key_ == "prefix_dict" ? "an object"
-               : key_ == "sep"         ? "a string"
-                                       : "a token id";
+        ++out_.n_ids_skipped;
     }
 
-   private:
-    enum class At { outside, dict, list };
-
-    bool is_setting() const {
-        return depth_ == 1 && std::find(kSettings.begin(), kSettings.end(), key_) != kSettings.end();
-    }
-
-    // Of what means something here: which of two counts is anyone's guess.
-    void expect_once(const std::string & key) {
-        for (std::size_t i = 0; i < kSettings.size(); ++i) {
-            if (key == kSettings[i] && std::exchange(has_[i], true)) {
-                fail(key + ": the key comes twice");
-            }
-        }
-    }
-
-    bool integer(std::int64_t value) {
-        const bool is_token = value >= 0 && value <= std::numeric_limits<Token>::max();
-        if (at_ == At::list) {
-            ++n_in_list_;
-            if (is_token) {
-                next_.push_back(static_cast<Token>(value));
-            } else {
-                ++out_.n_ids_skipped;
-            }
-            return true;
-        }
-        if (at_ == At::outside && is_setting() && key_ != "sep" && key_ != "prefix_dict") {
-            if (!is_token) {
-                fail(key_ + ": " + std::to_string(value) + " is not a token id");
-            }
-            (key_ == "start_token_id" ? out_.start : out_.end) = static_cast<Token>(value);
-            return true;
-        }
-        return scalar("a number");
-    }
-
-    void end_list() {
-        at_ = At::dict;
-        const auto begin = next_.begin() + static_cast<std::ptrdiff_t>(list_ends_.empty() ? 0 : list_ends_.back());
-        const std::vector<Token> tokens = tokens_of(key_, sep_);
-        if (tokens.empty()) {
-            note_unreached(key_);
-            next_.erase(begin, next_.end());
+    void on_key(int object, const std::string & name) override {
+        if (object != dict) {
             return;
         }
-        if (tokens.size() > kMaxLeafTokens) {
-            throw Error(Status::limit, place_of(key_) + ": more than 65535 tokens");
+        key_tokens_ = tokens_of(name, sep_);
+        if (key_tokens_.empty()) {
+            out_.add_unreached(name);
+        }
+        if (key_tokens_.size() > kMaxLeafTokens) {
+            fail(place() + ": more than 65535 tokens", Status::limit);
+        }
+    }
+
+    void on_close(int id) override {
+        if (id != list) {
+            return;
+        }
+        const auto begin = next_.begin() + static_cast<std::ptrdiff_t>(list_ends_.empty() ? 0 : list_ends_.back());
+        if (key_tokens_.empty()) {
+            next_.erase(begin, next_.end());
+            return;
         }
         std::sort(begin, next_.end());
         next_.erase(std::unique(begin, next_.end()), next_.end());
         list_ends_.push_back(next_.size());
-        keys_.tokens.insert(keys_.tokens.end(), tokens.begin(), tokens.end());
+        keys_.tokens.insert(keys_.tokens.end(), key_tokens_.begin(), key_tokens_.end());
         keys_.end_leaf();
     }
 
-    void note_unreached(const std::string & key) {
-        ++out_.n_keys_unreached;
-        if (out_.keys_unreached.size() < kKeysNamed) {
-            out_.keys_unreached.push_back(key);
-        }
-    }
-
-    bool close() {
-        --depth_;
-        if (at_ == At::dict && depth_ == 1) {
-            at_ = At::outside;
-        }
-        return true;
-    }
-
-    std::string sep_;  // what the keys were taken apart with
+   private:
+    std::string sep_;  // what the keys are taken apart with
     PrefixDict out_;
     LeafList keys_;
+    std::vector<Token> key_tokens_;  // of the key whose list comes next
     std::vector<Token> next_;
     std::vector<std::uint64_t> list_ends_;
-    At at_ = At::outside;
-    std::size_t depth_ = 0;
-    std::string key_;
-    std::uint64_t n_in_list_ = 0;
-    bool has_dict_ = false;
-    std::array<bool, kSettings.size()> has_{};
 };
 
 // Follows the lists from the start token, and writes down the members.
@@ -275,10 +173,7 @@ class Members {
         }
         for (LeafId key = 0; key < reached_.size(); ++key) {
             if (!reached_[key]) {
-                ++out.n_keys_unreached;
-                if (out.keys_unreached.size() < kKeysNamed) {
-                    out.keys_unreached.push_back(text_of(key));
-                }
+                out.add_unreached(text_of(key));
             }
         }
         if (out.members.size() == 0) {
@@ -309,7 +204,8 @@ class Members {
         }
         if (is_member) {
             if (path_.empty()) {
-                fail(place_of(text_of(key)) + ": may end at once; an empty answer is no member of a set");
+                fail("prefix_dict[" + quote(text_of(key)) +
+                     "]: may end at once; an empty answer is no member of a set");
             }
             LeafList & members = reader_.out().members;
             members.tokens.insert(members.tokens.end(), path_.begin(), path_.end());
@@ -331,6 +227,13 @@ class Members {
 };
 
 }  // namespace
+
+void PrefixDict::add_unreached(const std::string & key) {
+    ++n_keys_unreached;
+    if (keys_unreached.size() < kKeysNamed) {
+        keys_unreached.push_back(key);
+    }
+}
 
 PrefixDict read_prefix_dict(std::istream & json) {
     const auto read = [&json](const std::string & sep) {

@@ -22,6 +22,8 @@ struct PrefixDict {
     std::uint64_t n_ids_skipped = 0;
     std::uint64_t n_keys_unreached = 0;
     std::vector<std::string> keys_unreached;  // the first few
+
+    void add_unreached(const std::string & key);
 };
 
 // Reads one as a stream, in two passes if the separator comes after the keys and is not "_"; what is held meanwhile

@@ -47,6 +47,12 @@ std::uint32_t TokenSpan::find(Token token) const noexcept {
     return size > wide ? find_in_wide(*this, token) : find_between(*this, begin(), end(), token);
 }
 
+void LeafList::add_text(std::string_view text) {
+    std::transform(text.begin(), text.end(), std::back_inserter(tokens),
+                   [](char byte) { return static_cast<unsigned char>(byte); });
+    end_leaf();
+}
+
 void LeafList::append(LeafList more) {
     const std::size_t n_before = tokens.size();
     tokens.insert(tokens.end(), more.tokens.begin(), more.tokens.end());
@@ -80,15 +86,20 @@ std::shared_ptr<const Trie> Trie::of(std::shared_ptr<const CompactTree> compact,
 }
 
 std::shared_ptr<const Trie> Trie::laid_out(const std::shared_ptr<const Trie> & trie, Layout layout) {
-    if (trie->is_view()) {
-        return laid_out(kept_alone(trie), layout);
-    }
-    if (!trie->is_tree() || layout == Layout::by_size || (trie->compact_ != nullptr) == (layout == Layout::compact)) {
+    const bool has_layout = layout == Layout::by_size || (trie->compact_ != nullptr) == (layout == Layout::compact);
+    if (!trie->is_view() && (!trie->is_tree() || has_layout)) {
         return trie;
     }
+    const bool is_named = trie->is_view() || trie->has_names();
     LeafList leaves;
+    std::vector<LeafId> numbers(trie->n_leaves(), kNoLeaf);
+    LeafId n = 0;
     for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
-        if (trie->has_names()) {
+        if (!trie->has_leaf(leaf)) {
+            continue;
+        }
+        numbers[leaf] = n++;
+        if (is_named) {
             leaves.names.push_back(trie->name(leaf));
         } else {
             // Leaves without tokens are left out, and count.
@@ -102,7 +113,11 @@ std::shared_ptr<const Trie> Trie::laid_out(const std::shared_ptr<const Trie> & t
     }
     leaves.vocab = trie->vocab();
     const std::shared_ptr<Trie> made = std::const_pointer_cast<Trie>(build(std::move(leaves), layout));
-    made->aliases_ = trie->aliases_;
+    for (const Alias & alias : trie->aliases()) {
+        if (numbers[alias.leaf] != kNoLeaf) {
+            made->aliases_.push_back({alias.name, numbers[alias.leaf]});
+        }
+    }
     return made;
 }
 
@@ -215,7 +230,6 @@ std::shared_ptr<const Trie> Trie::left_of(const std::shared_ptr<const Trie> & tr
     }
     const std::shared_ptr<const Trie> base = laid_out_for_view(trie);
     const auto out = std::make_shared<Trie>(*base);
-    out->is_view_ = true;
     out->filter_ = std::make_shared<const Filter>(base->compact_, keep, trie->filter_.get());
     return out;
 }
@@ -241,7 +255,6 @@ std::shared_ptr<const Trie> Trie::join(std::shared_ptr<const Trie> base, std::sh
     for (const Alias & alias : more->aliases()) {
         out->aliases_.push_back({alias.name, base->n_leaves() + alias.leaf});
     }
-    out->is_view_ = true;
     out->joined_ = std::make_shared<const Joined>(std::move(base), std::move(more));
     return out;
 }
@@ -266,31 +279,6 @@ std::shared_ptr<const Trie> Trie::joined(const std::shared_ptr<const Trie> & bas
         throw Error(Status::argument, "no member of the set is left");
     }
     return out;
-}
-
-std::shared_ptr<const Trie> Trie::kept_alone(const std::shared_ptr<const Trie> & trie) {
-    if (!trie->is_view()) {
-        return trie;
-    }
-    LeafList leaves;
-    std::vector<std::uint32_t> numbers(trie->n_leaves(), kNoLeaf);
-    for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
-        if (trie->has_leaf(leaf)) {
-            numbers[leaf] = static_cast<std::uint32_t>(leaves.names.size());
-            leaves.names.push_back(trie->name(leaf));
-            const std::vector<Token> sequence = trie->sequence(leaf);
-            leaves.tokens.insert(leaves.tokens.end(), sequence.begin(), sequence.end());
-            leaves.end_leaf();
-        }
-    }
-    leaves.vocab = trie->vocab();
-    const std::shared_ptr<Trie> made = std::const_pointer_cast<Trie>(build(std::move(leaves)));
-    for (const Alias & alias : trie->aliases()) {
-        if (numbers[alias.leaf] != kNoLeaf) {
-            made->aliases_.push_back({alias.name, numbers[alias.leaf]});
-        }
-    }
-    return made;
 }
 
 std::uint32_t Trie::n_members() const noexcept {

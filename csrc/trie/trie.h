@@ -54,6 +54,8 @@ struct LeafList {
 
     std::size_t size() const noexcept { return offsets.size() - 1; }
     void end_leaf() { offsets.push_back(tokens.size()); }
+    // One more leaf, of a text's bytes.
+    void add_text(std::string_view text);
     // After its own, those of another list that is named as this one is.
     void append(LeafList more);
 };
@@ -134,7 +136,8 @@ class Trie {
     static std::shared_ptr<const Trie> merged(const std::vector<std::shared_ptr<const Trie>> & tries,
                                               const std::vector<std::uint64_t> & first_rows);
 
-    // The same leaves, in the same order and under the same names, in another layout. A graph has but one.
+    // The same leaves, in the same order and under the same names, in another layout. A graph has but one. Of a view,
+    // those that are left, as a trie of their own.
     static std::shared_ptr<const Trie> laid_out(const std::shared_ptr<const Trie> & trie, Layout layout);
 
     // Some of the leaves, those whose byte is not 0; leaves keep their numbers and names. Of a filtered trie, the ones
@@ -147,8 +150,6 @@ class Trie {
     static std::shared_ptr<const Trie> joined(const std::shared_ptr<const Trie> & base,
                                               const std::shared_ptr<const Trie> & more,
                                               const std::uint8_t * keep = nullptr);
-    // The leaves of a view, as a trie of their own; the trie itself if it is none.
-    static std::shared_ptr<const Trie> kept_alone(const std::shared_ptr<const Trie> & trie);
 
     bool is_tree() const noexcept { return targets_.empty(); }
 
@@ -175,7 +176,7 @@ class Trie {
         return compact_ != nullptr ? compact_first_edge(node) : EdgeId{nodes_[node].first};
     }
     EdgeId edge_at(NodeId node, std::uint32_t i) const {
-        return is_view_ ? viewed_edge_at(node, i) : first_edge(node) + i;
+        return is_view() ? viewed_edge_at(node, i) : first_edge(node) + i;
     }
     // kNoEdge if token does not lead on from node.
     EdgeId edge_by(NodeId node, Token token) const {
@@ -208,7 +209,7 @@ class Trie {
     // Leaves that are there: fewer of a view.
     std::uint32_t n_members() const noexcept;
     // Whether it is filtered or joined, of others' nodes.
-    bool is_view() const noexcept { return is_view_; }
+    bool is_view() const noexcept { return filter_ != nullptr || joined_ != nullptr; }
     bool has_leaf(LeafId leaf) const;
     std::uint64_t n_tokens() const noexcept { return n_tokens_; }
     // Tokens of the longest sequence.
@@ -270,7 +271,6 @@ class Trie {
     std::shared_ptr<const CompactTree> compact_;  // where it is there, nothing else is of the structure
     std::shared_ptr<const Filter> filter_;        // of a compact one
     std::shared_ptr<const Joined> joined_;        // then compact_ is its base's
-    bool is_view_ = false;
     std::uint32_t n_nodes_ = 0;
     std::uint32_t n_leaves_ = 0;
     std::vector<Node> nodes_;         // n_nodes + 1

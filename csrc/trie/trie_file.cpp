@@ -56,7 +56,7 @@ std::shared_ptr<const Trie> compacted(const std::shared_ptr<const Trie> & trie) 
         throw Error(Status::argument,
                     "a set of texts in any tokenization belongs to a loaded vocabulary; save its payload instead");
     }
-    std::shared_ptr<const Trie> made = Trie::laid_out(Trie::kept_alone(trie), Layout::compact);
+    std::shared_ptr<const Trie> made = Trie::laid_out(trie, Layout::compact);
     if (made->compact() == nullptr) {
         throw Error(Status::limit, "a set of token ids from 4194304 on cannot be saved");
     }
@@ -152,25 +152,21 @@ Header read_header(std::string_view bytes, const std::string & path) {
 }
 
 std::shared_ptr<const Trie> with_facts(std::shared_ptr<const CompactTree> tree, std::string_view text) {
-    std::string vocab;
-    std::vector<Alias> aliases;
-    const Json json = Json::parse(text, nullptr, /* allow_exceptions = */ false);
-    bool good = json.is_object() && json.contains("vocab") && json["vocab"].is_string() && json.contains("aliases") &&
-                json["aliases"].is_array();
-    if (good) {
-        vocab = json["vocab"].get<std::string>();
-        for (const Json & alias : json["aliases"]) {
-            good = good && alias.is_array() && alias.size() == 2 && alias[0].is_string() &&
-                   alias[1].is_number_unsigned() && alias[1].get<std::uint64_t>() < tree->shape().n_members;
-            if (good) {
-                aliases.push_back({alias[0].get<std::string>(), alias[1].get<LeafId>()});
+    try {
+        const Json json = Json::parse(text);
+        auto vocab = json.at("vocab").get<std::string>();
+        std::vector<Alias> aliases;
+        for (const Json & alias : json.at("aliases")) {
+            const Json & leaf = alias.at(1);
+            if (!leaf.is_number_unsigned() || leaf.get<std::uint64_t>() >= tree->shape().n_members) {
+                throw Error(Status::payload, "facts: damaged");
             }
+            aliases.push_back({alias.at(0).get<std::string>(), leaf.get<LeafId>()});
         }
-    }
-    if (!good) {
+        return Trie::of(std::move(tree), std::move(vocab), std::move(aliases));
+    } catch (const Json::exception &) {
         throw Error(Status::payload, "facts: damaged");
     }
-    return Trie::of(std::move(tree), std::move(vocab), std::move(aliases));
 }
 
 }  // namespace

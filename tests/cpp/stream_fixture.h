@@ -58,6 +58,12 @@ class StreamTest : public WithTinyModel {
         return out;
     }
 
+    static Sampling seeded(std::int64_t seed, float temperature = 0) {
+        Sampling out{};
+        out.seed = seed;
+        out.temperature = temperature;
+        return out;
+    }
     static Stream::Options drawing_from(std::uint32_t seed) {
         Stream::Options options;
         options.sampling.seed = seed;
@@ -76,7 +82,7 @@ class StreamTest : public WithTinyModel {
     static StreamOutput run(Stream & stream, std::int32_t max_tokens = 32, std::optional<float> temperature = {}) {
         StreamOutput out;
         if (temperature) {
-            stream.set_sampling({std::nullopt, *temperature});
+            stream.set_sampling(seeded(TOKEN_TRIE_SEED_KEEP, *temperature));
         }
         stream.generate(max_tokens, [&](const Stream::Step & step) {
             out.steps.push_back(step);
@@ -90,8 +96,8 @@ class StreamTest : public WithTinyModel {
         return run(*opened.stream, max_tokens, temperature);
     }
 
-    static Stop stop_of(const Opened & opened) { return opened->snapshot().stats.stop; }
-    static Cursor cursor_of(const Opened & opened) { return cursor_in(opened->snapshot().cursor); }
+    static Stop stop_of(const Opened & opened) { return static_cast<Stop>(opened->state().stop); }
+    static Cursor cursor_of(const Opened & opened) { return cursor_in(opened->cursor()); }
     static std::string leaf_of(const Opened & opened) {
         const Cursor cursor = cursor_of(opened);
         return cursor.leaf() == kNoLeaf ? "none" : cursor.trie().name(cursor.leaf());

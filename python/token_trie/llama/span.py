@@ -92,12 +92,6 @@ class Span(NamedTuple):
         """Whether the text is free after a member."""
         return self.on_complete == _ON_COMPLETE["release"]
 
-    def ends(self, vocab: _core.Vocab) -> list[int]:
-        """Return the tokens that end the answer: those given, else the vocabulary's."""
-        if self.end_tokens is not None:
-            return list(map(int, self.end_tokens))
-        return [] if self.releases else vocab.end_of_generation()
-
 
 def read_span(vocab: _core.Vocab, mode: StepMode | None, options: SpanOptions) -> Span:
     """Check a span's rules for a vocabulary, greedy by default; errors are those of `constrain`."""
@@ -129,20 +123,8 @@ def read_end_tokens(vocab: Speller, given: str | Sequence[int]) -> npt.NDArray[n
 
 def follow_set(trie: _core.Trie, vocab: _core.Vocab, span: Span) -> _core.FollowSet:
     """Return the span's rules for cursors."""
-    return _core.FollowSet(
-        trie,
-        vocab,
-        span.on_complete,
-        span.ends(vocab),
-        span.separator.tolist(),
-        span.max_items,
-        span.min_items,
-        span.unique,
-        [name.decode() for name in span.exclude],
-        span.start_after.tolist(),
-        span.max_before,
-        max(span.max_span, 0),
-    )
+    params = native_params(span)
+    return _core.FollowSet(trie, vocab, int(ffi.cast("uintptr_t", params)))
 
 
 def native_params(span: Span) -> Any:
@@ -151,7 +133,7 @@ def native_params(span: Span) -> Any:
     members = {name: getattr(span, name) for name in plain}
     for name in ("end_tokens", "separator", "start_after"):
         tokens = getattr(span, name)
-        if tokens is not None and len(tokens):
+        if tokens is not None:
             members |= {name: ffi.from_buffer("llama_token[]", tokens), f"n_{name}": len(tokens)}
     return new_struct("token_trie_params", exclude=c_strings(span.exclude), n_exclude=len(span.exclude), **members)
 

@@ -52,7 +52,7 @@ def read_prefix_dict(given: str | os.PathLike[str] | Mapping[str, Any]) -> tuple
         source, is_path = encode(where, "file"), True
     else:
         raise ArgumentError(f"configuration: {type(given).__name__} where a dict or the path of a file belongs")
-    trie, start, _, _, n_ids, n_keys, keys = _core.read_prefix_dict(source, is_path)
+    trie, start, n_ids, n_keys, keys = _core.read_prefix_dict(source, is_path)
     if n_ids:
         logger.warning("%s: %d ids in lists are no tokens (negative, or beyond 32 bits) and were skipped", where, n_ids)
     if n_keys:

@@ -162,6 +162,15 @@ TEST_F(AbiSet, OfTextsIsSpelledAsTheTokenizerDoesOrInAnyTokens) {
     }
 }
 
+TEST_F(AbiSet, OfTextsBeyondAsciiIsSpelledInAnyTokens) {
+    const char * const text = "caf\u00e9";
+    const SetHandle set(token_trie_set_from_texts(vocab_, &text, 1, true));
+    ASSERT_NE(set, nullptr) << token_trie_last_error();
+    std::string name;
+    EXPECT_FALSE(member(set, 0, name).empty());
+    EXPECT_EQ(name, text);
+}
+
 TEST_F(AbiSet, LivesOnInWhatWasMadeWithIt) {
     const auto params = end_params();
     token_trie_set * set = token_trie_set_select(set_of(kTwo).get(), nullptr);

@@ -131,7 +131,7 @@ TEST_F(AbiStream, BadArgumentsAreRefusedNamingThemAndChangeNothing) {
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_VOCAB, prefill(stream, {INT32_MIN})),
               "tokens[0]: -2147483648 is outside the vocabulary (263 tokens)");
 
-    EXPECT_EQ(argument(set(stream, kRead4, 2)), "mode: 2 is neither TOKEN_TRIE_GREEDY (0) nor TOKEN_TRIE_SAMPLED (1)");
+    EXPECT_EQ(argument(set(stream, kRead4, 2)), "mode: 2 is none of 0 to 1");
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_PAYLOAD, set(stream, "{")).rfind("payload: broken JSON", 0), 0U)
         << token_trie_last_error();
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_VOCAB, set(stream, payload_of({{"a", {kTinyVocab}}}))),
@@ -215,7 +215,7 @@ TEST_F(AbiStream, OpeningIsRefusedNamingWhatIsWrong) {
     };
     EXPECT_EQ(sampled([](auto & s) { s.size = 0; }), "params.sampling.size: 0 is not sizeof(*params.sampling)");
     EXPECT_EQ(sampled([](auto & s) { s.seed = TOKEN_TRIE_SEED_KEEP; }), "params.sampling.seed: -2 is none here");
-    EXPECT_EQ(sampled([](auto & s) { s.top_k = -1; }), "top_k: -1 is negative");
+    EXPECT_EQ(sampled([](auto & s) { s.top_k = -1; }), "top_k: negative");
     EXPECT_EQ(sampled([&](auto & s) { s.min_p = nan; }), "min_p: not in [0, 1]");
     EXPECT_EQ(sampled([](auto & s) { s.min_p = 1.5F; }), "min_p: not in [0, 1]");
     EXPECT_EQ(sampled([](auto & s) { s.penalty_last_n = -1; }), "penalty_last_n: not in [0, 1048576]");

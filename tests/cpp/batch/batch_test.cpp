@@ -75,23 +75,6 @@ TEST_F(BatchTest, LabelsOfOneTokenTakeNothingBeyondThePrompt) {
     }
 }
 
-TEST_F(BatchTest, RequestsShareWeightsThatAreTheSameAsLongAsOneIsOut) {
-    const auto batch = open();
-    const auto trie = shared_cursor_of(kActions)->shared_trie();
-    const Batch::Call call(batch);
-    EXPECT_EQ(call.share(trie, {}), nullptr);
-    auto first = call.share(trie, {1, 2, 3, 4});
-    EXPECT_EQ(first->bound(kRoot), 4);
-    EXPECT_EQ(call.share(trie, {1, 2, 3, 4}), first);
-    EXPECT_NE(call.share(shared_cursor_of(kActions)->shared_trie(), {1, 2, 3, 4}), first) << "of another trie";
-    const auto other = call.share(trie, {1, 2, 3, 5});
-    EXPECT_EQ(other->bound(kRoot), 5);
-    EXPECT_EQ(call.share(trie, {1, 2, 3, 5}), other);
-    const std::weak_ptr<const LeafWeights> was = first;
-    first.reset();
-    EXPECT_TRUE(was.expired());
-}
-
 TEST_F(BatchTest, WhatCannotBeAnsweredIsRefusedAloneAndAtOnce) {
     const std::shared_ptr<Batch> batch = open(256);
     const Ticket good = submit(batch, request(bytes("Do: "), kActions));

@@ -23,7 +23,7 @@ class DeviceHeadTest : public StreamTest {
             std::make_unique<Sequence>(ContextMaker(tiny_model(kind), tiny_context_params(1024), {})),
             Stream::Options{sampling, jump_forward, device});
     }
-    static std::uint64_t n_on_device(const Stream & stream) { return stream.snapshot().n_on_device; }
+    static std::uint64_t n_on_device(const Stream & stream) { return stream.state().n_on_device; }
 
     static void expect_same(const Output & device, const Output & host) {
         ASSERT_EQ(device.tokens(), host.tokens());
@@ -42,15 +42,15 @@ class DeviceHeadTest : public StreamTest {
 struct Drawn {
     const char * name = "";
     Mode mode = Mode::greedy;
-    Sampling sampling;
+    Sampling sampling{};
 };
 
 const Drawn kDrawn[] = {
-    {"greedy", Mode::greedy, {0, 0.9F}},
+    {"greedy", Mode::greedy, {0, 0, 0.9F, 0, 0, 0, 0, 0, 0, 0}},
     {"at_temperature_0", Mode::sampled, {}},
-    {"sampled", Mode::sampled, {0, 2}},
-    {"sampled_top_k_min_p", Mode::sampled, {7, 3, 1, 4, 0.05F}},
-    {"greedy_with_penalties", Mode::greedy, {0, 0, 1, 0, 0, 16, 1.5F}},
+    {"sampled", Mode::sampled, {0, 0, 2, 0, 0, 0, 0, 0, 0, 0}},
+    {"sampled_top_k_min_p", Mode::sampled, {0, 7, 3, 1, 4, 0.05F, 0, 0, 0, 0}},
+    {"greedy_with_penalties", Mode::greedy, {0, 0, 0, 1, 0, 0, 16, 1.5F, 0, 0}},
 };
 
 TEST_F(DeviceHeadTest, AnswersAreThoseOfTheHost) {
@@ -118,13 +118,13 @@ TEST_F(DeviceHeadTest, SpansAndFreeTextMayAlternate) {
         }
     }
     EXPECT_GT(n_on_device(*device), 0U);
-    EXPECT_EQ(device->snapshot().n_cached, host->snapshot().n_cached);
+    EXPECT_EQ(device->state().n_cached, host->state().n_cached);
 }
 
 TEST_F(DeviceHeadTest, EightBytesOfTheBestTokenOrTheLogitsAskedForLeaveTheDevice) {
     const auto members = trie_of({{"x", {10, 11, 12}}, {"y", {10, 13}}, {"z", {14, 11}}, {"w", {14, 12}}});
     for (const bool greedy : {true, false}) {
-        const auto stream = open(Device::on, {0, 1});
+        const auto stream = open(Device::on, seeded(0, 1));
         stream->prefill(kPrompt);
         set(*stream, members, greedy ? Mode::greedy : Mode::sampled);
         ASSERT_NE(stream->next().step, nullptr);  // by what the prefill has fetched

@@ -16,7 +16,7 @@ TEST_F(StreamSplice, IsThePromptThatGoesOn) {
     const Opened appended = open();
     const Opened whole = open();
     appended->splice(kPrompt.size(), bytes("set the "));
-    EXPECT_EQ(appended->snapshot().n_cached, kPrompt.size());
+    EXPECT_EQ(appended->state().n_cached, kPrompt.size());
     whole->prefill(joined(kPrompt, bytes("set the ")));
     EXPECT_EQ(appended->tokens(), whole->tokens());
     EXPECT_EQ(run(appended, 8).tokens(), run(whole, 8).tokens());
@@ -25,10 +25,10 @@ TEST_F(StreamSplice, IsThePromptThatGoesOn) {
 TEST_F(StreamSplice, IsEvaluatedWithWhatFollowsInOneBatch) {
     const Opened opened = open();
     set(*opened, trie_of({{"a", bytes("ab")}, {"b", bytes("ac")}}));
-    const std::uint64_t before = opened->snapshot().stats.n_passes;
+    const std::uint64_t before = opened->state().n_passes;
     opened->splice(kPrompt.size(), bytes("x: "));
     EXPECT_EQ(run(opened).steps.size(), 2U);
-    EXPECT_EQ(opened->snapshot().stats.n_passes, before + 1);
+    EXPECT_EQ(opened->state().n_passes, before + 1);
 }
 
 TEST_F(StreamSplice, TakesTheEndBack) {

@@ -177,7 +177,7 @@ TEST_F(StreamThinks, FreelyAndThenChooses) {
     for (std::uint32_t seed = 1; seed <= 20; ++seed) {
         stream->prefill(kPrompt);
         set(*stream, trie, Mode::greedy, think_of(static_cast<std::int64_t>(seed) - 1));
-        stream->set_sampling({seed});
+        stream->set_sampling(seeded(seed));
         const Output out = run(stream, 100, 3);
         EXPECT_EQ(stop_of(stream), Stop::complete);
         const Tokens tokens = out.tokens();

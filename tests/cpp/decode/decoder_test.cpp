@@ -86,7 +86,9 @@ TEST_F(DecoderTest, WhatAHostHasNoPlaceForHasNotBeen) {
 TEST_F(DecoderTest, ACopyGoesOnAsTheOtherDoes) {
     std::mt19937 rng(6);
     for (int round = 0; round < 50; ++round) {
-        Decoder decoder(tiny_vocab(), {0, 1});
+        Sampling sampling{};
+        sampling.temperature = 1;
+        Decoder decoder(tiny_vocab(), sampling);
         decoder.set_trie(cursor_of(unnamed_trie_of(random_texts(rng, 30, 6, 8))), Mode::sampled);
         decoder.begin();
         ScriptedHost host;

@@ -31,7 +31,7 @@ TEST_F(StreamItems, AreNamedAndStandWhereTheirTokensAre) {
     for (const auto & separator : {kComma, Tokens()}) {
         for (std::uint32_t seed = 0; seed < 20; ++seed) {
             opened->prefill(kPrompt);
-            opened->set_sampling({seed});
+            opened->set_sampling(seeded(seed));
             FollowSet::Options options = list(3);
             options.separator = separator;
             options.min_items = 3;
@@ -51,7 +51,7 @@ TEST_F(StreamItems, AreNamedAndStandWhereTheirTokensAre) {
                 logprob += item.logprob;
             }
             EXPECT_EQ(place - separator.size(), opened->tokens().size());
-            EXPECT_GE(logprob, opened->snapshot().stats.span_logprob - 1e-6);
+            EXPECT_GE(logprob, opened->state().logprob - 1e-6);
             EXPECT_EQ(cursor_of(opened).ending(), Ending::max_items);
         }
     }
@@ -111,7 +111,7 @@ TEST_F(StreamItems, ASpanForgottenOpenEndsWithTheMemberUnderWay) {
     options.min_items = 2;
     for (const std::int32_t max_span : {1, 2, 30, 31, 33}) {
         opened->prefill(kPrompt);
-        const std::uint64_t n_closed = opened->snapshot().stats.n_closed;
+        const std::uint64_t n_closed = opened->state().n_closed;
         options.max_span = max_span;
         options.min_items = max_span / 4;
         const CapturedLog log;
@@ -121,7 +121,7 @@ TEST_F(StreamItems, ASpanForgottenOpenEndsWithTheMemberUnderWay) {
         EXPECT_GE(out.steps.size(), static_cast<std::size_t>(max_span));
         EXPECT_LE(out.steps.size(), static_cast<std::size_t>(max_span) + 5);
         EXPECT_EQ(out.text().substr(out.text().size() - 2), "ab");
-        EXPECT_EQ(opened->snapshot().stats.n_closed, n_closed + 1);
+        EXPECT_EQ(opened->state().n_closed, n_closed + 1);
         EXPECT_EQ(cursor_of(opened).ending(), Ending::max_span);
         EXPECT_EQ(log.lines(), std::vector<std::string>{kSpanClosed});
     }
@@ -135,7 +135,7 @@ TEST_F(StreamItems, ASpanThatEndsByItselfIsNotCounted) {
     options.end_tokens = {};
     set(*opened, trie_of({{"a", bytes("ab")}}), Mode::greedy, options);
     EXPECT_EQ(run(opened, 200).text(), "ab, ab");
-    EXPECT_EQ(opened->snapshot().stats.n_closed, 0U);
+    EXPECT_EQ(opened->state().n_closed, 0U);
 }
 
 }  // namespace

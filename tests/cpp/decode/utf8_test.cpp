@@ -1,4 +1,4 @@
-#include "decode/utf8.h"
+#include "decode/text.h"
 
 #include <gtest/gtest.h>
 

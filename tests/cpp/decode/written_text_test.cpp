@@ -1,4 +1,4 @@
-#include "decode/written_text.h"
+#include "decode/text.h"
 
 #include "llama/vocab.h"
 #include "tiny_model.h"

@@ -122,6 +122,20 @@ struct WeightedCase {
     std::size_t n_queried = 0;
 };
 
+TEST(LeafWeights, EqualOnesAreSharedWhileTheyAreUsed) {
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of({{1}, {2}});
+    std::shared_ptr<const LeafWeights> first = LeafWeights::of(trie, {1, 4});
+    EXPECT_EQ(first->bound(kRoot), 4);
+    EXPECT_EQ(LeafWeights::of(trie, {1, 4}), first);
+    EXPECT_NE(LeafWeights::of(unnamed_trie_of({{1}, {2}}), {1, 4}), first) << "of another trie";
+    const std::shared_ptr<const LeafWeights> other = LeafWeights::of(trie, {1, 5});
+    EXPECT_EQ(other->bound(kRoot), 5);
+    EXPECT_EQ(LeafWeights::of(trie, {1, 5}), other);
+    const std::weak_ptr<const LeafWeights> was = first;
+    first.reset();
+    EXPECT_TRUE(was.expired());
+}
+
 TEST(LeafWeights, ASearchFindsTheBestByScoreAndWeightAndClaimsNoMoreThanIsTrue) {
     std::mt19937 rng(4);
     for (int round = 0; round < 1500; ++round) {

@@ -60,7 +60,7 @@ TEST_F(List, OfAStreamHasNoRepeatAndNothingExcluded) {
         std::mt19937 rng(seed);
         const RandomList list(seed, random_byte_members(rng));
         opened->prefill(kPrompt);
-        opened->set_sampling({seed});
+        opened->set_sampling(seeded(seed));
         set(*opened, list.trie, Mode::sampled, list.options);
         const StreamOutput out = run(opened, 240, 3);
         ASSERT_EQ(stop_of(opened), Stop::complete);
@@ -94,8 +94,8 @@ TEST_F(List, OfASamplerHasNoRepeatAndNothingExcluded) {
             }
             text.push_back(token);
         }
-        EXPECT_EQ(view(sampler.get()).n_escaped, 0U);
-        EXPECT_EQ(view(sampler.get()).n_restored, 0U);
+        EXPECT_EQ(view(sampler.get()).counts.n_escaped, 0U);
+        EXPECT_EQ(view(sampler.get()).counts.n_restored, 0U);
         list.expect_holds(text);
     }
 }
@@ -111,7 +111,7 @@ TEST_F(List, OfASamplerThatWasForgottenOpenEnds) {
         for (const Token token : bytes("ab,ab,ab,ab")) {
             llama_sampler_accept(sampler.get(), token);
         }
-        EXPECT_EQ(view(sampler.get()).n_closed, static_cast<std::uint64_t>(round) + 1);
+        EXPECT_EQ(view(sampler.get()).counts.n_closed, static_cast<std::uint64_t>(round) + 1);
         EXPECT_EQ(view(sampler.get()).cursor->allowed().only(), kTinyEnd);
         EXPECT_EQ(view(sampler.get()).cursor->ending(), Ending::max_span);
     }
@@ -126,12 +126,12 @@ TEST_F(List, WithoutEndTokensIsNotEndedByItsLength) {
     for (const Token token : bytes("a,b")) {
         llama_sampler_accept(sampler.get(), token);
     }
-    EXPECT_EQ(view(sampler.get()).n_closed, 0U);
+    EXPECT_EQ(view(sampler.get()).counts.n_closed, 0U);
     EXPECT_EQ(view(sampler.get()).cursor->allowed().only(), kComma);
     for (const Token token : bytes(",c")) {
         llama_sampler_accept(sampler.get(), token);
     }
-    EXPECT_EQ(view(sampler.get()).n_escaped, 0U);
+    EXPECT_EQ(view(sampler.get()).counts.n_escaped, 0U);
     EXPECT_EQ(view(sampler.get()).cursor->ending(), Ending::none_left);
 }
 

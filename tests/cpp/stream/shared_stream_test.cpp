@@ -65,7 +65,7 @@ TEST_F(SharedStreamTest, WhoAsksWhereItStandsKeepsNobodyOut) {
     std::atomic<bool> over{false};
     std::thread asking([&] {
         while (!over) {
-            static_cast<void>(status_of([&] { static_cast<void>(stream_->snapshot()); }));
+            static_cast<void>(status_of([&] { static_cast<void>(stream_->state()); }));
         }
     });
     for (int i = 0; i < 10'000; ++i) {
@@ -74,7 +74,7 @@ TEST_F(SharedStreamTest, WhoAsksWhereItStandsKeepsNobodyOut) {
     over = true;
     asking.join();
     const Call call(stream_);
-    EXPECT_EQ(status_of([&] { static_cast<void>(stream_->snapshot()); }), Status::busy);
+    EXPECT_EQ(status_of([&] { static_cast<void>(stream_->state()); }), Status::busy);
 }
 
 TEST_F(SharedStreamTest, CancelWithoutACallDoesNothing) {
@@ -89,10 +89,10 @@ TEST_F(SharedStreamTest, CancelStandsFromTheMomentThatACallBegins) {
     std::thread([&] { stream_->cancel(); }).join();
     EXPECT_EQ(generate(call), Stop::cancelled);
     EXPECT_EQ(status_of([&] { call->prefill(bytes("another")); }), Status::cancelled);
-    const auto snapshot = call->snapshot();
+    const auto snapshot = call->state();
     EXPECT_EQ(snapshot.n_tokens, kPrompt.size());
     Query query;
-    query.cursor = std::make_shared<const Cursor>(cursor_in(snapshot.cursor));
+    query.cursor = std::make_shared<const Cursor>(cursor_in(call->cursor()));
     for (const Query::Mode mode : {Query::Mode::best, Query::Mode::scores}) {
         query.mode = mode;
         EXPECT_EQ(status_of([&] { static_cast<void>(call->answer(query)); }), Status::cancelled);

@@ -14,15 +14,15 @@ TEST_F(StreamSpan, EndOfGenerationIsNeitherPassedOnNorPartOfTheSequence) {
     std::set<std::string> reached;
     for (std::uint32_t seed = 1; seed <= 40; ++seed) {
         stream->prefill(kPrompt);
-        stream->set_sampling({seed});
+        stream->set_sampling(seeded(seed));
         const Output out = run(stream, 32, 2);
         EXPECT_EQ(stop_of(stream), Stop::complete);
         EXPECT_EQ(leaf_of(stream), out.text());
-        EXPECT_EQ(stream->snapshot().n_tokens, kPrompt.size() + out.steps.size());
+        EXPECT_EQ(stream->state().n_tokens, kPrompt.size() + out.steps.size());
         reached.insert(out.text());
     }
     EXPECT_EQ(reached, std::set<std::string>({"READ", "READ_FILE"})) << "a leaf and its continuation";
-    const Stream::Stats stats = stream->snapshot().stats;
+    const token_trie_stream_state stats = stream->state();
     EXPECT_EQ(stats.n_forced, 40U) << "READ; _FILE stood beside an end";
     EXPECT_EQ(stats.n_branches, 40U);
     EXPECT_EQ(stats.n_passes, 40U);
@@ -33,7 +33,7 @@ TEST_F(StreamSpan, AnEndTokenOfOnesOwnIsText) {
     set(*stream, trie_of({{"READ", {kRead}}}), Mode::greedy, {OnComplete::end, bytes("\n"), {}, 0});
     EXPECT_EQ(run(stream).text(), "READ\n");
     EXPECT_EQ(stop_of(stream), Stop::complete);
-    EXPECT_EQ(stream->snapshot().stats.n_passes, 0U);
+    EXPECT_EQ(stream->state().n_passes, 0U);
 }
 
 TEST_F(StreamSpan, UnderReleaseFreeTextFollows) {
@@ -43,9 +43,9 @@ TEST_F(StreamSpan, UnderReleaseFreeTextFollows) {
     ASSERT_GE(out.steps.size(), 2U);
     EXPECT_TRUE(out.text().rfind("READ", 0) == 0 || out.text().rfind("SEND", 0) == 0) << out.text();
     EXPECT_TRUE(std::isnan(out.steps[1].logprob));
-    const Stream::Snapshot seen = stream->snapshot();
-    EXPECT_EQ(seen.stats.n_branches, 1U);
-    EXPECT_EQ(seen.stats.n_free, out.steps.size() - 1);
+    const token_trie_stream_state seen = stream->state();
+    EXPECT_EQ(seen.n_branches, 1U);
+    EXPECT_EQ(seen.n_free, out.steps.size() - 1);
     EXPECT_EQ(cursor_of(stream).state(), State::complete);
     const std::string leaf = leaf_of(stream);
     run(stream, 3);
@@ -56,11 +56,11 @@ TEST_F(StreamSpan, BehindALeafThatIsReleasedAnyTokenIsFreeTextAndNoBranchPoint) 
     const Opened stream = open();
     set(*stream, trie_of({{"READ", {kRead}}, {"READ_FILE", {kRead, kFile}}}), Mode::greedy, {});
     const Output out = run(stream, 4);
-    const Stream::Stats stats = stream->snapshot().stats;
+    const token_trie_stream_state stats = stream->state();
     EXPECT_EQ(stats.n_forced, 1U);
     EXPECT_EQ(stats.n_branches, 0U);
     EXPECT_EQ(stats.n_free, out.steps.size() - 1);
-    EXPECT_EQ(stats.span_logprob, 0.0);
+    EXPECT_EQ(stats.logprob, 0.0);
 }
 
 TEST_F(StreamSpan, UnderRestartAListOfMembersComesOut) {
@@ -70,7 +70,7 @@ TEST_F(StreamSpan, UnderRestartAListOfMembersComesOut) {
     std::set<std::int32_t> lengths;
     for (std::uint32_t seed = 1; seed <= 40; ++seed) {
         stream->prefill(kPrompt);
-        stream->set_sampling({seed});
+        stream->set_sampling(seeded(seed));
         std::string text = run(stream, 32, 3).text();
         EXPECT_EQ(stop_of(stream), Stop::complete);
         const std::int32_t n_items = cursor_of(stream).n_items();
@@ -89,7 +89,7 @@ TEST_F(StreamSpan, AListFullWithoutEndTokensIsComplete) {
     set(*stream, trie_of({{"READ", {kRead}}}), Mode::greedy, {OnComplete::restart, {}, bytes(","), 3});
     EXPECT_EQ(run(stream).text(), "READ,READ,READ");
     EXPECT_EQ(stop_of(stream), Stop::complete);
-    EXPECT_EQ(stream->snapshot().stats.n_passes, 0U);
+    EXPECT_EQ(stream->state().n_passes, 0U);
 }
 
 TEST_F(StreamSpan, TheMemberThatIsLeftIsForced) {
@@ -99,12 +99,12 @@ TEST_F(StreamSpan, TheMemberThatIsLeftIsForced) {
     std::set<std::string> reached;
     for (std::uint32_t seed = 1; seed <= 20; ++seed) {
         stream->prefill(kPrompt);
-        stream->set_sampling({seed});
+        stream->set_sampling(seeded(seed));
         reached.insert(run(stream, 32, 2).text());
         EXPECT_EQ(stop_of(stream), Stop::complete);
     }
     EXPECT_EQ(reached, std::set<std::string>({"READ, SEND", "SEND, READ"}));
-    const Stream::Stats stats = stream->snapshot().stats;
+    const token_trie_stream_state stats = stream->state();
     EXPECT_EQ(stats.n_branches, 20U);
     EXPECT_EQ(stats.n_forced, 60U);
     EXPECT_EQ(stats.n_passes, 0U);
@@ -114,8 +114,8 @@ TEST_F(StreamSpan, TheOnlyTokenIsForcedThoughItContinuesAMemberAndBeginsAnother)
     const Opened stream = open();
     set(*stream, trie_of({{"A", {kRead}}, {"B", {kRead, kRead}}}), Mode::greedy, {OnComplete::restart, {}, {}, 2});
     EXPECT_EQ(run(stream, 3).tokens(), Tokens({kRead, kRead, kRead}));
-    EXPECT_EQ(stream->snapshot().stats.n_forced, 3U);
-    EXPECT_EQ(stream->snapshot().stats.n_passes, 0U);
+    EXPECT_EQ(stream->state().n_forced, 3U);
+    EXPECT_EQ(stream->state().n_passes, 0U);
 }
 
 TEST_F(StreamSpan, AnEndTokenThatSeparatesMembersOrBeginsOneIsPartOfTheList) {
@@ -143,15 +143,14 @@ TEST_F(StreamSpan, AfterCompletionAFurtherGenerateBeginsANewSpan) {
     const Opened stream = open();
     set(*stream, trie_of({{"A", bytes("xA")}, {"B", bytes("xB")}}));
     EXPECT_EQ(run(stream).steps.size(), 2U);
-    const double logprob = stream->snapshot().stats.span_logprob;
+    const double logprob = stream->state().logprob;
     const Output second = run(stream);
     ASSERT_EQ(second.steps.size(), 2U);
     EXPECT_EQ(second.steps[0].token, bytes("x")[0]);
     EXPECT_LT(logprob, 0.0);
-    EXPECT_EQ(stream->snapshot().stats.span_logprob, static_cast<double>(second.steps[1].logprob))
-        << "of this span alone";
-    EXPECT_EQ(stream->snapshot().n_tokens, kPrompt.size() + 4);
-    EXPECT_EQ(stream->snapshot().stats.n_passes, 2U);
+    EXPECT_EQ(stream->state().logprob, static_cast<double>(second.steps[1].logprob)) << "of this span alone";
+    EXPECT_EQ(stream->state().n_tokens, kPrompt.size() + 4);
+    EXPECT_EQ(stream->state().n_passes, 2U);
 }
 
 TEST_F(StreamSpan, ATrieClearedMidSpanLeavesFreeText) {
@@ -159,13 +158,13 @@ TEST_F(StreamSpan, ATrieClearedMidSpanLeavesFreeText) {
     set(*stream, trie_of({{"READ", bytes("READ")}}));
     run(stream, 2);
     stream->clear_trie();
-    EXPECT_FALSE(stream->snapshot().cursor);
+    EXPECT_FALSE(stream->cursor());
     const Output out = run(stream, 3);
     for (const Stream::Step & step : out.steps) {
         EXPECT_TRUE(std::isnan(step.logprob));
         EXPECT_FALSE(step.forced);
     }
-    EXPECT_EQ(stream->snapshot().stats.n_free, out.steps.size());
+    EXPECT_EQ(stream->state().n_free, out.steps.size());
     stream->clear_trie();  // none to clear
 }
 
@@ -173,11 +172,11 @@ TEST_F(StreamSpan, AnotherTrieAtABranchPointThatWasEvaluatedNeedsNoOtherPass) {
     const Opened stream = open();
     set(*stream, trie_of({{"READ", {kRead}}, {"READ_FILE", {kRead, kFile}}}));
     stream->generate(32, [](const Stream::Step & step) { return step.token != kFile; });
-    const bool ended = stream->snapshot().n_tokens == kPrompt.size() + 1;
-    const std::uint64_t passes = stream->snapshot().stats.n_passes;
+    const bool ended = stream->state().n_tokens == kPrompt.size() + 1;
+    const std::uint64_t passes = stream->state().n_passes;
     set(*stream, trie_of({{"A", bytes("A")}, {"B", bytes("B")}}));
     const Output out = run(stream);
-    EXPECT_EQ(stream->snapshot().stats.n_passes - passes, ended ? 0U : 1U);
+    EXPECT_EQ(stream->state().n_passes - passes, ended ? 0U : 1U);
 
     const Opened other = open();
     Tokens prompt = kPrompt;

@@ -18,12 +18,12 @@ TEST_F(StreamTest, ForcedTokensCostNoPass) {
         EXPECT_TRUE(step.forced);
         EXPECT_EQ(step.logprob, 0.0F);
     }
-    const Stream::Snapshot seen = stream->snapshot();
-    EXPECT_EQ(seen.stats.stop, Stop::complete);
-    EXPECT_EQ(seen.stats.n_passes, 0U);
-    EXPECT_EQ(seen.stats.n_forced, 4U);
-    EXPECT_EQ(seen.stats.n_branches, 0U);
-    EXPECT_EQ(seen.stats.span_logprob, 0.0);
+    const token_trie_stream_state seen = stream->state();
+    EXPECT_EQ(seen.stop, TOKEN_TRIE_STOP_COMPLETE);
+    EXPECT_EQ(seen.n_passes, 0U);
+    EXPECT_EQ(seen.n_forced, 4U);
+    EXPECT_EQ(seen.n_branches, 0U);
+    EXPECT_EQ(seen.logprob, 0.0);
     EXPECT_EQ(seen.n_tokens, kPrompt.size() + 4);
     EXPECT_EQ(seen.n_cached, kPrompt.size()) << "nothing evaluated that nobody needs";
     EXPECT_EQ(cursor_of(stream).state(), State::complete);
@@ -36,13 +36,13 @@ TEST_F(StreamTest, ForcedTokensAreEvaluatedWithTheNextBranchPoint) {
     const Output out = run(stream);
     ASSERT_EQ(out.steps.size(), 5U);
     EXPECT_FALSE(out.steps[4].forced);
-    const Stream::Snapshot seen = stream->snapshot();
-    EXPECT_EQ(seen.stats.n_passes, 1U);
-    EXPECT_EQ(seen.stats.n_forced, 4U);
-    EXPECT_EQ(seen.stats.n_branches, 1U);
+    const token_trie_stream_state seen = stream->state();
+    EXPECT_EQ(seen.n_passes, 1U);
+    EXPECT_EQ(seen.n_forced, 4U);
+    EXPECT_EQ(seen.n_branches, 1U);
     EXPECT_EQ(seen.n_cached, kPrompt.size() + 4);
     EXPECT_LT(out.steps[4].logprob, 0.0F);
-    EXPECT_EQ(seen.stats.span_logprob, static_cast<double>(out.steps[4].logprob));
+    EXPECT_EQ(seen.logprob, static_cast<double>(out.steps[4].logprob));
 }
 
 // Over random sets, and against a decoder of its own kind: one context, one token a pass, the best of what the oracle
@@ -104,16 +104,16 @@ TEST_F(StreamTest, PassesAreTheBranchPointsAfterTheFirstTokensAndTokensThoseOfAn
         PlainDecoder::Path expected = decoder.greedy(kPrompt, members, kUntilTheEnd);
         stream->prefill(kPrompt);
         set(*stream, unnamed_trie_of(members));
-        const Stream::Stats before = stream->snapshot().stats;
+        const token_trie_stream_state before = stream->state();
         const Output out = run(stream);
-        const Stream::Stats after = stream->snapshot().stats;
-        ASSERT_EQ(after.stop, Stop::complete);
+        const token_trie_stream_state after = stream->state();
+        ASSERT_EQ(after.stop, TOKEN_TRIE_STOP_COMPLETE);
         ASSERT_EQ(expected.tokens.back(), kTinyEnd);
         expected.tokens.pop_back();
         ASSERT_EQ(out.tokens(), expected.tokens);
         ASSERT_EQ(after.n_branches - before.n_branches, expected.n_branches);
         ASSERT_EQ(after.n_passes - before.n_passes, expected.n_branches - (expected.first_branches ? 1 : 0));
-        ASSERT_NEAR(after.span_logprob, expected.logprob, 0.01);
+        ASSERT_NEAR(after.logprob, expected.logprob, 0.01);
         ASSERT_EQ(after.n_free, 0U);
     }
 }
@@ -132,11 +132,11 @@ TEST_F(StreamTest, JumpForwardAndStepByStepGiveTheSameTokens) {
         for (const bool jump : {true, false}) {
             const Opened & stream = jump ? jumping : stepping;
             stream->prefill(kPrompt);
-            stream->set_sampling({seed});
+            stream->set_sampling(seeded(seed));
             set(*stream, trie, seed % 2 == 0 ? Mode::greedy : Mode::sampled);
-            const std::uint64_t before = stream->snapshot().stats.n_passes;
+            const std::uint64_t before = stream->state().n_passes;
             outputs[jump ? 1 : 0] = run(stream, 32, 1);
-            passes[jump ? 1 : 0] = stream->snapshot().stats.n_passes - before;
+            passes[jump ? 1 : 0] = stream->state().n_passes - before;
         }
         ASSERT_EQ(outputs[0].tokens(), outputs[1].tokens());
         ASSERT_GE(passes[0], outputs[0].steps.size() - 1) << "a pass a token, the first excepted";
@@ -203,7 +203,7 @@ TEST_F(StreamTest, ACallbackThatReturnsFalseStopsBehindItsToken) {
     stream->generate(32, [&](const Stream::Step & /*step*/) { return ++n < 2; });
     EXPECT_EQ(n, 2);
     EXPECT_EQ(stop_of(stream), Stop::callback);
-    EXPECT_EQ(stream->snapshot().n_tokens, kPrompt.size() + 2);
+    EXPECT_EQ(stream->state().n_tokens, kPrompt.size() + 2);
     EXPECT_EQ(run(stream).text(), "AD") << "and a further call goes on there";
 }
 
@@ -224,7 +224,7 @@ TEST_F(StreamTest, CancelFromTheCallbackStopsBehindItsToken) {
         return true;
     });
     EXPECT_EQ(stop_of(stream), Stop::cancelled);
-    EXPECT_EQ(stream->snapshot().n_tokens, kPrompt.size() + 1);
+    EXPECT_EQ(stream->state().n_tokens, kPrompt.size() + 1);
     stream->resume();
     EXPECT_EQ(run(stream).text(), "EAD");
 }
@@ -235,15 +235,15 @@ TEST_F(StreamTest, WhatIsRefusedChangesNothing) {
     run(stream, 2);
     const auto refusal = [&](const std::function<void()> & work) {
         std::string message = message_of(work);
-        const Stream::Snapshot seen = stream->snapshot();
+        const token_trie_stream_state seen = stream->state();
         EXPECT_EQ(seen.n_tokens, kPrompt.size() + 2);
         EXPECT_EQ(cursor_of(stream).node(), 2U);
-        EXPECT_EQ(seen.stats.n_forced, 2U);
+        EXPECT_EQ(seen.n_forced, 2U);
         return message;
     };
     EXPECT_EQ(refusal([&] { stream->generate(-1, [](const Stream::Step & /*step*/) { return true; }); }),
               "max_tokens: -1 is negative");
-    EXPECT_EQ(refusal([&] { stream->set_sampling({0, -1}); }), "temperature: not in [0, inf)");
+    EXPECT_EQ(refusal([&] { stream->set_sampling(seeded(0, -1)); }), "temperature: not in [0, inf)");
     EXPECT_EQ(refusal([&] { stream->prefill({}); }), "tokens: none; a prompt needs at least one");
     EXPECT_EQ(refusal([&] { stream->prefill({1, kTinyVocab}); }),
               "tokens[1]: 263 is outside the vocabulary (263 tokens)");
@@ -273,11 +273,11 @@ TEST_F(StreamTest, AFullContextEndsInAnErrorBehindTheTokensThatFit) {
     EXPECT_EQ(status_of(go_on), Status::context);
     EXPECT_EQ(tokens, bytes("xy"));
     EXPECT_EQ(status_of(go_on), Status::context);
-    const Stream::Snapshot seen = stream->snapshot();
+    const token_trie_stream_state seen = stream->state();
     EXPECT_EQ(seen.n_tokens, 256U);
-    EXPECT_EQ(seen.stats.stop, Stop::none);
-    EXPECT_EQ(seen.stats.span_logprob, 0.0) << "of a token that is not there";
-    EXPECT_EQ(seen.stats.n_branches, 0U);
+    EXPECT_EQ(seen.stop, TOKEN_TRIE_STOP_NONE);
+    EXPECT_EQ(seen.logprob, 0.0) << "of a token that is not there";
+    EXPECT_EQ(seen.n_branches, 0U);
     stream->prefill(kPrompt);
     EXPECT_EQ(run(stream).steps.size(), 3U) << "and a shorter sequence goes on";
 }

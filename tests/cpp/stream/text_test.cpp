@@ -62,10 +62,10 @@ TEST_F(StreamText, ATrieIsNotBoundByTheGrammarItReplaces) {
     EXPECT_EQ(run(stream, 4).tokens().front(), kRead);
     EXPECT_EQ(stop_of(stream), Stop::max_tokens) << "nor is the text behind it, as long as the trie is set";
     stream->clear_trie();
-    const std::size_t n_tokens = stream->snapshot().n_tokens;
+    const std::size_t n_tokens = stream->state().n_tokens;
     EXPECT_EQ(status_of([&] { static_cast<void>(run(stream)); }), Status::grammar);
     EXPECT_EQ(status_of([&] { static_cast<void>(run(stream)); }), Status::grammar) << "again, not worse";
-    EXPECT_EQ(stream->snapshot().n_tokens, n_tokens);
+    EXPECT_EQ(stream->state().n_tokens, n_tokens);
     stream->set_grammar(R"(root ::= "from here")", nullptr);
     EXPECT_EQ(run(stream).text(), "from here");
     stream->prefill(kPrompt);
@@ -112,7 +112,7 @@ TEST_F(StreamText, DrawsAreThoseOfTheSeed) {
     EXPECT_EQ(draw(open(drawing_from(5))), of_5);
     EXPECT_NE(draw(open(drawing_from(6))), of_5);
     EXPECT_NE(draw(a), of_5) << "draws go on";
-    a->set_sampling({5});
+    a->set_sampling(seeded(5));
     EXPECT_EQ(draw(a), of_5) << "until begun anew";
 }
 
@@ -128,7 +128,7 @@ TEST_F(StreamText, FreeTextIsTheModelsOwn) {
         Token next = token;
         ASSERT_EQ(llama_decode(context.get(), llama_batch_get_one(&next, 1)), 0);
     }
-    EXPECT_EQ(stream->snapshot().stats.n_free, out.steps.size());
+    EXPECT_EQ(stream->state().n_free, out.steps.size());
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ TEST(Filter, LeavesWhatItKeepsAndNothingElse) {
         EXPECT_EQ(members_of(*left), expected);
         EXPECT_EQ(left->n_members(), expected.size());
         EXPECT_EQ(left->n_leaves(), drawn.leaves.size());
-        EXPECT_EQ(members_of(*Trie::kept_alone(left)), expected);
+        EXPECT_EQ(members_of(*Trie::laid_out(left, Layout::by_size)), expected);
         for (LeafId leaf = 0; leaf < left->n_leaves(); ++leaf) {
             EXPECT_EQ(left->has_leaf(leaf), keep[leaf] != 0);
         }

@@ -97,7 +97,7 @@ TEST(Joined, IsTheTreeOfBoth) {
         }
         const auto left = Trie::filtered(joined, again.data());
         EXPECT_EQ(members_of(*left), expected);
-        const auto alone = Trie::kept_alone(left);
+        const auto alone = Trie::laid_out(left, Layout::by_size);
         EXPECT_FALSE(alone->is_view());
         ASSERT_EQ(alone->n_leaves(), expected.size());
         for (const auto & [tokens, leaf] : expected) {

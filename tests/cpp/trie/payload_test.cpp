@@ -233,7 +233,7 @@ TEST(Payload, ATokenIsAWholeNumberInsideTheVocabulary) {
         {with_token("2147483648"), place + "2147483648 is not a token id"},
         {with_token("4294967297"), place + "4294967297 is not a token id"},
         {with_token("18446744073709551615"), place + "18446744073709551615 is not a token id"},
-        {with_token("18446744073709551616"), place + "a fraction where a token id belongs"},
+        {with_token("18446744073709551616"), place + "18446744073709551616 is not a token id"},
         {with_token("1.0"), place + "a fraction where a token id belongs"},
         {with_token("1e3"), place + "a fraction where a token id belongs"},
         {with_leaves(R"([{"name": "a", "tokens": [1]}, {"name": "b", "tokens": []},

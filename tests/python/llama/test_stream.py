@@ -204,6 +204,8 @@ def test_release_goes_on_with_free_text_and_restart_with_more_members(stream: St
     tokens = [step.token for step in stream.generate(temperature=2.0)]
     assert tokens[-1] == 600
     assert stream.state.n_items in (1, 2)
+    with pytest.raises(ArgumentError, match="on_complete end needs end_tokens"):
+        stream.set_token_trie(trie, on_complete="end", end_tokens=[])
 
 
 def test_a_grammar_is_back_after_the_trie_and_has_seen_its_tokens(stream: StreamHandle, actions: TokenTrie) -> None:

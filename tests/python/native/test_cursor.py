@@ -4,10 +4,10 @@ import copy
 
 import numpy as np
 import oracle
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from token_trie import ArgumentError, TokenTrie
+from token_trie import TokenTrie
+from token_trie.llama.span import Span, follow_set
 from token_trie.native.core import _core
 
 RELEASE, END, RESTART = 0, 1, 2
@@ -30,20 +30,10 @@ def make_cursor(
     max_before: int = -1,
 ) -> _core.Cursor:
     trie = TokenTrie.from_sequences({repr(leaf): leaf for leaf in sorted(leaves)}).core
-    out = [repr(leaf) for leaf in sorted(exclude)]
-    follow = _core.FollowSet(
-        trie,
-        _core.Vocab(0),
-        on_complete,
-        end_tokens,
-        separator,
-        max_items,
-        min_items,
-        unique,
-        out,
-        start_after,
-        max_before,
-    )
+    out = [repr(leaf).encode() for leaf in sorted(exclude)]
+    ends, between, marker = (np.array(some, np.int32) for some in (end_tokens, separator, start_after))
+    span = Span(0, on_complete, ends, between, max_items, min_items, unique, out, marker, max_before, max_span=-1)
+    follow = follow_set(trie, _core.Vocab(0), span)
     return _core.Cursor(trie, follow)
 
 
@@ -80,7 +70,6 @@ def test_allowed_sets_are_those_of_a_plain_set(leaves: set[oracle.Member], data:
     while cursor.state == CONSTRAINED:
         expected = sorted(oracle.allowed(leaves, walked, {EOS}))
         assert allowed(cursor) == expected
-        assert np.flatnonzero(cursor.mask(100)).tolist() == expected
         token = data.draw(st.sampled_from(expected))
         assert cursor.accept(token)
         walked += (token,)
@@ -149,9 +138,4 @@ def test_release_ends_the_span_at_a_leaf_that_leads_no_further() -> None:
     assert (cursor.state, allowed(cursor), cursor.leaf) == (CONSTRAINED, None, 0)
     cursor.accept(8)
     assert (cursor.state, cursor.leaf) == (COMPLETE, 1)
-    assert cursor.mask(4).all()
-
-
-def test_a_mask_needs_a_size() -> None:
-    with pytest.raises(ArgumentError, match="n_vocab: -1"):
-        make_cursor({(7,)}, RELEASE).mask(-1)
+    assert allowed(cursor) is None

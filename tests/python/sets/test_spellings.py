@@ -86,7 +86,10 @@ def test_what_is_allowed_is_what_llguidance_allows(smollm2: Any, texts: list[str
     while True:
         fill_next_token_bitmask(matcher, mask)
         theirs = np.unpackbits(mask.view(np.uint8), bitorder="little")[: llm.n_vocab()].astype(bool)
-        ours = cursor.mask(llm.n_vocab())
+        allowed = cursor.allowed()
+        ours = np.full(llm.n_vocab(), allowed is None)
+        if allowed is not None:
+            ours[allowed] = True
         assert ours[ends].any() == theirs[ends].any()
         ours[ends] = theirs[ends] = False
         assert np.flatnonzero(ours).tolist() == np.flatnonzero(theirs).tolist()

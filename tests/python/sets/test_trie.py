@@ -226,7 +226,7 @@ def test_a_dict_that_is_no_json_is_refused() -> None:
     ("tokens", "offsets", "names", "message"),
     [
         ([1, 2], [0, 1], None, "end with len"),
-        ([1, 2], [1, 2], None, "begin with 0"),
+        ([1, 2], [1, 2], None, r"offsets\[0\]: 1 where 0"),
         ([1, 2], [0, 3, 2], None, r"offsets\[2\]: 2 is less"),
         ([1, 2], [], None, "dtype float64"),
         ([1.5], [0, 1], None, "tokens: not a sequence of token ids"),

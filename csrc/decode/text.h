@@ -3,11 +3,25 @@
 #include "trie/trie.h"
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 struct llama_vocab;
 
 namespace [[gnu::visibility("default")]] token_trie {
+
+// Bytes go in as tokens end, anywhere; complete UTF-8 characters come out. What can be none becomes U+FFFD.
+class Utf8Stream {
+   public:
+    // The characters that bytes complete, with what was held back before.
+    std::string feed(std::string_view bytes);
+    // Whether nothing is held back.
+    bool is_whole() const noexcept { return held_.empty(); }
+    void reset() { held_.clear(); }
+
+   private:
+    std::string held_;  // the beginning of a character, at most 3 bytes
+};
 
 // Text as it is written token by token, until one of some stop strings is in it, wherever in a token it begins:
 //

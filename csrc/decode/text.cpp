@@ -1,12 +1,39 @@
-#include "decode/written_text.h"
+#include "decode/text.h"
 
-#include "decode/utf8.h"
 #include "llama/vocab.h"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace token_trie {
 namespace {
+
+struct Range {
+    std::uint8_t low;
+    std::uint8_t high;
+    bool holds(std::uint8_t byte) const { return low <= byte && byte <= high; }
+};
+
+// Length of a character that begins with this byte, 0 if none does, and where its second byte must lie
+// (Unicode 15, table 3-7).
+std::size_t length_of(std::uint8_t lead, Range & second) {
+    second = {0x80, 0xBF};
+    if (lead < 0x80) {
+        return 1;
+    }
+    if (lead >= 0xC2 && lead <= 0xDF) {
+        return 2;
+    }
+    if (lead >= 0xE0 && lead <= 0xEF) {
+        second = lead == 0xE0 ? Range{0xA0, 0xBF} : lead == 0xED ? Range{0x80, 0x9F} : second;
+        return 3;
+    }
+    if (lead >= 0xF0 && lead <= 0xF4) {
+        second = lead == 0xF0 ? Range{0x90, 0xBF} : lead == 0xF4 ? Range{0x80, 0x8F} : second;
+        return 4;
+    }
+    return 0;
+}
 
 std::vector<Token> tokens_inside(const llama_vocab * vocab, const std::string & text) {
     if (text.empty()) {
@@ -33,13 +60,38 @@ std::size_t n_whole(const llama_vocab * vocab, const std::vector<Token> & tokens
     Utf8Stream text;
     std::size_t out = 0;
     for (std::size_t i = 0; i < n; ++i) {
-        text.feed(detokenize(vocab, tokens[i], /* special = */ false));
+        text.feed(detokenize(vocab, &tokens[i], 1, /* special = */ false));
         out = text.is_whole() ? i + 1 : out;
     }
     return out;
 }
 
 }  // namespace
+
+std::string Utf8Stream::feed(std::string_view bytes) {
+    held_ += bytes;
+    std::string out;
+    std::size_t at = 0;
+    while (at < held_.size()) {
+        Range range{};
+        const std::size_t length = length_of(static_cast<std::uint8_t>(held_[at]), range);
+        std::size_t n = 1;
+        while (n < length && at + n < held_.size() && range.holds(static_cast<std::uint8_t>(held_[at + n]))) {
+            range = {0x80, 0xBF};
+            ++n;
+        }
+        if (n == length) {
+            out.append(held_, at, n);
+        } else if (length != 0 && at + n == held_.size()) {
+            break;  // its rest may come with the next token
+        } else {
+            out += "\xEF\xBF\xBD";
+        }
+        at += n;
+    }
+    held_.erase(0, at);
+    return out;
+}
 
 WrittenText::WrittenText(std::vector<std::string> stop_strings) : stop_strings_(std::move(stop_strings)) {
     for (std::size_t i = 0; i < stop_strings_.size(); ++i) {
