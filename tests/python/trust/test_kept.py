@@ -215,7 +215,7 @@ def test_states_are_kept_and_read_anew_where_they_were_not(tmp_path: Path) -> No
         def prompts(self, row: str) -> list[list[int]]:
             return [[ord(row)]]
 
-        def read(self, rows: list[str], *, states: bool) -> Any:
+        def read(self, rows: list[str], *, states: bool, on_error: str) -> Any:
             for _ in rows:
                 self.n += 1
                 yield Row(np.zeros(2), np.ones(2), 0.5, np.full(4, 7, np.float32) if states else None)
