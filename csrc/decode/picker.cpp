@@ -69,7 +69,7 @@ void check(const Sampling & sampling) {
     check_rules({
         {!(sampling.temperature >= 0 && std::isfinite(sampling.temperature)), "temperature: not in [0, inf)"},
         {!(sampling.top_p >= 0 && sampling.top_p <= 1), "top_p: not in (0, 1]"},
-        {sampling.top_k < 0, "top_k: negative"},
+        {sampling.top_k < 0, "top_k: not in [0, 2147483647]"},
         {!(sampling.min_p >= 0 && sampling.min_p <= 1), "min_p: not in [0, 1]"},
         {sampling.penalty_last_n < 0 || sampling.penalty_last_n > 1 << 20, "penalty_last_n: not in [0, 1048576]"},
         {!(sampling.penalty_repeat >= 0 && std::isfinite(sampling.penalty_repeat)), "penalty_repeat: not above 0"},

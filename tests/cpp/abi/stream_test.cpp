@@ -215,7 +215,7 @@ TEST_F(AbiStream, OpeningIsRefusedNamingWhatIsWrong) {
     };
     EXPECT_EQ(sampled([](auto & s) { s.size = 0; }), "params.sampling.size: 0 is not sizeof(*params.sampling)");
     EXPECT_EQ(sampled([](auto & s) { s.seed = TOKEN_TRIE_SEED_KEEP; }), "params.sampling.seed: -2 is none here");
-    EXPECT_EQ(sampled([](auto & s) { s.top_k = -1; }), "top_k: negative");
+    EXPECT_EQ(sampled([](auto & s) { s.top_k = -1; }), "top_k: not in [0, 2147483647]");
     EXPECT_EQ(sampled([&](auto & s) { s.min_p = nan; }), "min_p: not in [0, 1]");
     EXPECT_EQ(sampled([](auto & s) { s.min_p = 1.5F; }), "min_p: not in [0, 1]");
     EXPECT_EQ(sampled([](auto & s) { s.penalty_last_n = -1; }), "penalty_last_n: not in [0, 1048576]");

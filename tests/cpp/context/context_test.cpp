@@ -86,7 +86,7 @@ TEST_F(ContextTest, AFailedOpenLeavesItAsItWas) {
     auto sampling = sized<token_trie_sampling>();
     params.sampling = &sampling;
     sampling.top_k = -1;
-    EXPECT_EQ(refusal_of_open(context, params), "top_k: negative");
+    EXPECT_EQ(refusal_of_open(context, params), "top_k: not in [0, 2147483647]");
     EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(context.get()), 0), static_cast<llama_pos>(tokens.size()) - 1);
 }
 

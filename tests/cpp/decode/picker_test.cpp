@@ -227,7 +227,7 @@ TEST_F(PickerTest, BadOptionsAreRefused) {
             picker(options);
         });
     };
-    EXPECT_EQ(refusal([](auto & o) { o.top_k = -1; }), "top_k: negative");
+    EXPECT_EQ(refusal([](auto & o) { o.top_k = -1; }), "top_k: not in [0, 2147483647]");
     for (const float value : {-0.1F, 1.1F, kNan}) {
         EXPECT_EQ(refusal([&](auto & o) { o.min_p = value; }), "min_p: not in [0, 1]");
     }
