@@ -1,4 +1,21 @@
-"""All errors of token-trie. A call that fails changes nothing: the state before the call still holds."""
+"""All errors of token-trie.
+
+TokenTrieError (a ValueError)
+├── ArgumentError      a parameter is out of range, unknown, or not applicable
+├── PayloadError       a payload is not a TokenTreePayload; the message begins with the position
+├── VocabularyError    tokens or texts do not fit the model's vocabulary
+├── LimitError         larger than the documented limits
+├── LlamaVersionError  the loaded llama.cpp is not the one compiled against, or missing
+├── NativeMemoryError  out of memory in native code (also a MemoryError)
+├── InternalError      a defect in token-trie
+├── ContextError       the context is full, or the model could not be evaluated
+├── CancelledError     a prefill, score or search was cancelled
+├── GrammarError       a grammar does not parse, or does not fit the text so far
+├── CalibrationError   a calibration is broken, was fitted on something else, or cannot be fitted
+└── BusyError          the model is already constrained, or in use by another thread
+
+A call that fails changes nothing: the state before the call still holds.
+"""
 
 from __future__ import annotations
 
