@@ -199,7 +199,7 @@ class RowLabeller(RowJob):
         if self._only:
             return {name: values[name] for name in self._only if name in values}
         for name, value in values.items():
-            if name not in self._seen | self.unread and not is_nothing(value):
+            if name not in self._seen and name not in self.unread and not is_nothing(value):
                 self._seen.add(name)
                 if _folded(value) in self._labels:
                     self._leave_out([name], "a later row has one of the")

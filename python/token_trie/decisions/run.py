@@ -191,7 +191,9 @@ def calibrated(reader: Reader, calibration: BoundCalibration | None) -> Plan[Bou
     """Return a calibration that is ready for use: its prompts are scored first, unless their scores are remembered."""
     if calibration is None or not calibration.priors:
         return calibration
-    memory: Memory[Floats] = reader.known.setdefault("priors", Memory(_MAX_PRIORS, _MAX_SCORES))
+    memory: Memory[Floats] = reader.known.get("priors") or reader.known.setdefault(
+        "priors", Memory(_MAX_PRIORS, _MAX_SCORES)
+    )
     scores = []
     for tokens, choices, leaf_end in calibration.priors:
         key = choices.trie, tuple(tokens), leaf_end
@@ -214,7 +216,9 @@ def scores_of_found(
 
     They are remembered in `known`, because the same answers are often found.
     """
-    memory: Memory[float] = known.setdefault("scores of found answers", Memory(_KEPT, _KEPT))
+    memory: Memory[float] = known.get("scores of found answers") or known.setdefault(
+        "scores of found answers", Memory(_KEPT, _KEPT)
+    )
     prompt = leaf_end, sha256(np.array(tokens, np.int32).tobytes()).digest()
     keys = {leaf: (prompt, *choices.spelled(leaf)) for leaf in leaves.tolist()}
     scores = {leaf: memory.find(key) for leaf, key in keys.items()}

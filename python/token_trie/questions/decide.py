@@ -273,7 +273,9 @@ def prior_reading(llm: Llama, known: dict[object, Any], step: ReadStep) -> Readi
     view = step.view
     assert isinstance(view, FormView)  # because others have no prior
     spells = llm.tokenizer_, chat_handler_of(llm) if view.form.chat else None
-    memory: Memory[tuple[Reading, Any]] = known.setdefault("readings without a state", Memory(_KEPT, _KEPT))
+    memory: Memory[tuple[Reading, Any]] = known.get("readings without a state") or known.setdefault(
+        "readings without a state", Memory(_KEPT, _KEPT)
+    )
     # By identity; the objects are kept, so that no others get their ids.
     shots = None if view.shots is None else view.shots.digest
     key = view.form, view.instructions, view.options, view.offset, shots, step.absent, *map(id, spells)
@@ -284,7 +286,7 @@ def remembered(
     known: dict[object, Any], reading: Reading, options: DecideOptions, make: Callable[[], Scored]
 ) -> Scored:
     """Return the scores of a tokenized reading, remembered if possible; the least recently used are forgotten."""
-    memory: Memory[Scored] = known.setdefault("question priors", Memory(_KEPT, _KEPT))
+    memory: Memory[Scored] = known.get("question priors") or known.setdefault("question priors", Memory(_KEPT, _KEPT))
     return memory.get((reading.digest, options.reproducible), 1, make)
 
 

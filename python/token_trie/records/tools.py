@@ -600,7 +600,7 @@ class CallOrText(Request[ToolCall[Any] | R]):
 
     def calls(self, reader: Reader, tokens: list[int]) -> Plan[bool]:
         """Decide whether the model calls a tool after a prompt; what other prompts give is remembered."""
-        memory: Memory[Any] = reader.known.setdefault("calls", Memory(_KEPT, _KEPT_TOKENS))
+        memory: Memory[Any] = reader.known.get("calls") or reader.known.setdefault("calls", Memory(_KEPT, _KEPT_TOKENS))
         names = self._names()
         some = [tool.shown["function"] for tool in self.tools[:: -(-len(self.tools) // _N_FITTING)]]
         fitting = tuple(function.get("description") or function["name"] for function in some)

@@ -372,7 +372,7 @@ class Writer:
 
     def _spell(self, fork: Fork, vocab: _core.Vocab, known: dict[object, Any]) -> Spelled:
         before = self.tokens[-64:]
-        memory: Memory[Spelled] = known.setdefault("records", Memory(_MAX_SETS, _MAX_TEXTS))
+        memory: Memory[Spelled] = known.get("records") or known.setdefault("records", Memory(_MAX_SETS, _MAX_TEXTS))
         seam = inner_seam(vocab, before)
         opened = self._open
 
