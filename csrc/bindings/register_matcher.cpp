@@ -8,7 +8,7 @@
 namespace token_trie {
 namespace {
 
-// A matcher that threads may call at once: batches run without the interpreter's lock.
+// A matcher that threads may call at once: masks are filled without the interpreter's lock.
 struct SharedMatcher {
     explicit SharedMatcher(Matcher made) : matcher(std::move(made)) {}
 
@@ -115,9 +115,9 @@ void for_each(const std::vector<MatcherPtr> & matchers,
         fail(std::string(what) + ": " + std::to_string(values.size()) + " for " + std::to_string(matchers.size()) +
              " matchers");
     }
-    std::map<MatcherPtr, std::size_t> seen;
+    std::map<const SharedMatcher *, std::size_t> seen;
     for (std::size_t i = 0; i < matchers.size(); ++i) {
-        if (const auto [at, is_new] = seen.emplace(matchers[i], i); !is_new) {
+        if (const auto [at, is_new] = seen.emplace(matchers[i].get(), i); !is_new) {
             fail(place("matchers", i) + "the same as matchers[" + std::to_string(at->second) + "]");
         }
         try {

@@ -115,7 +115,7 @@ void Picker::set_sampling(const Sampling & sampling) {
     std::vector<Sampler> chain;
     const auto add = [&](bool is_on, const auto & init, auto... given) {
         if (is_on) {
-            chain.emplace_back(init(given...));
+            chain.push_back(Sampler(init(given...)));
         }
     };
     add(sampling.top_k > 0, llama_sampler_init_top_k, sampling.top_k);
@@ -123,8 +123,9 @@ void Picker::set_sampling(const Sampling & sampling) {
     add(sampling.min_p > 0, llama_sampler_init_min_p, sampling.min_p, std::size_t{1});
     add(sampling.temperature > 0, llama_sampler_init_temp, sampling.temperature);
     if (sampling.seed != TOKEN_TRIE_SEED_KEEP || draw_ == nullptr) {
-        draw_.reset(llama_sampler_init_dist(sampling.seed < 0 ? LLAMA_DEFAULT_SEED
-                                                              : static_cast<std::uint32_t>(sampling.seed)));
+        const std::int64_t seed = std::max<std::int64_t>(sampling.seed, 0);  // of draws to keep where none are: 0
+        draw_.reset(llama_sampler_init_dist(
+            sampling.seed == TOKEN_TRIE_SEED_RANDOM ? LLAMA_DEFAULT_SEED : static_cast<std::uint32_t>(seed)));
     }
     penalties_ = std::move(penalties);
     chain_ = std::move(chain);
