@@ -20,8 +20,12 @@ std::shared_ptr<const Trie> build_texts(const Vocab & vocab, std::vector<std::st
     }
     LeafList leaves;
     leaves.texts = true;
-    for (const std::string & text : texts) {
-        leaves.add_text(text);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+        if (texts[i].size() > kMaxNameBytes) {
+            throw Error(Status::limit, "texts[" + std::to_string(i) + "]: " + std::to_string(texts[i].size()) +
+                                           " bytes; at most 65535");
+        }
+        leaves.add_text(texts[i]);
     }
     leaves.names = std::move(texts);
     return Trie::build(std::move(leaves), *lexicon);

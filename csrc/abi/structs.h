@@ -34,7 +34,7 @@ inline std::size_t to_count(std::int32_t value, const char * what) {
 inline void check_enum(std::int32_t value, std::int32_t last, const char * what) {
     if (value < 0 || value > last) {
         throw Error(Status::argument,
-                    std::string(what) + ": " + std::to_string(value) + " is none of 0 to " + std::to_string(last));
+                    std::string(what) + ": " + std::to_string(value) + " is not in [0, " + std::to_string(last) + "]");
     }
 }
 

@@ -25,7 +25,7 @@ from token_trie.llama.text import Text, TextOptions, text_of, tokenize_after
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import lib
 from token_trie.native.lifetime import attachment, lease
-from token_trie.native.options import check_limits, encode
+from token_trie.native.options import check_limits, encode, nth_seed
 from token_trie.sets.lru import Memory
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.spelling import inner_tokens
@@ -248,6 +248,8 @@ def thought_after(think: Think, tokens: list[int], with_vocab: WithVocab) -> Pla
         lambda vocab: inner_tokens(think.marker, "think: marker", vocab, special=True).tolist()
     )
     start, ns, n_texts = len(tokens), 0, 0
+    # A seed of its own, as the answer draws by the given one.
+    seed = None if think.seed is None else nth_seed(think.seed, 0)
     while True:
         is_late = think.seconds is not None and ns >= think.seconds * 1e9
         left = 0 if is_late else think.max_tokens - (len(tokens) - start)
@@ -255,7 +257,7 @@ def thought_after(think: Think, tokens: list[int], with_vocab: WithVocab) -> Pla
         query = Query(
             "text",
             TokenTrie.from_sequences({"": marker[:1]}),  # any set, as its span never begins
-            sampling=replace(think, seed=None if think.seed is None else think.seed + n_texts),
+            sampling=replace(think, seed=None if seed is None else nth_seed(seed, n_texts)),
             # Or as many as fit into the context.
             max_tokens=left + len(marker) + _RESPELLED if is_last else _CHECK_EVERY,
             start_after=marker,

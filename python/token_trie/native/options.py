@@ -101,6 +101,11 @@ def native_seed(seed: int | None) -> int:
     return min(int(seed), ANY_SEED - 1)
 
 
+def nth_seed(seed: int, n: int) -> int:
+    """Return the seed of draw number n of a seed. Draws by seeds next to each other do not share any."""
+    return int(np.random.SeedSequence((seed, n)).generate_state(1)[0])
+
+
 def check_flags(**options: bool) -> None:
     """Raise ArgumentError for an option that is not True or False."""
     for name, value in options.items():

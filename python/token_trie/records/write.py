@@ -37,6 +37,7 @@ from token_trie.llama.contexts import common_prefix
 from token_trie.llama.query import Query, QueryMode, Sampling
 from token_trie.native.core import _core
 from token_trie.native.ffi import lib
+from token_trie.native.options import nth_seed
 from token_trie.records.gbnf import Expression, Matcher, quote
 from token_trie.records.plan import (
     AFTER_VALUE,
@@ -248,6 +249,7 @@ class Writer:
         self._max_nodes = options.max_nodes or 0
         self._sampling = options.settled(self._mode == "sampled")
         self._seed = options.seed
+        self._n_drawn = 0
         self._open = b""
         self.is_exact = self._mode == "exact"
         """Whether values are decided by their whole texts."""
@@ -362,9 +364,8 @@ class Writer:
         """Return the sampling of the next step: each draws by a seed of its own."""
         if self._seed is None:
             return self._sampling
-        sampling = replace(self._sampling, seed=self._seed)
-        self._seed += 1
-        return sampling
+        self._n_drawn += 1
+        return replace(self._sampling, seed=nth_seed(self._seed, self._n_drawn))
 
     def _after(self, spelled: Spelled) -> list[int]:
         """Return the tokens with those that all options begin with."""

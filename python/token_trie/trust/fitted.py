@@ -153,7 +153,7 @@ class HeldOut:
         if not ((confidence >= 0) & (confidence <= _SCALE)).all():
             raise read.error("confidence", f"a number outside 0 to {_SCALE}")
         if not ((groups >= 0) & (groups < max(1, n_rows)) & (groups == np.floor(groups))).all():
-            raise read.error("groups", f"a number that is none of 0 to {n_rows - 1}")
+            raise read.error("groups", f"a number that is no integer from 0 to {n_rows - 1}")
         right = np.array([one == "1" for one in is_right], np.bool_)
         return cls(n_rows, n_folds, calibrated, raw, confidence / _SCALE, right, groups.astype(np.int64))
 

@@ -101,7 +101,7 @@ TEST(Abi, BrokenJsonIsNull) {
 TEST(Abi, AnUnknownModeIsNull) {
     for (const int mode : {-1, 2, 1 << 30}) {
         EXPECT_EQ(refusal([mode] { return init(kPayload.c_str(), mode); }),
-                  "mode: " + std::to_string(mode) + " is none of 0 to 1");
+                  "mode: " + std::to_string(mode) + " is not in [0, 1]");
     }
 }
 
@@ -240,8 +240,8 @@ TEST(Abi, BadArgumentsAreRefusedNamingThem) {
               "set: null");
     EXPECT_EQ(with([](auto & p) { p.size = 0; }), "params.size: 0 is not sizeof(*params)");
     EXPECT_EQ(with([](auto & p) { p.size = SIZE_MAX; }), "params.size: 18446744073709551615 is not sizeof(*params)");
-    EXPECT_EQ(with([](auto & p) { p.mode = 7; }), "mode: 7 is none of 0 to 1");
-    EXPECT_EQ(with([](auto & p) { p.on_complete = 3; }), "on_complete: 3 is none of 0 to 2");
+    EXPECT_EQ(with([](auto & p) { p.mode = 7; }), "mode: 7 is not in [0, 1]");
+    EXPECT_EQ(with([](auto & p) { p.on_complete = 3; }), "on_complete: 3 is not in [0, 2]");
     EXPECT_EQ(with([](auto & p) { p.n_end_tokens = 2; }), "end_tokens: null, with n_end_tokens = 2");
     EXPECT_EQ(with([](auto & p) { p.n_separator = 1; }), "separator: null, with n_separator = 1");
     const llama_token token = 1;

@@ -222,7 +222,7 @@ TEST_F(AbiBatchTest, WhatIsWrongIsRefusedWithItsPlace) {
     EXPECT_EQ(refusal_of(tokens_.data(), 0), "tokens: none; a prompt needs at least one");
     EXPECT_EQ(refusal_of(tokens_.data(), 1000), "1000 tokens do not fit the context of 256");
     EXPECT_EQ(refusal([](auto & asked) { asked.set = nullptr; }), "query.set: null");
-    EXPECT_EQ(refusal([](auto & asked) { asked.mode = 6; }), "query.mode: 6 is none of 0 to 5");
+    EXPECT_EQ(refusal([](auto & asked) { asked.mode = 6; }), "query.mode: 6 is not in [0, 5]");
     EXPECT_EQ(refusal([](auto & asked) {
                   asked.mode = TOKEN_TRIE_QUERY_TEXT;
                   asked.max_tokens = -1;
@@ -233,7 +233,7 @@ TEST_F(AbiBatchTest, WhatIsWrongIsRefusedWithItsPlace) {
                   asked.n_stop_strings = 1;
               }),
               "stop_strings: null, with n_stop_strings = 1");
-    EXPECT_EQ(refusal([](auto & asked) { asked.leaf_end = 3; }), "query.leaf_end: 3 is none of 0 to 2");
+    EXPECT_EQ(refusal([](auto & asked) { asked.leaf_end = 3; }), "query.leaf_end: 3 is not in [0, 2]");
     EXPECT_EQ(refusal([](auto & asked) { asked.beam_width = -1; }), "query.beam_width: -1 is negative");
     auto sampling = sized<token_trie_sampling>();
     sampling.top_p = 2;

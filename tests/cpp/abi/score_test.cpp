@@ -258,10 +258,10 @@ TEST_F(AbiScore, BadQueriesAreRefusedByName) {
         return message;
     };
     EXPECT_EQ(refused([](auto & q) { q.size = 3; }), "query.size: 3 is not sizeof(*query)");
-    EXPECT_EQ(refused([](auto & q) { q.mode = 6; }), "query.mode: 6 is none of 0 to 5");
-    EXPECT_EQ(refused([](auto & q) { q.mode = -1; }), "query.mode: -1 is none of 0 to 5");
-    EXPECT_EQ(refused([](auto & q) { q.leaf_end = 3; }), "query.leaf_end: 3 is none of 0 to 2");
-    EXPECT_EQ(refused([](auto & q) { q.leaf_end = -1; }), "query.leaf_end: -1 is none of 0 to 2");
+    EXPECT_EQ(refused([](auto & q) { q.mode = 6; }), "query.mode: 6 is not in [0, 5]");
+    EXPECT_EQ(refused([](auto & q) { q.mode = -1; }), "query.mode: -1 is not in [0, 5]");
+    EXPECT_EQ(refused([](auto & q) { q.leaf_end = 3; }), "query.leaf_end: 3 is not in [0, 2]");
+    EXPECT_EQ(refused([](auto & q) { q.leaf_end = -1; }), "query.leaf_end: -1 is not in [0, 2]");
     EXPECT_EQ(refused([](auto & q) { q.set = nullptr; }), "query.set: null");
     EXPECT_EQ(refused([](auto & q) { q.beam_width = -1; }), "query.beam_width: -1 is negative");
     EXPECT_EQ(refused([](auto & q) { q.timeout_ms = -1; }), "query.timeout_ms: -1 is negative");

@@ -251,6 +251,12 @@ TEST_F(AbiSet, WhatThereIsNotIsRefusedByName) {
     const char * const none = nullptr;
     EXPECT_EQ(refused(token_trie_set_from_texts(vocab_, &none, 1, false)), "texts[0]: null");
     EXPECT_EQ(refused(token_trie_set_from_texts(nullptr, &none, 1, false)), "vocab: null");
+    const std::string long_text(65536, 'a');
+    const std::array<const char *, 2> texts = {"a", long_text.c_str()};
+    for (const bool any : {false, true}) {
+        EXPECT_EQ(refused(token_trie_set_from_texts(vocab_, texts.data(), texts.size(), any)),
+                  "texts[1]: 65536 bytes; at most 65535");
+    }
     EXPECT_EQ(token_trie_set_get_path(two.get(), 2), nullptr);
     std::size_t n = 0;
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_set_get_member(two.get(), 3, nullptr, nullptr, 0, &n)),

@@ -131,7 +131,7 @@ TEST_F(AbiStream, BadArgumentsAreRefusedNamingThemAndChangeNothing) {
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_VOCAB, prefill(stream, {INT32_MIN})),
               "tokens[0]: -2147483648 is outside the vocabulary (263 tokens)");
 
-    EXPECT_EQ(argument(set(stream, kRead4, 2)), "mode: 2 is none of 0 to 1");
+    EXPECT_EQ(argument(set(stream, kRead4, 2)), "mode: 2 is not in [0, 1]");
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_PAYLOAD, set(stream, "{")).rfind("payload: broken JSON", 0), 0U)
         << token_trie_last_error();
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_VOCAB, set(stream, payload_of({{"a", {kTinyVocab}}}))),

@@ -81,7 +81,7 @@ def test_a_record_follows_the_thought(precise: Any) -> None:
     with StreamHandle(precise, n_ctx=256) as stream:
         stream.prefill(PROMPT)
         found = stream.fill(schema, think=think, seed=3)
-        text = precise.detokenize(stream.tokens, special=True).decode()
+        text = precise.detokenize(stream.tokens, special=True).decode(errors="replace")
         assert text.endswith(f"{PROMPT}{found.thought}{MARKER}{found.text}")
         assert found == fill(precise, PROMPT, schema, think=think, seed=3)
         assert stream.fill(schema).thought is None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import json
 import math
 import re
@@ -304,6 +305,18 @@ def test_records_of_random_schemas_are_valid_and_llama_cpp_takes_them(
     assert record.stats is not None
     assert record.stats.n_passes <= record.stats.n_branches + record.stats.n_free
     assert seed % 2 or grammar_takes(precise, schema, record.text, json.dumps)
+
+
+def test_records_of_seeds_next_to_each_other_are_no_copies_of_each_other(stream: StreamHandle) -> None:
+    schema = {"type": "array", "items": {"type": "boolean"}, "minItems": 24, "maxItems": 24}
+    drawn: list[list[bool]] = []
+    for seed in [*range(8), 2**32 - 2, 2**32 - 1]:
+        stream.prefill("Begin\nJSON:")
+        drawn.append(stream.fill(schema, mode="sampled", seed=seed, temperature=50.0, indent=None).value)
+    for one, other in itertools.combinations(drawn[:9], 2):
+        assert all(one[i:] != other[: 24 - i] and other[i:] != one[: 24 - i] for i in range(8))
+    stream.prefill("Begin\nJSON:")
+    assert stream.fill(schema, mode="sampled", seed=3, temperature=50.0, indent=None).value == drawn[3]
 
 
 def test_a_string_that_does_not_end_is_closed_and_named(smollm2: Any) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import time
@@ -75,11 +76,16 @@ def test_a_value_that_ends_at_max_tokens_is_kept_and_named(client: openai.OpenAI
     digits = {"type": "object", "properties": {"k": {"type": "string", "pattern": "^[0-9]{1,90}$"}}, "required": ["k"]}
     answer = ask(client, max_tokens=1, extra_body={"guided_json": digits}).choices[0]
     assert json.loads(answer.message.content)["k"].isdigit()
-    assert answer.model_extra["x_truncated"] == ["/k"]
+    assert (answer.finish_reason, answer.model_extra["x_truncated"]) == ("length", ["/k"])
     tools: Any = [{"type": "function", "function": {"name": "dial", "parameters": digits}}]
     call = ask(client, max_tokens=1, tools=tools, tool_choice="required").choices[0]
     assert json.loads(call.message.tool_calls[0].function.arguments)["k"].isdigit()
-    assert call.model_extra["x_truncated"] == ["/k"]
+    assert (call.finish_reason, call.model_extra["x_truncated"]) == ("length", ["/k"])
+    given: Any = {"name": "dialled", "schema": digits, "strict": True}
+    with pytest.raises(openai.LengthFinishReasonError):
+        client.chat.completions.parse(
+            model="any", messages=MESSAGES, max_tokens=1, response_format={"type": "json_schema", "json_schema": given}
+        )
 
 
 @pytest.mark.parametrize(
@@ -127,6 +133,21 @@ def test_several_answers_are_drawn_and_a_seed_draws_them_again(client: openai.Op
     assert len(set(drawn(**of_set))) > 1
     assert len(set(drawn(temperature=0, **of_set))) == 1
     assert len(set(drawn(max_tokens=6))) > 1
+
+
+def test_several_records_are_drawn_and_no_copies_of_each_other(client: openai.OpenAI) -> None:
+    coins = {"type": "array", "items": {"type": "boolean"}, "minItems": 30, "maxItems": 30}
+
+    def drawn(seed: int, temperature: float) -> list[list[bool]]:
+        options: Any = {"n": 4, "seed": seed, "temperature": temperature, "extra_body": {"guided_json": coins}}
+        return [json.loads(choice.message.content) for choice in ask(client, **options).choices]
+
+    every = [record for seed in (3, 2**32 - 3, -7) for record in drawn(seed, 50)]
+    for one, other in itertools.combinations(every, 2):
+        assert all(one[i:] != other[: 30 - i] and other[i:] != one[: 30 - i] for i in range(6))
+    assert drawn(3, 50) == every[:4]
+    first, *others = drawn(3, 0)
+    assert others == [first] * 3
 
 
 NAME_AN_ANIMAL = [{"role": "user", "content": "Name an animal."}]

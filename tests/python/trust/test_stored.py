@@ -86,8 +86,8 @@ def test_a_file_that_an_earlier_release_wrote_opens_and_is_written_again_as_it_w
         ("held_out.is_right", "102" * 20, "held_out.is_right: a text of 0 and 1"),
         ("held_out.n_rows", 61, "held_out.is_right: 60 rows, where n_rows is 61"),
         ("held_out.groups", [0] * 59, "held_out.groups: 59 numbers, where 60 belong"),
-        ("held_out.groups", [60] * 60, "held_out.groups: a number that is none of 0 to 59"),
-        ("held_out.groups", [0.5] * 60, "held_out.groups: a number that is none of 0 to 59"),
+        ("held_out.groups", [60] * 60, "held_out.groups: a number that is no integer from 0 to 59"),
+        ("held_out.groups", [0.5] * 60, "held_out.groups: a number that is no integer from 0 to 59"),
         ("held_out.raw", {}, "held_out.raw.accuracy: missing"),
     ],
 )

@@ -256,7 +256,8 @@ class ConstrainedPrompt:
         async def finish(record: Record[Any], _: list[int], n_cached: int) -> Finished:
             more, stats = notes_of(record.truncated, template.ignored), record.stats
             assert stats is not None
-            return Finished(record.text, "stop", stats.n_prompt, n_cached, stats.n_tokens, more=more)
+            why = "length" if record.truncated else "stop"
+            return Finished(record.text, why, stats.n_prompt, n_cached, stats.n_tokens, more=more)
 
         return PreparedAnswer(lambda: (self.prompt(engine.llm), record_request(template, options)), finish)
 
@@ -295,7 +296,10 @@ class ConstrainedPrompt:
 def record_options(
     sampling: GenerationRequest, index: int, on_text: OnText | None, most: int = RecordOptions.max_tokens
 ) -> RecordOptions:
-    """Return the options of a record: greedy unless a temperature is given, `most` tokens if no limit is given."""
+    """Return the options of a record: greedy unless a temperature is given, `most` tokens if no limit is given.
+
+    Of several records with a temperature, the choices are drawn too.
+    """
     send = None
     if on_text is not None:
         loop, listen = asyncio.get_running_loop(), on_text
@@ -307,6 +311,7 @@ def record_options(
     drawn = sampling.sampling_of(index) | ({"temperature": 0.0} if sampling.temperature is None else {})
     return RecordOptions(
         **drawn,
+        mode="sampled" if sampling.n_each > 1 and drawn["temperature"] > 0 else None,
         on_text=send,
         max_tokens=most if limit is None else max(limit, 1),
     )
@@ -394,7 +399,8 @@ class Calling:
             more = {"x_probability": answer.probability, **notes_of(answer.truncated, answer.ignored)}
             stats, shown = answer.stats, {**answer.to_dict(), "id": call_id}
             assert stats is not None
-            return Finished("", "tool_calls", stats.n_prompt, n_cached, stats.n_tokens, call=shown, more=more)
+            why = "length" if answer.truncated else "tool_calls"
+            return Finished("", why, stats.n_prompt, n_cached, stats.n_tokens, call=shown, more=more)
 
         if self.otherwise is None:
             return PreparedAnswer(lambda: (tokens, call), called)

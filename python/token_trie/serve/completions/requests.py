@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 from token_trie.errors import GrammarError
 from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.lifetime import lease
-from token_trie.native.options import encode
+from token_trie.native.options import encode, nth_seed
 from token_trie.records.tools import for_template, read_arguments
 from token_trie.serve.limits import Body, Claim, Limits, Place, Shape, check_depth, invalid, levels_of, refusing
 from token_trie.serve.sets import KEYS, AnySet, Sets, read_set
@@ -229,7 +229,10 @@ class GenerationRequest(Body):
 
     def seed_of(self, index: int) -> int | None:
         """Return the seed of answer number `index`; -1 is a random seed, as in llama.cpp."""
-        return None if self.seed in (None, -1) else (self.seed + index) % (2**32 - 1)
+        if self.seed is None or self.seed == -1:
+            return None
+        first = self.seed % (2**32 - 1)
+        return nth_seed(first, index) if index else first
 
 
 _Unreadable: TypeAlias = Literal[
