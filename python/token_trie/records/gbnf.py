@@ -370,17 +370,25 @@ def _open_run(items: Any) -> int:
     return most
 
 
-def _anchored(items: list[Any]) -> tuple[Expression, bool, bool]:
-    """Return an expression that finds the items, and whether it is anchored at its start and end."""
-    if len(items) == 1 and _name(items[0]) == "BRANCH":
-        branches = [_anchored(list(branch)) for branch in items[0][1][1]]
-        body = Either(tuple(branch[0] for branch in branches))
-        return body, all(branch[1] for branch in branches), all(branch[2] for branch in branches)
-    starts = bool(items) and _is_at(items[0], "AT_BEGINNING")
-    ends = bool(items) and _is_at(items[-1], "AT_END")
-    inner = items[starts : len(items) - ends]
+def _anchored(items: list[Any], *, is_after: bool = False) -> tuple[Expression, bool, bool]:
+    """Return an expression that finds the items, and whether it is anchored at its start and end.
+
+    With `is_after`, they follow others, which are at the start.
+    """
+    while items and _is_group(items[-1]):
+        items = [*items[:-1], *items[-1][1][3]]
+    starts = not is_after and bool(items) and _is_at(items[0], "AT_BEGINNING")
     any_text = Repeat(CHAR, 0, None)
-    parts = [*([] if starts else [any_text]), *map(_item, inner), *([] if ends else [any_text])]
+    before = [] if starts or is_after else [any_text]
+    if items and _name(items[-1]) == "BRANCH":  # the parser moves what all begin with before them
+        first, is_after = items[starts:-1], is_after or len(items) > 1
+        branches = [_anchored(list(branch), is_after=is_after) for branch in items[-1][1][1]]
+        body: Expression = Either(tuple(branch[0] for branch in branches))
+        if len(items) > 1:
+            body = Sequence((*before, *map(_item, first), body))
+        return body, starts or all(branch[1] for branch in branches), all(branch[2] for branch in branches)
+    ends = bool(items) and _is_at(items[-1], "AT_END")
+    parts = [*before, *map(_item, items[starts : len(items) - ends]), *([] if ends else [any_text])]
     return Sequence(tuple(parts)), starts, ends
 
 
@@ -390,6 +398,10 @@ def _name(item: Any) -> str:
 
 def _is_at(item: Any, where: str) -> bool:
     return _name(item) == "AT" and str(item[1]).startswith(where)
+
+
+def _is_group(item: Any) -> bool:
+    return _name(item) == "SUBPATTERN" and not (item[1][1] or item[1][2])
 
 
 def _sequence(items: Any, times: int) -> Expression:
@@ -414,7 +426,7 @@ def _item(item: Any, times: int = 1) -> Expression:
         if inner.getwidth()[0] == 0 and most is None:
             raise ValueError("what may be empty, any number of times")
         return Repeat(_sequence(inner, times), int(low), most) if most != 0 else Sequence(())
-    if name == "SUBPATTERN" and not (value[1] or value[2]):
+    if _is_group(item):
         return _sequence(value[3], times)
     if name == "BRANCH":
         return Either(tuple(_sequence(branch, times) for branch in value[1]))

@@ -617,7 +617,7 @@ class _SchemaReader:
             raise refuse(f"{pointer}/required", "no list of names")
         needed = set(required)
         more = schema.get("additionalProperties", schema.get("unevaluatedProperties", True))
-        names = _read_names(schema, pointer)
+        names = self._read_names(schema, pointer)
         if names is None:
             if required or count(schema, "minProperties", pointer, 0):
                 raise refuse(f"{pointer}/propertyNames", "no name is allowed, and properties are required")
@@ -659,6 +659,25 @@ class _SchemaReader:
         if count(schema, "maxProperties", pointer, len(fields)) < len(fields):
             raise KeywordError(f"{pointer}/maxProperties", "below the number of properties it is not supported")
         return Object(tuple(fields))
+
+    def _read_names(self, schema: dict[str, Any], pointer: str) -> dict[str, Any] | None:
+        """Return the keywords about names, a constant as an enum of one; None if no name is valid."""
+        given = schema.get("propertyNames", True)
+        for _ in range(MAX_DEPTH):
+            if isinstance(given, dict) and given.keys() & VALIDATING == {"$ref"}:
+                given = self._find(given["$ref"], f"{pointer}/propertyNames")
+        if is_false(given):
+            return None
+        names = {k: v for k, v in given.items() if k in VALIDATING} if isinstance(given, dict) else {}
+        if "type" in names and "string" not in kinds_of(names, f"{pointer}/propertyNames"):
+            raise KeywordError(f"{pointer}/propertyNames", "no name is allowed, as names are text and its type is not")
+        if "const" in names:
+            const = names.pop("const")
+            allowed = names.get("enum", [const])
+            if not isinstance(allowed, list) or const not in allowed:
+                return None
+            names["enum"] = [const]
+        return names
 
     def _read_map(
         self, schema: dict[str, Any], names: dict[str, Any], more: Any, pointer: str, depth: int
@@ -724,23 +743,6 @@ class _SchemaReader:
         if low > n:
             raise refuse(f"{pointer}/minItems", f"{low} different ones of {n}")
         return Array((), choices, True, min_items=low, max_items=min(high, n))
-
-
-def _read_names(schema: dict[str, Any], pointer: str) -> dict[str, Any] | None:
-    """Return the keywords about names, a constant as an enum of one; None if no name is valid."""
-    given = schema.get("propertyNames", True)
-    if is_false(given):
-        return None
-    names = {k: v for k, v in given.items() if k in VALIDATING} if isinstance(given, dict) else {}
-    if "type" in names and "string" not in kinds_of(names, f"{pointer}/propertyNames"):
-        return None
-    if "const" in names:
-        const = names.pop("const")
-        allowed = names.get("enum", [const])
-        if not isinstance(allowed, list) or const not in allowed:
-            return None
-        names["enum"] = [const]
-    return names
 
 
 def _pattern_of(name: str, schema: dict[str, Any], pointer: str) -> str | None:

@@ -63,6 +63,10 @@ class Weather(pydantic.BaseModel):
     note: str | None = pydantic.Field(default=None, max_length=8)
 
 
+class Share(enum.IntEnum):
+    HALF = 2
+
+
 @dataclasses.dataclass
 class Point:
     x: Literal[1, 2]
@@ -106,6 +110,11 @@ def test_a_type_comes_back_as_its_instance(smollm2: Any) -> None:
     assert isinstance(pair["first"], Point)
     assert set(pair["rest"]) <= {"a", "b"}
     assert fill(smollm2, PROMPT, bool, mode="greedy").value in (True, False)
+    by_unit: dict[Unit, Share] = fill(smollm2, PROMPT, dict[Unit, Share], indent=2).value
+    assert {*by_unit} <= {Unit.C, Unit.F}
+    assert {*by_unit.values()} <= {Share.HALF}
+    with pytest.raises(ArgumentError, match="schema#/propertyNames: no name is allowed"):
+        fill(smollm2, PROMPT, dict[Share, Unit])
 
 
 def test_white_space_is_as_asked(smollm2: Any) -> None:

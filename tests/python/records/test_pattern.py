@@ -49,6 +49,11 @@ def accepts(pattern: str, text: str) -> bool:
         "^.$",
         "^[^a]$",
         "^(a|b|)$",
+        "^ab$|^a1$",
+        "^$|^a",
+        "^a(b$|1)",
+        "ab$|a1",
+        "^(?:a|b)$|^1",
     ],
 )
 def test_a_pattern_is_a_grammar_of_what_stands_in_json(pattern: str) -> None:
@@ -72,7 +77,7 @@ def test_a_pattern_is_found_where_re_finds_it(pattern: str) -> None:
     assert [t for t in TEXTS if finds(matcher, t)] == [t for t in TEXTS if re.search(pattern, t)]
 
 
-@given(st.from_regex(r"\A(\(?[ab.1](\)?[*+?]|\{1,3\})?\)?\|?){1,6}\Z"), st.text("ab1", max_size=9))
+@given(st.from_regex(r"\A(\^?\(?[ab.1](\)?[*+?]|\{1,3\})?\)?\$?\|?){1,6}\Z"), st.text("ab1", max_size=9))
 def test_any_pattern_is_found_where_re_finds_it(pattern: str, text: str) -> None:
     try:
         matcher = Matcher(read_pattern(pattern).content)
