@@ -51,7 +51,10 @@ def main() -> None:
     try:
         app()
     except (TokenTrieError, OSError) as error:
-        status.print(f"[bold red]error:[/] {plain(str(error))}", highlight=False, soft_wrap=True)
+        message = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            message = f"{error.filename}: {error.strerror}"
+        status.print(f"[bold red]error:[/] {plain(message)}", highlight=False, soft_wrap=True)
         sys.exit(1)
 
 

@@ -167,7 +167,7 @@ def _label_options(best: EvaluatedWay, fit: Path | None) -> str:
     else:
         file = "FILE, which evaluate --fit FILE writes" if fit is None else str(fit)
         options = f"--calibration {file}"
-    return f"token-trie label TABLE, with the same choices and prompt or question, and {options}"
+    return f"token-trie label TABLE, with the same model, choices and prompt or question, and {options}"
 
 
 _OPTIONS_OF = {

@@ -329,13 +329,16 @@ class _CsvRows(_JsonRows):
 
     has_columns = True
 
+    def __init__(self, separator: str) -> None:
+        self._separator = separator
+
     def cells(self, columns: list[str], values: dict[str, Any]) -> dict[str, Any]:
         return {column: text_of(values.get(column)) for column in columns}
 
     def head(self, columns: list[str]) -> bytes:
-        line = io.StringIO()
-        csv.writer(line, lineterminator="\r\n").writerow(columns)  # the writer quotes fields with either character
-        return line.getvalue().removesuffix("\r\n").encode() + b"\n"
+        line, end = io.StringIO(), ",;\t\r\n"  # the writer quotes fields with one of these characters
+        csv.writer(line, delimiter=self._separator, lineterminator=end).writerow(columns)
+        return line.getvalue().removesuffix(end).encode() + b"\n"
 
     def encode(self, columns: list[str], row: TableRow, added: dict[str, Any]) -> bytes:
         return self.head([*self.cells(columns, {**row.values, **added}).values()])
@@ -388,11 +391,11 @@ class _ArrowRows(_JsonRows):
         return text_of(value) if value is not None and self._arrow.types.is_string(kind) else value
 
 
-def rows_of(kind: Format, own: Any, added: dict[str, str]) -> _JsonRows:
+def writer_of(kind: Format, separator: str, own: Any, added: dict[str, str]) -> _JsonRows:
     """Return the writer of a format; a Parquet table has the columns of a schema, or else texts, and those added."""
     if kind == "parquet":
         return _ArrowRows(own, added)
-    return _CsvRows() if kind == "csv" else _JsonRows()
+    return _CsvRows(separator) if kind == "csv" else _JsonRows()
 
 
 def _write_parquet(rows: OutputFile, path: Path) -> None:
@@ -435,7 +438,8 @@ class ResultTable:
         self._table = table
         self._file = file
         self._kind = kind
-        self._rows = rows_of(kind, getattr(table, "schema", None), self.added)
+        separator = "\t" if file.path.suffix.lower() == ".tsv" else table.separator
+        self._rows = writer_of(kind, separator, getattr(table, "schema", None), self.added)
         self.columns: list[str] | None = table.columns
         """The table's columns; None before the first row if each row has its own."""
         self._require_no_clash(table.columns or [], f"{table.name}: ")

@@ -154,7 +154,10 @@ def serve(
         # Longer than clients keep idle connections: a request on a connection that just closed gets no answer.
         timeout_keep_alive=75,
     )
-    bound = config.bind_socket()
+    try:
+        bound = config.bind_socket()
+    except SystemExit as error:  # it has logged why
+        raise ArgumentError(f"--port: no server can listen on {host}:{port}; use another port or --host") from error
     # Name the TCP protocol: only then does asyncio send small parts at once.
     listening = socket.socket(bound.family, bound.type, socket.IPPROTO_TCP, bound.detach())
     url = f"http://{host}:{listening.getsockname()[1]}"

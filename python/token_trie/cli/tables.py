@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -22,15 +23,23 @@ Format: TypeAlias = Literal["csv", "jsonl", "parquet"]
 
 STANDARD_INPUT = "standard input"
 _MAX_DEPTH = 200  # levels of nested JSON, far below the limit of Python's parser
-_ENDINGS: dict[str, Format] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+_ENDINGS: dict[str, Format] = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+_CONVERT = "convert it: iconv -f {} -t UTF-8 < OLD > NEW (in a spreadsheet, save it as 'CSV UTF-8')"
 
 
 def format_of(path: Path, given: Format | None, option: str) -> Format:
     """Return the format that an option or the file's name gives."""
     found = given or _ENDINGS.get(path.suffix.lower())
     if found is None:
-        endings = ", ".join(_ENDINGS)
-        raise ArgumentError(f"{path}: the format is not clear from the name ({endings}); set it with {option}")
+        is_spreadsheet = path.suffix.lower() in {".xls", ".xlsx", ".ods"}
+        advice = "save the spreadsheet as 'CSV UTF-8'" if is_spreadsheet else f"set it with {option}"
+        raise ArgumentError(f"{path}: the format is not clear from the name ({', '.join(_ENDINGS)}); {advice}")
     return found
 
 
@@ -57,6 +66,8 @@ class Table(ABC):
     """Bytes or rows; None: unknown."""
     read: int = 0
     """Amount read so far, in the unit of the size."""
+    separator: str = ","
+    """The character between cells of CSV."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -148,8 +159,10 @@ class _Csv(_Lines):
         # Keep bytes that are not UTF-8, to report the row instead of the file.
         lines = (line.decode("utf-8", "surrogateescape") for line in self._lines())
         csv.field_size_limit(2**31 - 1)  # the largest value that every platform accepts
-        self._records = csv.reader(lines, strict=True)
         try:
+            head = next(lines, "")
+            self.separator = _separator(head)
+            self._records = csv.reader(itertools.chain([head], lines), delimiter=self.separator, strict=True)
             self.columns = self._read_head()
         except ArgumentError:
             self.close()
@@ -317,18 +330,22 @@ class _ArrowStream(ParquetTable):
                 raise ArgumentError(f"{self.name}: at byte {self.read:,}: {error}") from error
 
 
+def _separator(head: str) -> str:
+    """Return what separates the cells of CSV most often in its first line; spreadsheets write semicolons in Europe."""
+    return max(",;\t", key=re.sub(r'"[^"]*"?', "", head).count)
+
+
 def _reason(error: csv.Error) -> str:
     is_of_lines = "new-line character" in str(error)  # its message has a hint for programmers
-    return "a carriage return without a line break, outside of quotes" if is_of_lines else str(error)
+    if is_of_lines:
+        return "a carriage return without a line break, outside of quotes"
+    return str(error).replace("end of data", "end of data inside of quotes")
 
 
 def check_is_utf8(begin: bytes, name: str) -> None:
     """Raise ArgumentError if a text begins as UTF-16 or UTF-32; other bytes are checked later."""
     if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)) or b"\0" in begin[:4]:
-        raise ArgumentError(
-            f"{name}: not UTF-8 but UTF-16 or UTF-32; convert it: iconv -f UTF-16 -t UTF-8 < OLD > NEW "
-            "(in a spreadsheet, save it as 'CSV UTF-8')"
-        )
+        raise ArgumentError(f"{name}: not UTF-8 but UTF-16 or UTF-32; {_CONVERT.format('UTF-16')}")
 
 
 def require_all(name: str, read: int, size: int) -> None:
@@ -368,7 +385,10 @@ def _check_utf8(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ArgumentError(f"not UTF-8 ({error.reason})") from error
+        is_byte = "\udc80" <= text[error.start] <= "\udcff"  # as surrogateescape decodes one
+        raise ArgumentError(
+            f"not UTF-8{'; ' + _CONVERT.format('CP1252') if is_byte else ' (a lone surrogate)'}"
+        ) from error
 
 
 def _check_columns(columns: list[str], name: str) -> None:

@@ -64,7 +64,9 @@ class Binding:
         for name, what in _NAMES.items():
             own, others = getattr(self, name), getattr(other, name)
             if own != others and not (name in ("asked", "columns") and not (own and others)):
-                raise CalibrationError(f"calibration: was fitted with {what} {_told(name, own, others)}; fit it anew")
+                raise CalibrationError(
+                    f"calibration: was fitted with {what} {_told(name, own, others)}; use the same, or fit it anew"
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, for JSON; without `columns` if empty."""

@@ -648,8 +648,9 @@ def _rule_of(scores: Floats) -> tuple[Floats, float]:
     """Return the mean scores after plain requests, and the log-odds between these and those that need a tool."""
     mean = np.mean(scores[: len(_PLAIN_REQUESTS)], axis=0)
     plain, fitting = np.split(_odds(scores - mean), [len(_PLAIN_REQUESTS)])
-    spread = plain.std() + fitting.std()
-    between = (plain.mean() * fitting.std() + fitting.mean() * plain.std()) / spread if spread else plain.mean()
+    # A few descriptions, or one, differ less than requests do.
+    near, far = plain.std(), max(plain.std(), fitting.std())
+    between = (plain.mean() * far + fitting.mean() * near) / (near + far) if far else plain.mean()
     return mean, float(between)
 
 

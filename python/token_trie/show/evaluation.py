@@ -354,7 +354,7 @@ def _notes(evaluated: Evaluation) -> list[Text]:
     notes = [Text(f"{n:,} rows, {n_classes:,} choices; {evaluated.n_read:,} rows read by the model", "dim")]
     fitted = [way.name for way in evaluated.ways if way.of == "labels"]
     if fitted:
-        notes.append(Text(f"{', '.join(fitted)}: each row by what was fitted on others", "dim"))
+        notes.append(Text(f"{', '.join(fitted)}: each row is judged by a calibration that was fitted on others", "dim"))
     notes += [Text(printable(note), "yellow") for note in evaluated.notes]
     wrong = evaluated.wrong[:3]
     if wrong:

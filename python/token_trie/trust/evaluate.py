@@ -92,7 +92,7 @@ def _notes_on(gold: Ints, groups: Ints, classes: Sequence[str], n_folds: int, te
     different = np.bincount(pairs[:, 1], minlength=len(classes))
     few = [classes[i] for i in np.flatnonzero((different > 0) & (different < n_folds)).tolist()]
     if few:
-        notes.append(f"fewer than {n_folds} different rows are {_some(few)}: what is fitted has little to go by there")
+        notes.append(f"fewer than {n_folds} different rows are {_some(few)}: give more of them, if you fit")
     n_more = len(groups) - (int(groups.max()) + 1)
     if n_more:
         torn = np.flatnonzero(np.bincount(pairs[:, 0]) > 1)

@@ -121,7 +121,9 @@ def fit_readings(
     if not folds:
         most = int(np.bincount(gold).argmax())
         rows = "all rows" if (gold == most).all() else "all rows but those of one text"
-        raise CalibrationError(f"gold: {rows} are {readings.texts[most]!r}, which tells nothing of the others")
+        raise CalibrationError(
+            f"gold: {rows} are {readings.texts[most]!r}, which tells nothing of the others; give rows of these, too"
+        )
     if not kind_of(kind).takes_labels:
         raise ArgumentError(f"kind: {kind!r} takes no labels; leave gold out")
     fitters: list[Fitter] = kind_of(kind).fit(readings, gold)

@@ -182,7 +182,7 @@ def test_the_best_way_is_told_with_the_options_that_label_by_it(
 ) -> None:
     gold = table(cli, GOLD)
     found = evaluate(cli, gold, "--way", way, "--json", asked=asked)
-    assert f"label by {way}: token-trie label TABLE, with the same choices and" in found.err
+    assert f"label by {way}: token-trie label TABLE, with the same model, choices and" in found.err
     assert f"question, and {options}\n" in found.err
     own = ["-c", "yes", "-c", "no", "-m", str(cli.model), "--n-ctx", "512"]
     done = cli.call(["label", str(gold), *asked, *own, *options.split(), "-o", str(cli.out)])

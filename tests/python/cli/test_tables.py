@@ -23,7 +23,7 @@ def bad_table(cli: Cli, kind: str) -> tuple[Path, dict[int, str]]:
             b'id,text\n0,good\n1,caf\xe9\n\n2,"two\nlines"\n3\n4,a,b\n5,nul\0\n6,' + b"x " * 3000 + b"\n7,good\n"
         )
         return path, {
-            3: "not UTF-8",
+            3: "not UTF-8; convert it: iconv -f CP1252 -t UTF-8 < OLD > NEW",
             7: "1 fields for 2 columns",
             8: "3 fields for 2 columns",
             9: "NUL",
@@ -100,7 +100,7 @@ def test_a_bad_row_ends_the_run_behind_those_before(cli: Cli) -> None:
         ('2,"un"quoted,\n', "line 4", "',' expected after '\"'"),
         ('2,"she said\n"hi",\n', "lines 4 to 5", "',' expected after '\"'"),
         ("2,a\rb,\n", "line 4", "a carriage return without a line break, outside of quotes; the rest"),
-        ('2,"never closed,\n', "lines 4 to 6", "unexpected end of data"),
+        ('2,"never closed,\n', "lines 4 to 6", "unexpected end of data inside of quotes"),
     ],
 )
 def test_where_a_row_ends_is_never_guessed(cli: Cli, ending: str, lines: str, message: str) -> None:
@@ -138,6 +138,32 @@ def test_a_table_whose_lines_end_in_carriage_returns_is_refused_with_what_to_do(
     assert "tr '\\r' '\\n'" in done.err
     path.write_bytes(path.read_bytes().replace(b"\r", b"\n"))
     assert cli.label(path, "--on-error", "skip").code == 0
+
+
+@pytest.mark.parametrize(("separator", "name"), [(";", "in.csv"), ("\t", "in.csv"), ("\t", "in.tsv")])
+def test_a_table_of_a_spreadsheet_keeps_its_separator(cli: Cli, separator: str, name: str) -> None:
+    lines = ["text;date;a,b", '"to; Paris, now";2026-01-05;', '"no ""tab""";;3,5', ""]
+    table, output = cli.folder / name, cli.folder / name.replace("in", "out")
+    table.write_text("\ufeff" + "\r\n".join(line.replace(";", separator) for line in lines), "utf-8")
+    assert cli.label(table, "-p", "{text} {date}", output=output).code == 0
+    with output.open(newline="") as file:
+        rows = list(csv.DictReader(file, delimiter=separator))
+    assert [(row["text"].replace("\t", ";"), row["date"], row["a,b"]) for row in rows] == [
+        ("to; Paris, now", "2026-01-05", ""),
+        ('no "tab"', "", "3,5"),
+    ]
+    whole = output.read_bytes()
+    output.write_bytes(whole[: whole.index(b"\n", whole.index(b"\n") + 1) + 1])
+    assert cli.label(table, "-p", "{text} {date}", "--resume", output=output).code == 0
+    assert output.read_bytes() == whole
+
+
+def test_a_semicolon_in_a_name_separates_nothing(cli: Cli) -> None:
+    table = cli.folder / "in.csv"
+    for head in ("text,first;second", '"text; of a mail",n'):
+        table.write_text(f"{head}\nParis,1\n")
+        with closing(open_table(table, "csv")) as opened:
+            assert [*next(opened.rows()).values.values()] == ["Paris", "1"]
 
 
 @settings(max_examples=500)
@@ -223,8 +249,9 @@ def test_json_of_other_columns_than_the_first_is_no_row_of_csv(cli: Cli) -> None
         (
             b"text\n",
             ["-o", "out.txt"],
-            "out.txt: the format is not clear from the name (.csv, .jsonl, .ndjson, .parquet)",
+            "out.txt: the format is not clear from the name (.csv, .tsv, .jsonl, .ndjson, .parquet)",
         ),
+        (b"text\n", ["-o", "out.xlsx"], "save the spreadsheet as 'CSV UTF-8'"),
         (b"text\n", ["-o", "/nowhere/out.csv"], "/nowhere/out.csv"),
         (b"text\n", ["--prompt-file", "p.txt"], "--prompt and --prompt-file: use only one of them"),
         (b"text\n", ["-m", "nowhere.gguf"], "--model: no file 'nowhere.gguf'"),

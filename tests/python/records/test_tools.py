@@ -153,30 +153,31 @@ def names_scored(llm: Any, tokens: list[int], texts: list[str]) -> Any:
 def test_auto_compares_a_request_with_plain_ones_and_with_descriptions(
     byte_level: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    llm, tools = with_template(byte_level, monkeypatch), [tool("set"), tool("set_alarm"), tool("stop")]
-    found = []
+    llm, found = with_template(byte_level, monkeypatch), []
+    for names in (["set", "set_alarm", "stop"], ["stop"]):
+        tools = [tool(name) for name in names]
+        quoted = [f'{name}"' for name in (*names, "none")]
 
-    def scored(text: str) -> Any:
-        tokens, form = ask_for_tools(llm, [{"role": "user", "content": text}], tools, 1024, must=False)
-        tokens += llm.tokenize(form.before.encode(), add_bos=False)
-        return names_scored(llm, tokens, ['set"', 'set_alarm"', 'stop"', 'none"'])
+        def scored(text: str, tools: Any = tools, quoted: Any = quoted) -> Any:
+            tokens, form = ask_for_tools(llm, [{"role": "user", "content": text}], tools, 1024, must=False)
+            return names_scored(llm, tokens + llm.tokenize(form.before.encode(), add_bos=False), quoted)
 
-    plain = np.array([scored(text) for text in _PLAIN_REQUESTS])
-    fitting = np.array([scored(each["function"]["description"]) for each in tools])
-    odds = [
-        np.logaddexp.reduce((rows - plain.mean(0))[:, :3], axis=1) - (rows - plain.mean(0))[:, 3]
-        for rows in (plain, fitting)
-    ]
-    (low, low_spread), (high, high_spread) = ((each.mean(), each.std()) for each in odds)
-    for text in ("Is it warm in Rome?", "What set does", "Stop!", "a", "What stop does it?"):
-        gains = scored(text) - plain.mean(0)
-        own = np.logaddexp.reduce(gains[:3]) - gains[3]
-        expected = own > low + (high - low) * low_spread / (low_spread + high_spread)
-        messages = [{"role": "user", "content": text}]
-        answer = choose_tool(llm, messages, tools, tool_choice="auto", max_tokens=1)
-        assert isinstance(answer, ToolCall) == expected
-        found.append(expected)
-    assert len(set(found)) == 2
+        plain = np.array([scored(text) for text in _PLAIN_REQUESTS])
+
+        def odds(rows: Any, plain: Any = plain) -> Any:
+            gains = rows - plain.mean(0)
+            return np.logaddexp.reduce(gains[..., :-1], axis=-1) - gains[..., -1]
+
+        low, high = odds(plain), odds(np.array([scored(each["function"]["description"]) for each in tools]))
+        spread = max(low.std(), high.std())  # that of one description is 0
+        for text in ("Is it warm in Rome?", "What set does", "Stop!", "a", "What stop does it?"):
+            share = low.std() / (low.std() + spread)
+            expected = odds(scored(text)) > low.mean() + (high.mean() - low.mean()) * share
+            messages = [{"role": "user", "content": text}]
+            answer = choose_tool(llm, messages, tools, tool_choice="auto", max_tokens=1)
+            assert isinstance(answer, ToolCall) == expected
+            found.append((len(names), bool(expected)))
+    assert len(set(found)) == 4
 
 
 def decided(calls: bool) -> Plan[bool]:

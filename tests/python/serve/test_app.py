@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -127,6 +128,13 @@ def test_a_key_has_any_letters_and_spaces_around_it_do_not_count(
 def test_a_key_that_no_client_can_send_is_refused(model_paths: dict[str, Path], key: str) -> None:
     with pytest.raises(AssertionError, match="--api-key: empty, or with characters that no client can send"):
         Serving(model_paths["tiny"], "--api-key", key).__enter__()
+
+
+def test_a_port_that_is_taken_is_an_error_with_what_to_do(model_paths: dict[str, Path]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with pytest.raises(AssertionError, match=rf"error: --port: .* 127\.0\.0\.1:{port}; use another port"):
+            Serving(model_paths["tiny"], "--port", port).__enter__()
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
