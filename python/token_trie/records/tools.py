@@ -648,8 +648,9 @@ def _rule_of(scores: Floats) -> tuple[Floats, float]:
     """Return the mean scores after plain requests, and the log-odds between these and those that need a tool."""
     mean = np.mean(scores[: len(_PLAIN_REQUESTS)], axis=0)
     plain, fitting = np.split(_odds(scores - mean), [len(_PLAIN_REQUESTS)])
-    # A few descriptions, or one, differ less than requests do.
-    near, far = plain.std(), max(plain.std(), fitting.std())
+    # Few descriptions, or one, differ less than requests do: their variance is that of one more, which differs as much.
+    n = len(fitting)
+    near, far = plain.std(), np.sqrt((n * fitting.var() + plain.var()) / (n + 1))
     between = (plain.mean() * far + fitting.mean() * near) / (near + far) if far else plain.mean()
     return mean, float(between)
 

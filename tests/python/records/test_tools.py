@@ -169,7 +169,7 @@ def test_auto_compares_a_request_with_plain_ones_and_with_descriptions(
             return np.logaddexp.reduce(gains[..., :-1], axis=-1) - gains[..., -1]
 
         low, high = odds(plain), odds(np.array([scored(each["function"]["description"]) for each in tools]))
-        spread = max(low.std(), high.std())  # that of one description is 0
+        spread = np.sqrt((sum((high - high.mean()) ** 2) + low.var()) / (len(tools) + 1))
         for text in ("Is it warm in Rome?", "What set does", "Stop!", "a", "What stop does it?"):
             share = low.std() / (low.std() + spread)
             expected = odds(scored(text)) > low.mean() + (high.mean() - low.mean()) * share
