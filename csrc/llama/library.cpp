@@ -93,7 +93,7 @@ void require_same_llama() {
     if (compiled != loaded &&
         (defaults.n_threads != GGML_DEFAULT_N_THREADS || defaults.pooling_type != LLAMA_POOLING_TYPE_UNSPECIFIED ||
          defaults.type_k != GGML_TYPE_F16 || defaults.cb_eval != nullptr || !defaults.offload_kqv)) {
-        refuse("the members of llama_context_params stand elsewhere in the library that is loaded");
+        refuse("the members of llama_context_params are at other offsets in the library that is loaded");
     }
 }
 

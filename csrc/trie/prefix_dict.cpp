@@ -74,7 +74,7 @@ class Reader final : public JsonReader {
             fail("end_token_id: " + std::to_string(out_.end) + " is the start token too");
         }
         if (out_.sep.empty() || out_.sep.find_first_of("-0123456789") != std::string::npos) {
-            fail("sep: " + quote(out_.sep) + ": token ids cannot be told apart with it");
+            fail("sep: " + quote(out_.sep) + ": it does not separate token ids");
         }
     }
 

@@ -113,7 +113,7 @@ def test_without_room_the_sequence_is_what_it_was(precise: Any) -> None:
 
 
 def test_a_choice_without_a_prompt_is_refused(stream: StreamHandle) -> None:
-    with pytest.raises(ArgumentError, match="nothing to answer behind: prefill first"):
+    with pytest.raises(ArgumentError, match="there is no text to continue: prefill first"):
         stream.choose(ACTIONS)
 
 

@@ -148,7 +148,7 @@ class ChooseOptions(Sampling):
         check_think(self.think)
         if self.think is not None and self.calibration is not None:
             raise ArgumentError(
-                "calibration: weighs answers behind the prompt itself, and think puts a thought between them"
+                "calibration: weighs answers directly after the prompt, and think puts a thought between them"
             )
 
     @property

@@ -353,7 +353,7 @@ def run_behind(stream: Stream, request: Request[R]) -> R:
     """
     with stream.transaction() as before:
         if not before:
-            raise ArgumentError("nothing to answer behind: prefill first")
+            raise ArgumentError("there is no text to continue: prefill first")
         prefix = Prefix(before, is_standing=True)
         if request.think is not None:
             prefix = think_on(stream, request.think, before)

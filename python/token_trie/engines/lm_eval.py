@@ -264,7 +264,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         pairs = []
         for texts, context, continuation in requests:
             if not continuation:
-                raise ArgumentError(f"loglikelihood: {texts[1]!r} has no token of its own behind {texts[0][-20:]!r}")
+                raise ArgumentError(f"loglikelihood: {texts[1]!r} has no token of its own after {texts[0][-20:]!r}")
             whole = (context + continuation)[-(self.max_length + 1) :]
             pairs.append((whole[: -len(continuation)], continuation))
         answers = [(logprob, is_greedy) for logprob, is_greedy in self._score(pairs, True, disable_tqdm)]

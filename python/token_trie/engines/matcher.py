@@ -332,7 +332,9 @@ class UniqueMatchers:
         check_counts(n=n)
         self._matchers = [TrieMatcher(trie, vocab_size, end_tokens=end_tokens) for _ in range(n)]
         if not trie.core.is_tree:
-            raise ArgumentError("trie: a set of texts in any tokenization, whose members have no places of their own")
+            raise ArgumentError(
+                "trie: a set of texts in any tokenization, whose members have no positions of their own"
+            )
         if n > len(trie):
             raise ArgumentError(f"n: {n} sequences, and {len(trie)} members")
         self._trie = trie

@@ -46,7 +46,7 @@ def write_prefix_dict(trie: TokenTrie, start: int | None = None, end: int = 2, s
     if start == end:
         raise ArgumentError(f"end: {end} is the start token too")
     if not sep or set(sep) & set("-0123456789"):
-        raise ArgumentError(f"sep: {sep!r}: token ids cannot be told apart with it")
+        raise ArgumentError(f"sep: {sep!r}: it does not separate token ids")
     core = trie.core
     if not core.is_tree:
         raise ArgumentError("a set of texts in any tokenization has no prefix_dict; make it with canonical tokens")

@@ -78,7 +78,7 @@ class _Call:
         matcher = self._beginning.fork()
         if matcher.accept_tokens(tokens) < len(tokens) and not matcher.is_terminated():
             raise ArgumentError(
-                f"{what}: {list(tokens)} behind the {self.prompt_length} columns of the prompt begins no member"
+                f"{what}: {list(tokens)} after the {self.prompt_length} columns of the prompt begins no member"
             )
         return matcher
 

@@ -406,7 +406,7 @@ def decide_after(stream: Stream, state: str | None, questions: object, options: 
     asked = read_questions(questions, options)
     with stream.transaction() as before:
         if not before:
-            raise ArgumentError("nothing to answer behind: prefill first")
+            raise ArgumentError("there is no text to answer about: prefill first")
         refuse_over_rows(options.calibration)
         if options.reproducible and stream.llm is None:
             raise ArgumentError("reproducible: for handles on a Llama, and this one is on a file")
@@ -424,7 +424,7 @@ def _read_after(stream: Stream, before: list[int], state: str | None, options: D
     view = step.view
     assert isinstance(view, FormView)  # because the questions were read for a stream
     if view.shots is not None:
-        raise ArgumentError("examples: stand before a state, and what stands on a handle stands there already")
+        raise ArgumentError("examples: come before a state, and the handle's text is there already")
     absent = view.form.absent if step.absent is None else step.absent
     if step.asked is None and state is None:  # the text is the state, and is left out
         alone = view.after(_tokens_alone(stream, view, absent))
@@ -475,7 +475,7 @@ def _tokens_after(stream: Stream, before: list[int], view: FormView, state: str 
 
 def _put(view: FormView, state: str | None) -> Put:
     if view.form.chat:
-        raise ArgumentError("form: chat=True makes messages, which do not go behind what stands")
+        raise ArgumentError("form: chat=True makes messages, which cannot follow the text of a handle")
     if not begins_with_state(view.form):
         raise ArgumentError("form: the question is before the state, and the text of the handle is there already")
     return Put(view.form.template, state, view.instructions, view.listed)

@@ -247,7 +247,7 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
     least, most = _millionths(low, high, open_low=open_low, open_high=open_high)
     if is_decimal and all(bound is None or abs(bound) <= gbnf.MAX_NUMBER for bound in (low, high)):
         if least > most:
-            raise refuse(pointer, f"no number of {gbnf.N_DECIMALS} digits behind the point is from {low} to {high}")
+            raise refuse(pointer, f"no number of {gbnf.N_DECIMALS} digits after the point is from {low} to {high}")
         return _slot(gbnf.decimals(least, most), least, kind)
     first = None if low is None else math.floor(low) + 1 if open_low else math.ceil(low)
     last = None if high is None else math.ceil(high) - 1 if open_high else math.floor(high)

@@ -146,7 +146,7 @@ class Calibrations:
                 if len(asked) < 2:
                     raise CalibrationError("was fitted on prompts; a server answers questions")
                 if len(asked) > 2:
-                    raise CalibrationError("was fitted behind examples, which a server has not")
+                    raise CalibrationError("was fitted with examples before the row, which a server does not have")
                 own = (fingerprint(llm), _core.llama_loaded(), one.binding.asked, one.classes, LEAF_END)
                 one.binding.require(type(one.binding)(*own))
             except CalibrationError as error:

@@ -198,7 +198,7 @@ def _question(shape: PredicateShape | ChoiceShape | ScoreShape, limits: Limits, 
         return shape.of_set(instructions, sets, place)
     described = {option.value: option.description for option in shape.choices}
     if len(described) < len(shape.choices):
-        raise invalid("a value stands there twice", (*place, "choices"))
+        raise invalid("two choices have the same value", (*place, "choices"))
     return Choice(instructions, described)
 
 

@@ -59,7 +59,7 @@ def _bits(given: Any, n: int) -> npt.NDArray[np.bool_]:
         raise ArgumentError(f"mask: {len(data):,} bytes, where {n:,} members take {(n + 7) // 8:,}")
     bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little").astype(np.bool_)
     if bits[n:].any():
-        raise ArgumentError(f"mask: bits behind the last of {n:,} members")
+        raise ArgumentError(f"mask: has bits after the last of {n:,} members")
     return bits[:n]
 
 

@@ -370,7 +370,7 @@ class Template:
                 for literal, name, spec, kind in Formatter().parse(text)
             ]
         except ValueError as error:
-            raise ArgumentError(f"{what}: {error}; write a brace twice where it stands for itself") from error
+            raise ArgumentError(f"{what}: {error}; write a brace twice where it is text") from error
         self.text = text
         self.columns = list(dict.fromkeys(name for _, name in self._parts if name is not None))
         if not self.columns:

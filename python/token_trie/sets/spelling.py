@@ -278,7 +278,7 @@ def check_start(tokens: Sequence[int], start_token: int | None) -> None:
     """Raise ArgumentError if a set has a start token and the prompt does not end in it."""
     if start_token is not None and (len(tokens) == 0 or tokens[-1] != start_token):
         ending = f"ends in token {tokens[-1]}" if len(tokens) else "is empty"
-        raise ArgumentError(f"prompt: {ending}; the set begins behind its start token, {start_token}")
+        raise ArgumentError(f"prompt: {ending}; the set begins after its start token, {start_token}")
 
 
 def _has_end(prompt: Sequence[Any]) -> bool:

@@ -157,7 +157,7 @@ class EvaluationRows:
             for value, text in zip(named, texts_of, strict=True)
         )
         if len(self.classes) < 2:
-            raise ArgumentError(f"choices: {self.classes[0]!r} alone, where nothing is to be told apart")
+            raise ArgumentError(f"choices: {self.classes[0]!r} is the only one, so that there is nothing to decide")
         self.gold = read_gold(gold, len(self.given), texts_of, named)
         self._keys = [digest_of_row(self.reader, row) for row in self.given]
         self.groups = numbered(self._keys)

@@ -171,7 +171,7 @@ def _contextual(readings: Readings, more: Readings | None, n_different: int) -> 
 
 def _domain(readings: Readings, more: Readings | None, n_different: int) -> Parameters:
     if more is None or not len(more):
-        raise ArgumentError("kind: 'domain' takes what a model says behind words of the rows")
+        raise ArgumentError("kind: 'domain' takes the model's scores after words of the rows")
     return {"bias": mean_bias(more.raw, np.logaddexp)}
 
 

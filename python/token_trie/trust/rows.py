@@ -98,7 +98,7 @@ class RowOptions(Options):
     def require_for(self, *, is_question: bool) -> None:
         """Raise ArgumentError if options of a question are given without one, or the other way round."""
         if is_question and (self.template or self.leaf_end != "longest" or self.leading_space is not None):
-            raise ArgumentError("template, leaf_end and leading_space: go with choices behind prompts of one's own")
+            raise ArgumentError("template, leaf_end and leading_space: are for choices after prompts of one's own")
         own = (self.columns, self.form, self.effort, self.orders, self.examples)
         if not is_question and own != ("", None, "default", 1, None):
             raise ArgumentError("columns, effort, form, orders and examples: go with a Choice, a Predicate or a Score")
@@ -297,7 +297,7 @@ class _QuestionReader(RowReader):
     def _reading(self, view: FormView, row: object, with_state: bool) -> Reading:
         text = state_text(row)
         if view.shots is not None and view.shots.has(text):
-            raise ArgumentError("stands among the examples, where its answer is; leave it out here or there")
+            raise ArgumentError("is among the examples, which have its answer; leave it out here or there")
         return replace(view.reading(self._llm, text), with_state=with_state)
 
 

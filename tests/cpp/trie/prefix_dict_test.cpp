@@ -110,8 +110,8 @@ TEST(PrefixDict, WhatIsWrongIsRefusedWithItsPlace) {
         {R"({"end_token_id": -1, "prefix_dict": {"225": [7]}})", "end_token_id: -1 is not a token id"},
         {R"({"end_token_id": 225, "prefix_dict": {"225": [7]}})", "end_token_id: 225 is the start token too"},
         {R"({"sep": 1, "prefix_dict": {"225": [7]}})", "sep: a number where a string belongs"},
-        {R"({"sep": "", "prefix_dict": {"225": [7]}})", R"(sep: "": token ids cannot be told apart with it)"},
-        {R"({"sep": "1", "prefix_dict": {"225": [7]}})", R"(sep: "1": token ids cannot be told apart with it)"},
+        {R"({"sep": "", "prefix_dict": {"225": [7]}})", R"(sep: "": it does not separate token ids)"},
+        {R"({"sep": "1", "prefix_dict": {"225": [7]}})", R"(sep: "1": it does not separate token ids)"},
     };
     for (const auto & [json, message] : cases) {
         EXPECT_EQ(message_of([json = json] { read(json); }), message) << json;

@@ -68,7 +68,7 @@ def test_a_question_is_measured_behind_examples(cli: Cli, tiny: Any) -> None:
     assert found["ways"]["exact"]["log_loss"] == pytest.approx(own.ways[0].figures.log_loss, rel=0.02)
     both = evaluate(cli, table(cli, GOLD), asked=("-q", "Is it?", "--examples", str(table(cli, GOLD))))
     assert both.code == 1
-    assert "line 2: stands among the examples" in " ".join(both.err.split())
+    assert "line 2: is among the examples" in " ".join(both.err.split())
 
 
 def test_a_table_is_measured_as_python_measures_it(cli: Cli, tiny: Any) -> None:

@@ -141,7 +141,7 @@ def test_the_span_begins_where_a_plain_search_says(precise: Any) -> None:
     ("options", "message"),
     [
         ({"think": "x"}, "think: str where a Think belongs"),
-        ({"think": Think("x"), "calibration": Contextual("y")}, "calibration: weighs answers behind the prompt"),
+        ({"think": Think("x"), "calibration": Contextual("y")}, "weighs answers directly after the prompt"),
         ({"think": Think([10**8])}, "outside"),
     ],
 )

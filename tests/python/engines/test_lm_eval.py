@@ -170,7 +170,7 @@ def test_nothing_asked_is_nothing_answered(ours: TokenTrieLM) -> None:
 
 
 def test_a_continuation_without_a_token_is_refused(ours: TokenTrieLM) -> None:
-    with pytest.raises(ArgumentError, match="'wer' has no token of its own behind 'The ans'"):
+    with pytest.raises(ArgumentError, match="'wer' has no token of its own after 'The ans'"):
         ours.loglikelihood(pairs(("The ans", "wer")))
 
 

@@ -107,7 +107,7 @@ def test_a_calibration_is_bound_to_the_examples_that_it_was_fitted_behind(tiny: 
     for other in (None, Examples(STATES, GOLD, n_each=2), Examples(STATES, GOLD, nearest=1)):
         with pytest.raises(CalibrationError, match="question"):
             decide(tiny, "Paid", TEAM, calibration=fitted, examples=other)
-    with pytest.raises(ArgumentError, match=r"\[1\]: stands among the examples"):
+    with pytest.raises(ArgumentError, match=r"\[1\]: is among the examples"):
         Calibration.fit(tiny, ["a", *STATES], ["billing", *GOLD], TEAM, kind="bias", examples=EXAMPLES)
 
 

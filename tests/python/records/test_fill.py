@@ -557,7 +557,7 @@ def test_what_a_validator_refuses_is_an_error(stream: StreamHandle) -> None:
 
 
 def test_nothing_is_written_behind_nothing(stream: StreamHandle) -> None:
-    with pytest.raises(ArgumentError, match="nothing to answer behind: prefill first"):
+    with pytest.raises(ArgumentError, match="there is no text to continue: prefill first"):
         stream.fill(Point)
 
 

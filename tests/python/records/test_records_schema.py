@@ -172,7 +172,7 @@ def test_items_that_no_keyword_has_evaluated_are_known_before_draft_2020() -> No
         ({"type": "number", "multipleOf": 2}, r"schema#/multipleOf"),
         (
             {"type": "number", "minimum": 1, "exclusiveMaximum": 1},
-            r"schema#: no number of 6 digits behind the point is from 1 to 1",
+            r"schema#: no number of 6 digits after the point is from 1 to 1",
         ),
         ({"enum": []}, r"schema#/enum: no values"),
         ({"enum": ["a"], "type": "integer"}, r"schema#/enum: no value keeps to"),
