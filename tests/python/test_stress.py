@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = float(os.environ.get("TOKEN_TRIE_STRESS_SECONDS", "32"))
+SECONDS = float(os.environ.get("TOKEN_TRIE_STRESS_SECONDS", "16"))
 """Seconds of all runs together; longer runs find more."""
 
 

@@ -9,17 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import pytest
+from labelling import Cli
 from token_trie import ArgumentError, TokenTrie, score
+from token_trie.cli import demo
 from token_trie.cli.options import read_choices
 
 
 def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from token_trie.cli import main; main()", *args]
-    return subprocess.run(
-        command, input=stdin, capture_output=True, text=True, check=False, env={"COLUMNS": "120"}, timeout=900
-    )
+    return commands.run(*args, input=stdin)
 
 
 @pytest.fixture
@@ -169,11 +169,16 @@ def test_inspect_counts_what_it_leaves_out(tmp_path: Path) -> None:
     assert "… 490 more branches" in run("inspect", str(path), "--max-lines", "10").stdout
 
 
-def test_demo_answers_with_actions_beside_a_grammar() -> None:
-    result = run("demo")
-    assert result.returncode == 0, result.stderr
-    assert "GBNF grammar" in result.stdout
-    assert "times as fast" in result.stdout
+def test_demo_answers_with_actions_beside_a_grammar(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = dict(list(demo.REQUESTS.items())[:2])
+    monkeypatch.setattr(demo, "REQUESTS", requests)
+    monkeypatch.setattr(demo, "ACTIONS", {name: demo.ACTIONS[name] for name in ("get_weather", *requests.values())})
+    result = cli.call(["demo", "--threads", "1"])
+    assert result.code == 0, result.err
+    assert "2 actions, 49,152 tokens of vocabulary" in result.out
+    assert "GBNF grammar" in result.out
+    assert "times as fast" in result.out
+    assert "times in 2; median" in result.out
 
 
 def test_version_names_what_it_runs_on() -> None:
@@ -221,12 +226,16 @@ def test_an_error_is_one_line_that_says_what_to_do(args: list[str], message: str
     ],
 )
 def test_what_standard_input_cannot_give_is_one_line(args: list[str], stdin: bytes | None, message: str) -> None:
-    command = [sys.executable, "-c", "from token_trie.cli import main; main()", *args]
-    close = (lambda: os.close(0)) if stdin is None else None
-    done = subprocess.run(command, input=stdin, capture_output=True, check=False, preexec_fn=close, timeout=900)
-    assert done.returncode == 1
-    assert message in done.stderr.decode()
-    assert b"Traceback" not in done.stderr
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    if stdin is None:
+        command = [sys.executable, "-c", "from token_trie.cli import main; main()", *args]
+        process = subprocess.Popen(command, preexec_fn=lambda: os.close(0), **pipes)
+    else:
+        process = commands.Command(args, **pipes)
+    err = process.communicate(stdin, timeout=900)[1].decode()
+    assert process.returncode == 1
+    assert message in err
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from token_trie import Choice, Predicate, Score, decide
 
-COMMAND = [str(Path(sys.executable).with_name("token-trie")), "decide"]
 STATE = "I was charged twice for my order."
 QUESTIONS = [
     "--choice",
@@ -22,7 +21,7 @@ QUESTIONS = [
 
 
 def run(*options: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *options], input=given, capture_output=True, text=True)
+    return commands.run("decide", *options, input=given)
 
 
 @pytest.mark.parametrize("way", ["standard input", "option", "file"])

@@ -3,19 +3,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import commands
 import gguf
 import pytest
 from tiny_model import write_tiny_model
 
-COMMAND = [str(Path(sys.executable).with_name("token-trie")), "doctor"]
-
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *options], capture_output=True, text=True)
+    return commands.run("doctor", *options)
 
 
 def findings(*options: str, works: bool = True) -> dict[str, Any]:

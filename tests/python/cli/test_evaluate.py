@@ -38,7 +38,7 @@ def table(cli: Cli, gold: list[Any], texts: list[str] = TEXTS, name: str = "gold
 
 def evaluate(cli: Cli, given: Path, *options: str, asked: tuple[str, ...] = ("-p", PROMPT)) -> Done:
     chosen = ["-c", "yes", "-c", "no", "-m", str(cli.model), "--n-ctx", "512"]
-    return cli.call(["evaluate", str(given), *asked, "--gold", "team", *chosen, *options])
+    return cli.call(["evaluate", str(given), *asked, "--gold", "team", *chosen, "--folds", "3", *options])
 
 
 def told(done: Done) -> Any:
@@ -80,6 +80,7 @@ def test_a_table_is_measured_as_python_measures_it(cli: Cli, tiny: Any) -> None:
         ["yes", "no"],
         empty=PROMPT.format(text="N/A"),
         texts=TEXTS,
+        n_folds=3,
     )
     assert list(found["ways"]) == [way.name for way in own.ways]
     for way in own.ways:

@@ -26,7 +26,9 @@ def gold_table(cli: Cli) -> Path:
 def fit(cli: Cli, *options: str) -> Path:
     chosen = [part for text in CHOICES for part in ("-c", text)]
     asked = ["evaluate", str(gold_table(cli)), "--gold", "gold", *chosen, "-m", str(cli.model), "--n-ctx", "512"]
-    done = cli.call([*asked, "--no-cache", "--fit", str(cli.folder / "f.json"), *(options or ("-p", PROMPT))])
+    done = cli.call(
+        [*asked, "--folds", "3", "--no-cache", "--fit", str(cli.folder / "f.json"), *(options or ("-p", PROMPT))]
+    )
     assert done.code == 0, done.err
     return cli.folder / "f.json"
 
@@ -124,7 +126,9 @@ def test_a_calibration_of_a_question_is_for_the_columns_that_it_was_fitted_on(cl
         return str(path)
 
     gold, fitted = table("gold.jsonl", "text", "n", "team"), str(cli.folder / "q.json")
-    done = cli.call(["evaluate", gold, *own, "--gold", "team", "--fit", fitted, "--n-ctx", "512", "--no-cache"])
+    done = cli.call(
+        ["evaluate", gold, *own, "--gold", "team", "--fit", fitted, "--n-ctx", "512", "--no-cache", "--folds", "3"]
+    )
     assert done.code == 0, done.err
     for columns, prompt, is_same in (
         (("text", "n"), [], True),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import commands
 import jsonschema
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
@@ -116,8 +117,7 @@ def served(model: Path, *messages: dict[str, Any]) -> tuple[subprocess.Popen[str
         {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": meta},
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
     ]
-    command = [COMMAND, "mcp", "-m", str(model)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = commands.Command(["mcp", "-m", str(model)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
     for message in (*greeting, *messages):
@@ -145,7 +145,7 @@ def test_an_interrupt_ends_it_though_the_client_stays(model_paths: dict[str, Pat
 
 
 def test_a_model_that_is_not_there_is_told() -> None:
-    done = subprocess.run([COMMAND, "mcp", "-m", "none.gguf"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = commands.run("mcp", "-m", "none.gguf")
     assert done.returncode == 1
     assert "none.gguf" in done.stderr
     assert done.stdout == ""

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from commands import Command
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from labelling import COMMAND, TEXTS, Cli, without_figures
@@ -55,13 +56,13 @@ def test_a_run_that_was_killed_goes_on(cli: Cli, name: str) -> None:
     if name == "out.parquet":
         pytest.importorskip("pyarrow")
     output = cli.folder / name
-    texts = [f"{text} {i}" for i in range(80) for text in TEXTS]
+    texts = [f"{text} {i}" for i in range(40) for text in TEXTS]
     table = cli.table(texts)
-    command = [*COMMAND, *cli.arguments(table, output=output)]
+    command = cli.arguments(table, output=output)
     growing = output.with_name(f"{name}.rows") if name == "out.parquet" else output
     for n_more in (20, 100):
         size = growing.stat().st_size if growing.exists() else 0
-        with subprocess.Popen([*command, "--resume"], stderr=subprocess.PIPE) as process:
+        with Command([*command, "--resume"], stderr=subprocess.PIPE) as process:
             deadline = time.monotonic() + 300
             while not growing.exists() or growing.stat().st_size < size + 60 * n_more:
                 assert process.poll() is None, process.stderr and process.stderr.read()
@@ -181,8 +182,8 @@ def test_a_full_device_is_an_error_of_one_line(cli: Cli) -> None:
 
 def test_a_reader_that_leaves_gets_whole_rows_until_then(cli: Cli) -> None:
     table = cli.table(TEXTS * 40)
-    command = [*COMMAND, *cli.arguments(table, output=Path("-"))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    command = cli.arguments(table, output=Path("-"))
+    with Command(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         first = process.stdout.readline()
@@ -196,8 +197,8 @@ def test_a_reader_that_leaves_gets_whole_rows_until_then(cli: Cli) -> None:
 
 def test_an_interrupt_says_how_to_go_on(cli: Cli) -> None:
     table = cli.table(TEXTS * 100)
-    command = [*COMMAND, *cli.arguments(table)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+    command = cli.arguments(table)
+    with Command(command, stderr=subprocess.PIPE) as process:
         while not cli.out.exists() or cli.out.stat().st_size < 1000:
             assert process.poll() is None
             time.sleep(0.01)

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Command
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from labelling import COMMAND, TEXTS, Cli
+from labelling import TEXTS, Cli
 
 RECORDS: list[dict[str, Any]] = [{"id": i, "text": text, "more": [0.5, None]} for i, text in enumerate(TEXTS)]
 FORMATS = ["csv", "jsonl", "parquet"]
@@ -51,7 +52,7 @@ class Run:
 def halted(command: list[str], output: Path) -> Iterator[Run]:
     """Run a command until it has written something, and halt it; it goes on at the end."""
     run = Run()
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+    with Command(command, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 300
         while not output.exists() or output.stat().st_size < 2000:
             assert process.poll() is None, process.stderr and process.stderr.read()
@@ -73,7 +74,7 @@ def test_an_output_is_of_one_run_at_a_time(cli: Cli, to: str) -> None:
     output = cli.folder / f"out.{to}"
     texts = [f"{text} {i}" for i in range(100) for text in TEXTS]
     table = cli.table(texts)
-    with halted([*COMMAND, *cli.arguments(table, "--resume", output=output)], growing(output)) as first:
+    with halted(cli.arguments(table, "--resume", output=output), growing(output)) as first:
         before = growing(output).read_bytes()
         second = cli.label(table, "--resume", output=output)
         assert growing(output).read_bytes() == before
@@ -85,8 +86,8 @@ def test_an_output_is_of_one_run_at_a_time(cli: Cli, to: str) -> None:
 
 def test_runs_that_begin_at_once_make_one_table(cli: Cli) -> None:
     table = cli.table(TEXTS * 20)
-    command = [*COMMAND, *cli.arguments(table, "--resume")]
-    runs = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
+    command = cli.arguments(table, "--resume")
+    runs = [Command(command, stderr=subprocess.PIPE) for _ in range(3)]
     said = [run.communicate(timeout=600)[1].decode() for run in runs]
     assert 0 in [run.returncode for run in runs]
     assert all(run.returncode == 0 or "another run writes" in err for run, err in zip(runs, said, strict=True))
@@ -129,7 +130,7 @@ def test_rows_that_are_replaced_under_a_run_do_not_become_its_table(cli: Cli) ->
     pytest.importorskip("pyarrow")
     output = cli.folder / "out.parquet"
     table = cli.table([f"{text} {i}" for i in range(100) for text in TEXTS])
-    with halted([*COMMAND, *cli.arguments(table, output=output)], growing(output)) as run:
+    with halted(cli.arguments(table, output=output), growing(output)) as run:
         growing(output).unlink()
         growing(output).write_text("another run's")
     assert run.returncode == 1
@@ -142,8 +143,8 @@ def test_a_parquet_table_reads_its_input_once(cli: Cli) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     pipe, output = cli.folder / "pipe", cli.folder / "out.parquet"
     os.mkfifo(pipe)
-    command = [*COMMAND, *cli.arguments(pipe, "--input-format", "csv", output=output)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+    command = cli.arguments(pipe, "--input-format", "csv", output=output)
+    with Command(command, stderr=subprocess.PIPE) as process:
         pipe.write_bytes(cli.table(TEXTS).read_bytes())
         said = process.communicate(timeout=300)[1].decode()
     assert process.returncode == 0, said

@@ -5,17 +5,17 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from labelling import Cli
 from token_trie.cli.options import ModelOptions
 from token_trie.cli.rows import lock
 
-COMMAND = [str(Path(sys.executable).with_name("token-trie")), "run-batch"]
+COMMAND = ["run-batch", "-m", "model.gguf", "-i", "in.jsonl", "-o", "out.jsonl"]
 
 
 def request(i: int, **body: Any) -> dict[str, Any]:
@@ -32,8 +32,7 @@ def folder(tmp_path: Path, model_paths: dict[str, Path]) -> Path:
 
 def run(folder: Path, requests: list[Any], *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "in.jsonl").write_text("".join(json.dumps(each) + "\n" for each in requests))
-    command = [*COMMAND, "-m", "model.gguf", "-i", "in.jsonl", "-o", "out.jsonl", *options]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return commands.run(*COMMAND, *options, cwd=folder)
 
 
 def answers(folder: Path) -> dict[str, Any]:
@@ -73,18 +72,16 @@ def test_every_request_has_an_answer_by_its_id_and_what_is_wrong_its_refusal(fol
 )
 def test_a_line_that_is_no_request_is_told_by_its_number(folder: Path, line: str, message: str) -> None:
     (folder / "in.jsonl").write_text(json.dumps(request(0)) + "\n" + line + "\n")
-    command = [*COMMAND, "-m", "model.gguf", "-i", "in.jsonl", "-o", "out.jsonl"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    done = commands.run(*COMMAND, cwd=folder)
     assert done.returncode == 1
     assert message in done.stderr.replace("\n", " ")
 
 
 def test_a_run_that_was_killed_goes_on_and_answers_each_once(folder: Path) -> None:
-    asked = [request(i) for i in range(3000)]
+    asked = [request(i) for i in range(1000)]
     (folder / "in.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
-    command = [*COMMAND, "-m", "model.gguf", "-i", "in.jsonl", "-o", "out.jsonl"]
     out = folder / "out.jsonl"
-    with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL) as process:
+    with commands.Command(COMMAND, cwd=folder, stderr=subprocess.DEVNULL) as process:
         while not (out.exists() and out.stat().st_size):
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
@@ -92,7 +89,7 @@ def test_a_run_that_was_killed_goes_on_and_answers_each_once(folder: Path) -> No
     assert n_before < len(asked)
     with out.open("ab") as file:
         file.write(b'{"id": "answer')  # a line that was not written to its end
-    refused = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    refused = commands.run(*COMMAND, cwd=folder)
     assert refused.returncode == 1
     assert "--resume" in refused.stderr
     done = run(folder, asked, "--resume")

@@ -18,7 +18,7 @@ PROMPT = "Request: wake me at seven.\nAction:"
 
 
 def test_the_exact_answer_is_the_best_of_all_scores(llm: Any) -> None:
-    for request in ("wake me at seven", "show me notes.txt", "text Sam that I am late", "thank you"):
+    for request in ("wake me at seven", "thank you"):
         prompt = f"Request: {request}.\nAction:"
         scores = score(llm, prompt, ACTIONS, leaf_end="longest")
         decision = choose(llm, prompt, ACTIONS, probabilities=True)
@@ -83,7 +83,7 @@ def test_a_walk_may_miss_the_most_probable_answer(precise: Any) -> None:
 def test_the_order_of_the_choices_changes_nothing(llm: Any) -> None:
     expected = choose(llm, PROMPT, ACTIONS, mode="exact", n_best=7)
     rng = random.Random(1)
-    for _ in range(3):
+    for _ in range(2):
         shuffled = rng.sample(ACTIONS, len(ACTIONS))
         decision = choose(llm, PROMPT, shuffled, mode="exact", n_best=7)
         assert [(c.value, c.logprob) for c in decision.candidates] == [
@@ -91,7 +91,7 @@ def test_the_order_of_the_choices_changes_nothing(llm: Any) -> None:
         ]
         assert shuffled[decision.index] == decision.value
         for mode in ("aligned", "beam"):
-            for seed in range(4):
+            for seed in range(2):
                 a, b = (choose(llm, PROMPT, c, mode=mode, seed=seed).value for c in (ACTIONS, shuffled))
                 assert a == b
 
@@ -123,7 +123,7 @@ def test_a_single_choice_has_probability_one(llm: Any) -> None:
 def test_aligned_draws_follow_the_probabilities(precise: Any) -> None:
     p = choose(precise, "Answer:", ACTIONS, probabilities=True).probabilities
     assert p is not None
-    n = 2000
+    n = 1000
     drawn = np.bincount(
         [choose(precise, "Answer:", ACTIONS, mode="aligned", seed=seed).index for seed in range(n)],
         minlength=len(ACTIONS),
@@ -145,7 +145,7 @@ def test_aligned_is_not_what_drawing_token_by_token_does(precise: Any) -> None:
 
 
 def test_the_same_seed_draws_the_same_answer(llm: Any) -> None:
-    draws = [[choose(llm, "A word:", ACTIONS, mode="aligned", seed=s).value for s in range(8)] for _ in range(2)]
+    draws = [[choose(llm, "A word:", ACTIONS, mode="aligned", seed=s).value for s in range(4)] for _ in range(2)]
     assert draws[0] == draws[1]
 
 
@@ -264,7 +264,8 @@ def test_a_prompt_too_long_for_the_context_is_refused(precise: Any) -> None:
 
 def test_on_the_processor_few_branches_of_a_small_set_are_evaluated(smollm2: Any) -> None:
     # Whatever buffers the processor's kernels keep the weights in, those for AMX among them.
-    prompt = "".join(f"Request: {request}\nAction: {action}\n\n" for action, request in demo.ACTIONS.items())
+    shown = list(demo.ACTIONS.items())[2::6]
+    prompt = "".join(f"Request: {request}\nAction: {action}\n\n" for action, request in shown)
     decision = choose(smollm2, f"{prompt}Request: Put on some Miles Davis.\nAction:", [*demo.ACTIONS])
     assert decision.value == "play_music"
     assert decision.stats.n_evaluated < 10

@@ -127,7 +127,7 @@ def test_a_calibration_of_all_members_goes_on_for_those_that_are_left(precise: A
     names, mask = NAMES[2:5] + NAMES[6:], [0, 2, 3]  # none of which goes on from another
     whole = TokenTrie.from_choices(precise, names)
     gold = [names[i % 5] for i in range(len(PROMPTS))]
-    fitted = Calibration.fit(precise, PROMPTS, gold, whole, kind=kind)
+    fitted = Calibration.fit(precise, PROMPTS, gold, whole, kind=kind, n_folds=3)
     if fitted.head is not None:
         assert not fitted.head.takes_scores
     options: Any = {"calibration": fitted, "probabilities": True}
@@ -148,7 +148,7 @@ def test_a_head_that_takes_scores_takes_those_that_it_was_fitted_on(precise: Any
     left = TokenTrie.from_choices(precise, NAMES[:5]).filtered([2, 3, 4])
     whole = TokenTrie.from_choices(precise, NAMES[2:5])
     gold = [NAMES[2 + i % 3] for i in range(len(PROMPTS))]
-    of_state = Calibration.fit(precise, PROMPTS, gold, left, kind="head")
+    of_state = Calibration.fit(precise, PROMPTS, gold, left, kind="head", n_folds=3)
     assert of_state.head is not None
     n = len(of_state.head.mean) + 3
     weights = np.zeros((3, n))
@@ -166,7 +166,7 @@ def test_a_head_that_takes_scores_takes_those_that_it_was_fitted_on(precise: Any
 def test_a_calibration_may_be_fitted_on_what_is_left(precise: Any, kind: Any) -> None:
     left, alone = both(precise, MASKS[0])
     gold = None if kind in ("mean", "batch") else [NAMES[MASKS[0][i % 3]] for i in range(len(PROMPTS))]
-    fitted, expected = (Calibration.fit(precise, PROMPTS, gold, some, kind=kind) for some in (left, alone))
+    fitted, expected = (Calibration.fit(precise, PROMPTS, gold, some, kind=kind, n_folds=3) for some in (left, alone))
     assert fitted.classes == expected.classes == tuple(left.names)
     assert fitted.bias == pytest.approx(expected.bias, abs=1e-2)
     for prompt in PROMPTS[:4]:

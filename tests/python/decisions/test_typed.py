@@ -124,10 +124,11 @@ async def check_async(llm: Any, stream: StreamHandle, texts: list[str], table: d
 """
 
 
-def test_values_are_typed_by_what_is_given(tmp_path: Path) -> None:
+def test_values_are_typed_by_what_is_given(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     file = tmp_path / "typed.py"
     file.write_text(TYPES)
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(file)]
+    cache = str(pytestconfig.cache.mkdir("mypy"))
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     wrong = [i for i, line in enumerate(TYPES.split("\n"), 1) if line.endswith("# error")]
     lines = [int(line.split(":")[1]) for line in done.stdout.splitlines() if "error:" in line]

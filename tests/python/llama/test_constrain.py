@@ -36,7 +36,7 @@ def random_trie(llm: Any, seed: int) -> TokenTrie:
 
 
 def test_the_answer_is_the_best_allowed_token_at_each_step(llm: Any) -> None:
-    for seed in range(20):
+    for seed in range(8):
         trie = random_trie(llm, seed)
         prompt = tokenize_prompt(llm, f"{PROMPT} {seed}")
         expected, _ = oracle.greedy_walk(llm, prompt, {leaf.tokens for leaf in trie})
@@ -78,12 +78,12 @@ def test_every_sampling_option_answers_with_a_member(
             assert complete(llm, seed=seed, **options).removeprefix(" ") in ACTIONS
 
 
-def test_hundreds_of_seeds_and_temperatures_answer_with_members(smollm2: Any) -> None:
+def test_a_hundred_seeds_and_temperatures_answer_with_members(smollm2: Any) -> None:
     trie = TokenTrie.from_choices(smollm2, ACTIONS, prompt=PROMPT)
     seen = set()
     with constrain(smollm2, trie, "sampled") as constraint:
-        for seed in range(400):
-            seen.add(complete(smollm2, seed=seed, temperature=0.2 + seed / 50, top_k=0, top_p=1.0, min_p=0.0).strip())
+        for seed in range(100):
+            seen.add(complete(smollm2, seed=seed, temperature=0.2 + seed / 12, top_k=0, top_p=1.0, min_p=0.0).strip())
             assert constraint.complete
     assert seen <= set(ACTIONS)
     # READ is the beginning of two others, and all of them can be produced.
@@ -129,7 +129,7 @@ def test_restart_makes_a_list_up_to_max_items(llm: Any) -> None:
     comma = llm.tokenize(b",", add_bos=False)
     with constrain(llm, trie, "sampled", on_complete="restart", separator=comma, max_items=3) as constraint:
         lengths = set()
-        for seed in range(30):
+        for seed in range(10):
             items = complete(llm, "Colours:\n", seed=seed, temperature=2.0).split(",")
             assert set(items) <= set(names)
             assert constraint.names == items

@@ -99,7 +99,7 @@ def test_a_few_logits_give_the_tokens_and_logprobs_of_all(llm: Any) -> None:
     ends = oracle.end_of_generation(llm)
     n_cut = 0
     with StreamHandle(llm, n_ctx=256) as stream:
-        for case in range(32):
+        for case in range(16 if llm.n_vocab() < 100_000 else 8):
             # Runs of forced tokens of every length, from a few tokens up to more than are evaluated alone.
             width = (2, 30, 700, 5000)[case % 4]
             heads = [tuple(rng.integers(300, 2000, rng.integers(1, 4)).tolist()) for _ in range(2)]
@@ -133,16 +133,16 @@ def test_a_few_logits_give_the_tokens_and_logprobs_of_all(llm: Any) -> None:
             (free,) = stream.generate(max_tokens=1)
             llm.eval(list(walked[evaluated:]))
             assert free.token == int(oracle.logits(llm).argmax())
-    assert n_cut >= 24
+    assert n_cut >= 6
 
 
 def test_every_answer_at_a_high_temperature_is_a_member(smollm2: Any) -> None:
     rng = np.random.default_rng(11)
     with StreamHandle(smollm2, n_ctx=64, seed=1) as stream:
-        for _ in range(40):
+        for _ in range(20):
             members = {tuple(rng.integers(300, 310, rng.integers(1, 5)).tolist()) for _ in range(rng.integers(1, 12))}
             stream.set_token_trie(TokenTrie.from_sequences({repr(m): m for m in sorted(members)}), "sampled")
-            for _ in range(25):
+            for _ in range(10):
                 stream.prefill([5, 6])
                 assert tuple(step.token for step in stream.generate(temperature=2.0)) in members
 

@@ -98,7 +98,7 @@ def can_split(tokens: oracle.Member, leaves: set[oracle.Member], separator: tupl
 
 
 @given(members, st.data())
-@settings(max_examples=1000)
+@settings(max_examples=300)
 def test_a_unique_list_has_no_repeat_nothing_excluded_and_no_dead_end(
     leaves: set[oracle.Member], data: st.DataObject
 ) -> None:

@@ -102,7 +102,7 @@ def test_names_of_control_tokens_in_them_are_text(tiny: Any) -> None:
 def test_a_calibration_is_bound_to_the_examples_that_it_was_fitted_behind(tiny: Any) -> None:
     rows = [f"{'Paris' if i % 2 else 'Pizza'} {i}" for i in range(24)]
     gold = ["billing" if i % 2 else "sales" for i in range(24)]
-    fitted = Calibration.fit(tiny, rows, gold, TEAM, kind="bias", examples=EXAMPLES)
+    fitted = Calibration.fit(tiny, rows, gold, TEAM, kind="bias", examples=EXAMPLES, n_folds=3)
     assert decide(tiny, "Paid", TEAM, calibration=fitted, examples=EXAMPLES).calibration == "fitted"
     for other in (None, Examples(STATES, GOLD, n_each=2), Examples(STATES, GOLD, nearest=1)):
         with pytest.raises(CalibrationError, match="question"):

@@ -6,19 +6,20 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from commands import Command
 
 
 class Serving:
     """Runs until the end of a with statement, which begins when it has said that, and where it listens."""
 
     def __init__(self, model: Path | None = None, *options: str, until: str = "is ready") -> None:
-        command = [str(Path(sys.executable).with_name("token-trie")), "serve", "--port", "0", *options]
+        command = ["serve", "--port", "0", *options]
         if model is not None:
             command += ["--model", str(model)]
-        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self._process = Command(command, stderr=subprocess.PIPE, text=True)
         self.pid = self._process.pid
         self.url, self._until = "", until
         self.told = ""

@@ -19,7 +19,7 @@ from tiny_model import write_tiny_model
 QUESTION = {"type": "noul", "instructions": "Is it late?"}
 ASKED = {"model": "any", "state": "The parcel has not come.", "questions": {"q": QUESTION}}
 JSON = {"content-type": "application/json"}
-SLOW = {**ASKED, "state": "The parcel has not come. " * 50}
+SLOW = {**ASKED, "state": "The parcel has not come. " * 12}
 
 
 def wait_until_nothing_is_under_way(url: str, seconds: float = 20) -> None:

@@ -214,18 +214,17 @@ VARYING = {"id", "created", "usage"}
 
 
 def requests() -> list[tuple[str, dict[str, Any]]]:
-    made: list[tuple[str, dict[str, Any]]] = []
-    for state in TICKETS:
-        messages = [{"role": "user", "content": state}]
-        made += [
-            ("systemone", {"state": state, "questions": {"a": TEAM, "b": {"type": "noul"}}}),
-            ("systemone", {"state": state, "questions": {"a": TEAM}, "x_form": "listed", "x_orders": 2}),
-            ("chat/completions", {"messages": messages, "guided_choice": list(CRITERIA)}),
-            ("chat/completions", {"messages": messages, "guided_json": TEAM_SCHEMA, "max_tokens": 12}),
-            ("completions", {"prompt": state, "max_tokens": 12, "temperature": 0, "logprobs": 3}),
-            ("completions", {"prompt": state, "max_tokens": 12, "seed": 3, "n": 2}),
-        ]
-    return made
+    short, long = TICKETS
+    messages = [{"role": "user", "content": short}]
+    return [
+        ("systemone", {"state": long, "questions": {"a": TEAM, "b": {"type": "noul"}}}),
+        ("systemone", {"state": short, "questions": {"a": TEAM}, "x_form": "listed", "x_orders": 2}),
+        ("chat/completions", {"messages": messages, "guided_choice": list(CRITERIA)}),
+        ("chat/completions", {"messages": messages, "guided_json": TEAM_SCHEMA, "max_tokens": 12}),
+        ("completions", {"prompt": long, "max_tokens": 12, "temperature": 0, "logprobs": 3}),
+        ("completions", {"prompt": short, "max_tokens": 12, "seed": 3, "n": 2}),
+        ("completions", {"prompt": long, "max_tokens": 12, "seed": 3}),
+    ]
 
 
 def ask(url: str, path: str, body: dict[str, Any]) -> Any:

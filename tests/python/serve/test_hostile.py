@@ -24,9 +24,9 @@ LIMIT_S = float(os.environ.get("HOSTILE_LIMIT", "2"))
 SEED = int(os.environ.get("HOSTILE_SEED", "0"))
 
 
-def test_cases_made_from_the_description_are_answered_or_refused(model: Path, tmp_path: Path) -> None:
+def test_cases_made_from_the_description_are_answered_or_refused(model_paths: dict[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("schemathesis", reason="needs Python 3.11")
-    with Serving(model, "--time-limit", "2") as serving:
+    with Serving(model_paths["tiny"], "--time-limit", "2") as serving:
         command = [str(Path(sys.executable).with_name("st")), "run", f"{serving.url}/openapi.json"]
         checks = ["--checks", "not_a_server_error", "--request-timeout", "30", "--phases", "fuzzing"]
         command += [*checks, "--max-examples", CASES]

@@ -30,7 +30,7 @@ GOLD = ["billing" if i % 3 else "sales" for i in range(36)] + ["other_things"] *
 def test_a_question_is_answered_by_what_was_fitted_on_it(
     tiny: Any, model_paths: dict[str, Path], tmp_path: Path, kind: Any
 ) -> None:
-    fitted = Calibration.fit(tiny, STATES, GOLD, TEAM, kind=kind)
+    fitted = Calibration.fit(tiny, STATES, GOLD, TEAM, kind=kind, n_folds=3)
     fitted.save(tmp_path / "team.json")
     with Serving(model_paths["tiny"], "--calibration", str(tmp_path / "team.json")) as serving:
 
@@ -72,7 +72,7 @@ def test_a_question_is_answered_by_what_was_fitted_on_it(
 def test_a_calibration_of_several_forms_is_taken(tiny: Any, tmp_path: Path) -> None:
     forms = (FORMS["unlisted"], replace(FORMS["listed"], weight=2.0))
     path = tmp_path / "team.json"
-    Calibration.fit(tiny, STATES, GOLD, TEAM, kind="bias", form=forms).save(path)
+    Calibration.fit(tiny, STATES, GOLD, TEAM, kind="bias", form=forms, n_folds=3).save(path)
     calibrations = Calibrations([path])
     calibrations.load(tiny)
     options = DecideOptions(form=forms)
@@ -85,7 +85,7 @@ def test_a_calibration_of_several_forms_is_taken(tiny: Any, tmp_path: Path) -> N
 def test_a_file_that_fits_nothing_is_refused_when_the_server_starts(
     tiny: Any, model_paths: dict[str, Path], tmp_path: Path
 ) -> None:
-    Calibration.fit(tiny, STATES, GOLD, TEAM, kind="temperature").save(tmp_path / "other.json")
+    Calibration.fit(tiny, STATES, GOLD, TEAM, kind="temperature", n_folds=3).save(tmp_path / "other.json")
     Calibration.fit(tiny, STATES, None, Predicate("Is it?")).save(tmp_path / "fine.json")
     Calibration.fit(tiny, STATES, GOLD, ["billing", "sales", "other_things"], kind="bias").save(
         tmp_path / "prompt.json"

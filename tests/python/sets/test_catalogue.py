@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import Command
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -480,8 +481,7 @@ def test_killed_at_any_moment_it_is_the_old_or_the_new(tmp_path: Path) -> None:
     catalogue_of(tmp_path, "a", "b").close()
     rng = random.Random(5)
     for kill in range(KILLS):
-        command = [sys.executable, "-c", CHILD, str(tmp_path / "items.trie"), str(kill)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        with Command(["-c", CHILD, tmp_path / "items.trie", kill], stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
             assert child.stdout.readline() == "open\n"
             time.sleep(rng.random() * 0.05)

@@ -56,7 +56,7 @@ class Counted:
         return whole(self._llm, text)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(lines, lines, lines, st.booleans())
 def test_whatever_was_tokenized_before_tokens_are_those_of_the_whole(
     smollm2: Any, gemma: Any, tiny: Any, beginning: list[str], one: list[str], other: list[str], extended: bool
@@ -72,7 +72,7 @@ def test_whatever_was_tokenized_before_tokens_are_those_of_the_whole(
 @pytest.mark.parametrize("seed", range(4))
 def test_thousands_of_cut_points_of_a_real_prompt(llm: Any, seed: int) -> None:
     rng = random.Random(seed)
-    prompt = prompt_for(list(REQUESTS)[seed])
+    prompt = prompt_for(list(REQUESTS)[seed])[-1200:]
     tokenize = Counted(llm)
     tokenize(prompt)
     n_texts = n_bytes = 0

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import commands
+
 BEGIN = """
 import asyncio, faulthandler, gc, os, signal, sys, threading, time, weakref
 faulthandler.enable()
@@ -57,8 +59,13 @@ FREED_MEMORY_IS_OVERWRITTEN = {"MALLOC_PERTURB_": "165", "GLIBC_TUNABLES": "glib
 
 def run(model: Path, code: str, timeout: float = 120, env: Mapping[str, str] | None = None) -> str:
     """Run code after `BEGIN`; return what it printed. It must end of its own accord, with status 0."""
-    command = [sys.executable, "-W", "error", "-c", BEGIN.format(path=str(model)) + code]
-    environment = {**os.environ, **(env or {})}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
+    code = BEGIN.format(path=str(model)) + code
+    if env:
+        command = [sys.executable, "-W", "error", "-c", code]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, check=False, env={**os.environ, **env}
+        )
+    else:
+        done = commands.run("-c", "import warnings; warnings.simplefilter('error')\n" + code, timeout=timeout)
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -46,7 +46,7 @@ def test_it_tells_on_how_many_rows_it_was_fitted_and_measured(fitted: Calibratio
 def test_a_question_is_calibrated_too(precise: Any, kind: Any) -> None:
     states = [f"I was charged {i} times" for i in range(30)]
     gold = ["billing" if i % 3 else "sales" for i in range(30)]
-    found = Calibration.fit(precise, states, gold, TEAM, kind=kind)
+    found = Calibration.fit(precise, states, gold, TEAM, kind=kind, n_folds=3)
     readings = read_rows(precise, states, TEAM)
     scores = readings.raw if found.base == "raw" else readings.contextual
     assert scores is not None
@@ -82,7 +82,7 @@ def test_a_head_decides_by_the_hidden_state(precise: Any, tmp_path: Path, of_que
     choices: Any = TEAM if of_question else CHOICES
     gold = [("sales" if of_question else "y") if i % 2 else ("billing" if of_question else "n") for i in range(36)]
     gold += ["other_things" if of_question else "m"] * 4
-    found = Calibration.fit(precise, rows, gold, choices, kind="head")
+    found = Calibration.fit(precise, rows, gold, choices, kind="head", n_folds=3)
     found.save(tmp_path / "f.json")
     found = Calibration.load(tmp_path / "f.json")
     readings = read_rows(precise, rows, choices, states=True)
@@ -108,7 +108,7 @@ def test_a_head_that_takes_no_scores_evaluates_no_option_of_a_question(precise: 
     rows = [f"{'Paris' if i % 2 else 'Pizza'} {i} was charged" for i in range(40)]
     gold = ["sales" if i % 2 else "billing" for i in range(36)] + ["other_things"] * 4
     options: Any = {"form": "listed", "orders": orders}
-    found = Calibration.fit(precise, rows, gold, TEAM, kind="head", **options)
+    found = Calibration.fit(precise, rows, gold, TEAM, kind="head", n_folds=3, **options)
     assert found.head is not None
     n = precise.n_embd()
     head = replace(

@@ -46,7 +46,7 @@ def test_exact_is_what_choose_many_decides(precise: Any) -> None:
 
 
 def test_a_row_is_read_once_for_all_ways_that_are_arithmetic(precise: Any, tmp_path: Path) -> None:
-    first = evaluate(precise, PROMPTS, GOLD, CHOICES, empty="N/A: yes or no?", cache=tmp_path)
+    first = evaluate(precise, PROMPTS, GOLD, CHOICES, empty="N/A: yes or no?", cache=tmp_path, n_folds=4)
     assert [way.name for way in first.ways] == ["exact", "contextual", "mean", "batch", "fitted", "majority", "words"]
     assert first.n_read == len(PROMPTS) + 1
     again = evaluate(precise, PROMPTS, GOLD, CHOICES, empty="N/A: yes or no?", cache=tmp_path, n_folds=3)
@@ -64,7 +64,7 @@ def test_a_filtered_set_is_evaluated_as_one_of_what_is_left(precise: Any, tmp_pa
         )
     )
     ways = ["exact", "greedy", "contextual", "batch", "fitted", "words"]
-    options: Any = {"ways": ways, "empty": "N/A: yes or no?", "cache": tmp_path}
+    options: Any = {"ways": ways, "empty": "N/A: yes or no?", "cache": tmp_path, "n_folds": 3}
     for keep in ([0, 1], [1, 3]):
         left, alone = whole.filtered(keep), whole.filtered(keep).only(["yes", "no"])
         found, expected = (evaluate(precise, PROMPTS, GOLD, some, **options) for some in (left, alone))
@@ -134,10 +134,10 @@ def test_every_kind_of_fit_end_rule_and_form_is_a_way(precise: Any, choices: Any
 
 
 def test_words_are_judged_on_rows_that_they_were_not_fitted_on(precise: Any) -> None:
-    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["words", "majority"])
+    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["words", "majority"], n_folds=4)
     gold = np.array([CHOICES.index(one) for one in GOLD])
     own = [prompt.removesuffix("yes or no?") for prompt in PROMPTS]
-    folds, expected = folds_of(gold, np.arange(24), 10), np.empty((24, 2))
+    folds, expected = folds_of(gold, np.arange(24), 4), np.empty((24, 2))
 
     def fitted(c: float, train: Any, test: Any) -> Any:
         made = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=c, max_iter=1000))
@@ -157,7 +157,7 @@ def test_words_are_judged_on_rows_that_they_were_not_fitted_on(precise: Any) -> 
 
 def test_what_all_prompts_share_does_not_drown_the_words_of_their_own(precise: Any) -> None:
     shown = "Of pizza, Paris and Rome. " * 20
-    options: Any = {"ways": ["words"], "cache": None}
+    options: Any = {"ways": ["words"], "cache": None, "n_folds": 4}
     short = evaluate(precise, PROMPTS, GOLD, CHOICES, **options)
     long = evaluate(precise, [f"{shown}{prompt}\n\nSo:" for prompt in PROMPTS], GOLD, CHOICES, **options)
     plain = evaluate(precise, [f"{prompt}\n\nSo:" for prompt in PROMPTS], GOLD, CHOICES, **options)
@@ -169,7 +169,7 @@ def test_what_is_fitted_never_sees_the_rows_it_is_judged_on(precise: Any) -> Non
     # Labels without any relation to the rows: what is fitted on others cannot be better than the majority by much.
     prompts = [f"{i} {i * 7919 % 1000}" for i in range(120)]
     gold = [CHOICES[(i * 2654435761 >> 7) % 2] for i in range(120)]
-    found = evaluate(precise, prompts, gold, CHOICES, ways=["fitted", "majority"])
+    found = evaluate(precise, prompts, gold, CHOICES, ways=["fitted", "majority"], n_folds=5)
     assert found["fitted"].figures.accuracy <= found["majority"].figures.accuracy + 0.1
     assert found["fitted"].figures.log_loss >= found["majority"].figures.log_loss - 0.02
 
@@ -203,7 +203,7 @@ def test_rows_that_are_wrong_come_surest_first(precise: Any) -> None:
 
 def test_it_tells_what_of_the_table_bears_on_its_figures(precise: Any) -> None:
     prompts, gold = [*PROMPTS, PROMPTS[0], PROMPTS[1]], [*GOLD, "no", "yes"]
-    found = evaluate(precise, prompts, gold, [*CHOICES, "Paris"], ways=["exact", "words"])
+    found = evaluate(precise, prompts, gold, [*CHOICES, "Paris"], ways=["exact", "words"], n_folds=4)
     assert "no row is 'Paris'" in found.notes
     assert f"2 rows are there before; 1 of these texts with different labels, the first {PROMPTS[0]!r}" in found.notes
     assert found.n_read == 24
@@ -215,7 +215,7 @@ def test_it_tells_what_of_the_table_bears_on_its_figures(precise: Any) -> None:
 @pytest.mark.parametrize("options", [{"form": replace(FORMS["listed"], prior=False)}, {"examples": NEAREST}])
 def test_without_a_prior_a_question_is_measured_by_its_raw_scores(precise: Any, options: Any) -> None:
     question = Choice("Is it a fruit?", CHOICES)
-    found = evaluate(precise, PROMPTS, GOLD, question, **options)
+    found = evaluate(precise, PROMPTS, GOLD, question, n_folds=3, **options)
     assert [way.name for way in found.ways] == ["exact", "contextual", "batch", "fitted", "majority", "words"]
     answers = token_trie.decide_many(precise, PROMPTS, question, **options)
     p = np.array([list(answer.probabilities.values()) for answer in answers])
@@ -230,9 +230,9 @@ def test_a_text_beside_the_rows_that_cannot_be_read_is_not_taken_for_a_row(preci
 
 
 def test_the_calibration_is_that_of_the_best_way_if_labels_fit_it(precise: Any) -> None:
-    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["bias", "majority"])
+    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["bias", "majority"], n_folds=4)
     assert found.calibration.kind == "bias"
-    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["batch", "fitted"])
+    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["batch", "fitted"], n_folds=4)
     assert found.calibration is found.fitted["auto"]
 
 
@@ -252,7 +252,7 @@ def test_a_state_and_its_json_text_are_one_row(precise: Any) -> None:
 
 
 def test_the_gate_of_the_best_way_takes_its_choice_into_account(precise: Any) -> None:
-    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["exact", "mean", "words"])
+    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["exact", "mean", "words"], n_folds=4)
     way = found.best
     is_right = way.answers == found.gold
     assert way.confidence is not None
