@@ -47,9 +47,9 @@ def serve(
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="A name under which clients reach the server, as example.com, and whose pages may ask it. Repeat the "
-            "option for each. Addresses, names without a dot and the name in --host need none; with --api-key, no name "
-            "does.",
+            help="A name under which clients reach the server, as example.com, and whose pages may ask it, from any "
+            "port. Repeat the option for each. Addresses, names without a dot and the name in --host need none to be "
+            "reached; with --api-key, no name does.",
         ),
     ] = None,
     n_parallel: Annotated[
@@ -93,13 +93,17 @@ def serve(
     from token_trie.serve.app import Server, application
     from token_trie.serve.calibrations import Calibrations, RunningPriors
     from token_trie.serve.engine import Engine
-    from token_trie.serve.limits import Limits, connections
+    from token_trie.serve.limits import Limits, connections, name_of
     from token_trie.serve.sets import Sets
 
     if api_key is not None:
         api_key = api_key.strip(string.whitespace)
         if not api_key or not api_key.isprintable():
             raise ArgumentError("--api-key: empty, or with characters that no client can send; use letters and digits")
+
+    for name in allow_host or ():
+        if not name or name_of(f"//{name}") != name.lower():
+            raise ArgumentError(f"--allow-host: {name!r} is not a name alone, as example.com or localhost")
 
     class Http(uvicorn.Server):
         def handle_exit(self, sig: int, frame: Any) -> None:

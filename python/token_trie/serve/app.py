@@ -25,6 +25,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -459,9 +460,17 @@ def application(server: Server, routes: Sequence[Route] = ROUTES) -> Starlette:
                 await asyncio.to_thread(server.engine.close)
             server.working.close()
 
+    middleware = [Middleware(SameOrigin, hosts=server.hosts, origins=server.origins)]
+    if server.origins:
+        names = "|".join(re.escape(name) for name in server.origins)
+        origins = rf"(?i:https?://({names})(:\d+)?)"
+        # What it allows, `SameOrigin` has checked; browsers need the headers.
+        middleware.append(
+            Middleware(CORSMiddleware, allow_origin_regex=origins, allow_methods=["*"], allow_headers=["*"])
+        )
     app = Starlette(
         routes=list(routes),
-        middleware=[Middleware(SameOrigin, hosts=server.hosts, origins=server.origins)],
+        middleware=middleware,
         lifespan=lifespan,
         exception_handlers={HTTPException: _no_such_route},
     )

@@ -422,7 +422,10 @@ class SameOrigin:
         if origin is not None:
             if self._is_same(origin, host):
                 return None
-            return f"Origin: {origin[:100]!r} is another; to let its pages ask, start the server with --allow-host"
+            name = name_of(origin) or "NAME"
+            return (
+                f"Origin: {origin[:100]!r} is another; to let its pages ask, start the server with --allow-host {name}"
+            )
         site = headers.get("sec-fetch-site", "none")
         is_visit = path == "/" and headers.get("sec-fetch-mode") == "navigate"  # a link to the page
         return None if site in ("none", "same-origin") or is_visit else "Sec-Fetch-Site: a page of another origin asks"
@@ -430,17 +433,18 @@ class SameOrigin:
     def _is_own(self, host: str) -> bool:
         if self._hosts is None:
             return True
-        name = _name_of(f"//{host}")
+        name = name_of(f"//{host}")
         return _is_private(name) or name in self._hosts
 
     def _is_same(self, origin: str, host: str) -> bool:
         own, _, other = origin.partition("://")
         if own in ("http", "https") and other.lower() == host.lower():
             return True
-        return _name_of(origin) in self._origins
+        return name_of(origin) in self._origins
 
 
-def _name_of(url: str) -> str:
+def name_of(url: str) -> str:
+    """Return the host of a URL, in lower case; empty if there is none."""
     try:
         return (urlsplit(url).hostname or "").rstrip(".")
     except ValueError:

@@ -103,6 +103,26 @@ def test_a_page_of_another_origin_reads_changes_and_asks_nothing(
         assert "completions" not in counted
 
 
+def test_a_page_of_an_allowed_host_asks_from_any_port(
+    browser: Tab, elsewhere: int, model_paths: dict[str, Path]
+) -> None:
+    options = {"method": "POST", "headers": {"content-type": "application/json", "authorization": "Bearer k"}}
+    for key in ([], ["--api-key", "k"]):
+        with Serving(model_paths["tiny"], "--allow-host", "localhost", *key) as serving:
+            for body, field in ((ASKED, "answers"), ({}, "detail")):
+                browser.open(f"http://localhost:{elsewhere}/")
+                given = json.dumps([f"{serving.url}/v1/systemone", options | {"body": json.dumps(body)}])
+                assert field in browser.run(f"fetch(...{given}).then(a => a.json())")
+            browser.open(f"http://evil.example:{elsewhere}/")
+            assert browser.run(f"fetch(...{given}).then(a => a.status, e => e.name)") == "TypeError"
+
+
+@pytest.mark.parametrize("name", ["localhost:3000", "http://localhost", "localhost/", ""])
+def test_an_allowed_host_is_a_name_alone(model_paths: dict[str, Path], name: str) -> None:
+    with pytest.raises(AssertionError, match=r"--allow-host: '.*' is not a name alone"):
+        Serving(model_paths["tiny"], "--allow-host", name).__enter__()
+
+
 def test_a_name_that_was_made_to_lead_here_reads_changes_and_asks_nothing(
     browser: Tab, model_paths: dict[str, Path]
 ) -> None:
