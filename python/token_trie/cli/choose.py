@@ -23,6 +23,7 @@ from token_trie.cli.options import (
     command,
     console,
     print_json,
+    require_output,
     status,
 )
 from token_trie.decisions.calibration import CalibrationLike, Contextual
@@ -31,6 +32,7 @@ from token_trie.decisions.decision import LOW_MASS, Decision
 from token_trie.decisions.options import MAX_SCORED, ChooseOptions
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
+from token_trie.native.files import write_whole
 from token_trie.show.explain import draw_sentence
 from token_trie.show.explain import explain as explain_
 from token_trie.show.trie import (
@@ -189,14 +191,14 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Show the probability at every branch, and where greedy and exact choose differently."""
-    if html is not None and not html.parent.is_dir():
-        raise ArgumentError(f"--html: no folder {str(html.parent)!r}")
+    if html is not None:
+        require_output("--html", html, choices.choices_file, model.path)
     text, texts = prompt.read(choices)
     llm = model.load()
     with status.status(f"scoring {len(texts):,} choices"):
         explanation = explain_(llm, text, texts, leaf_end=leaf_end, max_scored=max_scored or None)
     if html is not None:
-        html.write_text(explanation.html(), encoding="utf-8")
+        write_whole(html, explanation.html().encode())
     if as_json:
         whole = explanation.to_dict() | {"sentence": "".join(text for text, _ in explanation.sentence())}
         print_json(whole)

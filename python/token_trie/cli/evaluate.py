@@ -21,6 +21,7 @@ from token_trie.cli.options import (
     command,
     console,
     print_json,
+    require_output,
     say,
 )
 from token_trie.cli.tables import format_of, open_table
@@ -29,6 +30,7 @@ from token_trie.decisions.gold import Labels
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama
+from token_trie.native.files import write_whole
 from token_trie.native.loaded import users_cache
 from token_trie.questions.options import FORMS
 from token_trie.sets.prompt import text_of
@@ -101,6 +103,10 @@ def evaluate(
         raise ArgumentError("--cache and --no-cache: use only one of them")
     if target_accuracy in (0.0, 1.0):
         raise ArgumentError(f"--target-accuracy: {target_accuracy} is not between 0 and 1")
+    read = table, choices.choices_file, asked.prompt_file, asked.examples, model.path
+    for option, path, other in (("--html", html, None), ("--fit", fit, html)):
+        if path is not None:
+            require_output(option, path, other, *read)
     with closing(open_table(table, format_of(table, input_format, "--input-format"))) as opened:
         labeller = asked.labeller(opened, choices, gold, calibrating=CalibrationOptions(), is_whole=True)
         labels = Labels(labeller.choices, labeller.choices)
@@ -126,7 +132,7 @@ def evaluate(
     if not as_json:
         console.print(evaluation)  # before what may fail: a page, a fit, or a gate
     if html is not None:
-        html.write_text(evaluation.html(), encoding="utf-8")
+        write_whole(html, evaluation.html().encode())
     if fit is not None:
         evaluation.calibration.save(fit)
     gate = None if target_accuracy is None else evaluation.gate(target_accuracy)

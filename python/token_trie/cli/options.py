@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -316,6 +317,16 @@ def require_one_standard_input(*given: object) -> None:
     """Raise ArgumentError if several options are ``-``."""
     if list(map(str, given)).count("-") > 1:
         raise ArgumentError("-: only one of them can be standard input")
+
+
+def require_output(option: str, path: Path, *others: Path | None) -> None:
+    """Raise ArgumentError if no file can be written at a path, or the file is another one that the command uses."""
+    if path.exists() and not path.is_file():
+        raise ArgumentError(f"{option}: {str(path)!r} is not a file")
+    if not path.absolute().parent.is_dir():
+        raise ArgumentError(f"{option}: no folder {str(path.parent)!r}")
+    if any(other is not None and os.path.realpath(other) == os.path.realpath(path) for other in others):
+        raise ArgumentError(f"{option}: {str(path)!r} is another file of this command; name a new one")
 
 
 def as_prompt(text: str, chat: bool) -> Prompt:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from token_trie.cli.options import bundled_model, command, console, is_set, read
+from token_trie.cli.options import bundled_model, command, console, is_set, read, require_output
 from token_trie.cli.tables import Format, ParquetTable, Table, TableRow, checked, format_of, open_table, text_in
 from token_trie.engines.data import import_pyarrow
 from token_trie.errors import ArgumentError, PayloadError
@@ -85,6 +85,7 @@ def build(
         raise ArgumentError("--text and --ids: use exactly one of them")
     if ids is not None and leading_space is not None:
         raise ArgumentError("--leading-space: only with --text")
+    require_output("--output", output, table, model)
     if text is not None and model is None:
         model = bundled_model()
     with (

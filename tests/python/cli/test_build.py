@@ -131,3 +131,18 @@ def test_what_is_no_member_is_told_and_nothing_written(
         run("build", table, *arguments, "-o", out)
     assert message in str(refused.value)
     assert not out.exists()
+
+
+def test_a_table_is_not_replaced_by_its_set_and_no_device_is(tmp_path: Path) -> None:
+    table, link = tmp_path / "items.jsonl", tmp_path / "items.trie"
+    table.write_text('{"ids": [1]}\n')
+    link.symlink_to(table)
+    for out in (table, link):
+        with pytest.raises(TokenTrieError, match=r"--output: .* is another file of this command"):
+            run("build", table, "--ids", "ids", "-o", out)
+    assert table.read_text() == '{"ids": [1]}\n'
+    with pytest.raises(TokenTrieError, match="--output: '/dev/null' is not a file"):
+        run("build", table, "--ids", "ids", "-o", "/dev/null")
+    with pytest.raises(TokenTrieError, match=r"path: .* is not a file: '/dev/null'"):
+        TokenTrie.from_sequences({"a": [1]}).save("/dev/null")
+    assert not Path("/dev/null").is_file()

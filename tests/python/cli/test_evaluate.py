@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -282,8 +283,25 @@ def test_what_cannot_be_fitted_is_told_after_the_results(cli: Cli) -> None:
     done = evaluate(cli, table(cli, GOLD[6:18], TEXTS[6:18]), "--way", "exact", "--fit", str(cli.folder / "f.json"))
     assert (done.code, "12 different rows, and at least 20 are needed" in done.err) == (1, True)
     assert "12 rows, 2 choices" in done.out
-    done = evaluate(cli, table(cli, GOLD), "--way", "exact", "--html", str(cli.folder / "none" / "r.html"))
-    assert (done.code, "No such file" in done.err, "24 rows, 2 choices" in done.out) == (1, True, True)
+
+
+def test_a_file_that_cannot_be_written_or_is_read_is_refused_before(cli: Cli) -> None:
+    given, choices, page = table(cli, GOLD), cli.folder / "choices.txt", str(cli.folder / "r.html")
+    choices.write_text("yes\nno\n")
+    before = given.read_bytes()
+    for options, message in (
+        (["--html", str(cli.folder / "none" / "r.html")], f"--html: no folder '{cli.folder / 'none'}'"),
+        (["--fit", str(cli.folder)], f"--fit: '{cli.folder}' is not a file"),
+        (["--fit", os.devnull], f"--fit: '{os.devnull}' is not a file"),
+        (["--fit", str(given)], f"--fit: '{given}' is another file of this command"),
+        (["--html", str(choices), "--choices-file", str(choices)], f"--html: '{choices}' is another file"),
+        (["--html", page, "--fit", page], f"--fit: '{page}' is another file of this command"),
+    ):
+        done = evaluate(cli, given, *options)
+        assert (done.code, done.out) == (1, "")
+        assert message in done.err.replace("\n", " ")
+    assert given.read_bytes() == before
+    assert choices.read_text() == "yes\nno\n"
 
 
 def test_an_empty_row_that_cannot_be_read_is_not_taken_for_one_of_the_table(cli: Cli) -> None:
