@@ -108,6 +108,7 @@ class StreamHandle:
     def fork(self) -> Self:
         """Make a second handle that continues from here, with the same text, trie, grammar and random draws.
 
+        Both draw the same tokens where nothing else differs; after `set_seed(None)`, a fork draws others.
         Both share the context, and the cache of the common beginning of their sequences. Nothing is evaluated twice,
         and all forks together have `n_ctx` tokens. (With recurrent and hybrid models, each has a copy of its state.)
         Each can be forked again and must be closed; the last one that is closed frees what they share.
