@@ -412,6 +412,8 @@ def checked(rows: Iterable[TableRow], columns: list[str]) -> Iterator[TableRow]:
 def text_in(row: TableRow, column: str) -> str:
     """Return a cell's text; ArgumentError if it has none."""
     value = row.values[column]
-    if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
+    if value is None or value == "":
+        raise ArgumentError(f"{row.where}, {column}: empty; fill the cell, or leave the row out of the table")
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise ArgumentError(f"{row.where}, {column}: {value!r} is not a text")
     return str(value)

@@ -120,6 +120,8 @@ def test_a_table_without_members_is_told(tmp_path: Path) -> None:
         (["[1]", "7"], ["--ids", "ids"], "line 2, ids: 7 is not a list of token ids"),
         (["[1]"], ["--ids", "sku"], "line 1: no column 'sku'; the columns are ids"),
         (["[1]"], [], "--text and --ids: use exactly one of them"),
+        (['"a"', '""'], ["--text", "ids"], "line 2, ids: empty; fill the cell, or leave the row out of the table"),
+        (['"a"', "null"], ["--text", "ids"], "line 2, ids: empty"),
     ],
 )
 def test_what_is_no_member_is_told_and_nothing_written(
