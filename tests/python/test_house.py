@@ -1,4 +1,5 @@
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -41,9 +42,14 @@ def module_of(name: str) -> str:
     return "__init__"
 
 
+@functools.cache
+def nodes_of(file: Path) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(file.read_text()))]
+
+
 def imports(module: str) -> Iterator[str]:
     """Find the modules of the package that one imports, wherever in it, for types alone too."""
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    for node in nodes_of(MODULES[module]):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}: an import from {'.' * node.level} says not which room that is"
             package, _, inside = (node.module or "").partition(".")
@@ -128,7 +134,7 @@ def is_any(annotation: ast.expr) -> bool:
 def attributes(module: str) -> tuple[set[str], set[str]]:
     """Return the attributes that a module's classes have, and those of them that are annotated with Any."""
     every, untyped = set(), set()
-    classes = [node for node in ast.walk(ast.parse(MODULES[module].read_text())) if isinstance(node, ast.ClassDef)]
+    classes = [node for node in nodes_of(MODULES[module]) if isinstance(node, ast.ClassDef)]
     for node in (node for found in classes for node in ast.walk(found)):
         if isinstance(node, ast.AnnAssign):
             name = node.target.attr if isinstance(node.target, ast.Attribute) else ast.unparse(node.target)
@@ -143,7 +149,7 @@ def ties() -> Iterator[tuple[str, str, str]]:
     """Find the modules that set an attribute of another module's class annotated with Any; the module, and its name."""
     found = {module: attributes(module) for module in MODULES}
     for module in MODULES:
-        nodes = [node for node in ast.walk(ast.parse(MODULES[module].read_text())) if isinstance(node, ast.Attribute)]
+        nodes = [node for node in nodes_of(MODULES[module]) if isinstance(node, ast.Attribute)]
         stored = {node.attr for node in nodes if isinstance(node.ctx, ast.Store)} - found[module][0]
         yield from ((module, other, name) for name in stored for other in MODULES if name in found[other][1])
 
@@ -181,7 +187,7 @@ def type_named(node: ast.AST) -> str | None:
 def test_a_name_of_a_type_means_one_thing() -> None:
     names: dict[str, list[str]] = {}
     for module in sorted(MODULES.keys() - NAMED_ELSEWHERE):
-        for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        for node in nodes_of(MODULES[module]):
             if (name := type_named(node)) is not None:
                 names.setdefault(name, []).append(module)
     assert {name: modules for name, modules in names.items() if len(modules) > 1} == {}
@@ -190,7 +196,7 @@ def test_a_name_of_a_type_means_one_thing() -> None:
 def test_docstrings_say_what_a_thing_is() -> None:
     unclear = []
     for module, file in MODULES.items():
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes_of(file):
             text = node.value.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else None
             if isinstance(text, str) and re.match(r"(What|Who|Those|Of|Its)\b", text):
                 unclear.append(f"{module}:{node.lineno}: {text.splitlines()[0]}")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from typing import Any
 
@@ -59,8 +60,13 @@ def test_the_nearest_have_most_words_in_common_and_are_not_the_state_itself(tiny
     assert list(near.probabilities.values()) == pytest.approx(expected, abs=1e-3)
 
 
-@pytest.mark.parametrize("form", ["listed", "letters", Form(FORMS["listed"].template, reads="names", chat=True)])
-@pytest.mark.parametrize("question", [TEAM, Predicate("Is it?"), Score("How?", ["low", "middle", "high"])])
+QUESTIONS = [TEAM, Predicate("Is it?"), Score("How?", ["low", "middle", "high"])]
+CHAT = Form(FORMS["listed"].template, reads="names", chat=True)
+
+
+@pytest.mark.parametrize(
+    ("form", "question"), [*itertools.product(["listed", "letters"], QUESTIONS), (CHAT, QUESTIONS[0])]
+)
 def test_they_go_with_every_form_and_question(tiny: Any, smollm2: Any, form: Any, question: Any) -> None:
     llm = smollm2 if isinstance(form, Form) else tiny
     gold = [question.values[i % 2] for i in range(3)]
