@@ -276,7 +276,7 @@ def change(i):
 for i in range(3):
     threading.Thread(target=change, args=(i,), daemon=True).start()
 n_kept = 0
-for _ in range(400):
+for _ in range(200):
     child = os.fork()
     if not child:
         files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
