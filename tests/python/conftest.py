@@ -24,8 +24,8 @@ from token_trie.cli.options import bundled_model
 # Set by scripts/device.
 GPU_LAYERS = int(os.environ.get("TOKEN_TRIE_TEST_GPU_LAYERS", "0"))
 
-# Seeds are printed on failure; CI runs draw the same cases each time.
-hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
+# Seeds are printed on failure. CI runs draw the same cases each time, and more of them.
+hypothesis.settings.register_profile("default", deadline=None, print_blob=True, max_examples=40)
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 

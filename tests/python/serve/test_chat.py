@@ -124,7 +124,9 @@ def test_a_payload_is_answered_with_a_name(client: openai.OpenAI, smollm2: Any) 
     assert text_of(ask(client, extra_body={"token_trie": payload})) == "IS_Paris"
 
 
-def test_several_answers_are_drawn_and_a_seed_draws_them_again(client: openai.OpenAI) -> None:
+def test_several_answers_are_drawn_and_a_seed_draws_them_again(url: str) -> None:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
     def drawn(**options: Any) -> list[str]:
         return [choice.message.content for choice in ask(client, n=8, seed=3, **options).choices]
 
@@ -133,6 +135,7 @@ def test_several_answers_are_drawn_and_a_seed_draws_them_again(client: openai.Op
     assert len(set(drawn(**of_set))) > 1
     assert len(set(drawn(temperature=0, **of_set))) == 1
     assert len(set(drawn(max_tokens=6))) > 1
+    client.close()
 
 
 def test_several_records_are_drawn_and_no_copies_of_each_other(client: openai.OpenAI) -> None:

@@ -13,10 +13,10 @@ from typesafe_sdk import Choice, Noul, Score, TypeSafeClient
 BILLING = {"billing": "Payments, invoices, refunds", "technical": "Bugs and outages"}
 
 
-def test_the_conformance_suite_finds_nothing(server: str, tmp_path: Path) -> None:
+def test_the_conformance_suite_finds_nothing(url: str, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     jevcompat = Path(sys.executable).with_name("jevcompat")
-    run = subprocess.run([jevcompat, "test", server, "--json", report], capture_output=True, text=True)
+    run = subprocess.run([jevcompat, "test", url, "--json", report], capture_output=True, text=True)
     assert "MUST 32/32, SHOULD 12/12" in run.stdout, run.stdout
     assert run.returncode == 0
 

@@ -18,7 +18,7 @@ from token_trie.errors import CalibrationError
 
 def made(kind: Any) -> Calibration:
     states, gold = clouds(60, 3, 4, np.random.default_rng(0))
-    return Calibration.of(readings_of(4 * np.eye(3)[gold] + states[:, :3], states), gold, kind=kind)
+    return Calibration.of(readings_of(4 * np.eye(3)[gold] + states[:, :3], states), gold, kind=kind, n_folds=4)
 
 
 STORED = {kind: made(kind).to_dict() for kind in ("temperature", "bias", "head")}
