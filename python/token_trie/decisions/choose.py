@@ -41,7 +41,7 @@ from token_trie.decisions.run import (
     scores_of_found,
 )
 from token_trie.errors import ArgumentError
-from token_trie.llama.query import Answer, Query
+from token_trie.llama.query import Answer, Query, Sampling
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
 from token_trie.native.lifetime import lease
@@ -182,9 +182,9 @@ def by_scores(
     n_best: int = 1,
     calibration: BoundCalibration | None = None,
     state: States | None = None,
-    drawn: tuple[int | None] | None = None,
+    drawn: Sampling | None = None,
 ) -> Decision[T]:
-    """Decide by the scores of all leaves, calibrated or raw: the best leaf, or one that was drawn by a seed.
+    """Decide by the scores of all leaves, calibrated or raw: the best leaf, or one that is drawn.
 
     A calibration that takes only the prompt's hidden state needs no scores.
     """
@@ -203,7 +203,8 @@ def by_scores(
         lead = float(ranks[leaf] - (ranks[order[1]] if len(order) > 1 else -np.inf))
     else:
         by_tokens = np.argsort(choices.trie.core.leaf_nodes())
-        leaf = int(np.random.default_rng(*drawn).choice(by_tokens, p=p[by_tokens]))
+        shares = _shares(ranks[by_tokens], drawn)
+        leaf = int(np.random.default_rng(drawn.seed).choice(by_tokens, p=shares))
         candidates, lead = (), None
     return _decision(
         choices,
@@ -218,6 +219,20 @@ def by_scores(
         mass=None if own is None else min(1.0, float(np.exp(own).sum())),
         calibration="raw" if calibration is None else calibration.kind,
     )
+
+
+def _shares(ranks: Floats, drawn: Sampling) -> Floats:
+    """Return the probabilities by which whole answers are drawn, as llama.cpp's samplers make them of tokens."""
+    order = np.argsort(-ranks, kind="stable")
+    best = np.exp(ranks[order] - ranks[order[0]])[: drawn.top_k or None]
+    if drawn.top_p < 1:
+        best = best[np.cumsum(best) - best < drawn.top_p * best.sum()]
+    kept = order[: np.count_nonzero(best >= drawn.min_p)]
+    shares = np.zeros(len(ranks))
+    with np.errstate(over="ignore"):  # of a temperature next to nothing
+        shares[kept] = np.exp((ranks[kept] - ranks[order[0]]) / drawn.effective_temperature(draws=True))
+    shares /= shares.sum()
+    return shares
 
 
 def _decision(
@@ -438,7 +453,7 @@ class BoundChoice:
         stats = cost_of(len(self.tokens), answer)
         if way == "steps":
             return by_steps(self.choices, answer, stats, self.thought)
-        drawn = (options.seed,) if self.request.mode == "aligned" else None
+        drawn = options if self.request.mode == "aligned" else None
         decision = by_scores(
             self.choices,
             None if way == "state" else answer.logprobs,

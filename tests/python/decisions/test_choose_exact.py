@@ -120,14 +120,23 @@ def test_a_single_choice_has_probability_one(llm: Any) -> None:
     assert decision.margin == 1
 
 
-def test_aligned_draws_follow_the_probabilities(precise: Any) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 3.0}, {"temperature": 0.4}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.02}], ids=str
+)
+def test_aligned_draws_follow_the_probabilities(precise: Any, options: Any) -> None:
     p = choose(precise, "Answer:", ACTIONS, probabilities=True).probabilities
     assert p is not None
-    n = 1000
+    ranked = np.sort(p)[::-1]
+    n_best = int(np.argmax(np.cumsum(ranked) >= options.get("top_p", 1) - 1e-12)) + 1
+    least = max(ranked[min(options.get("top_k", n_best), n_best) - 1], options.get("min_p", 0) * ranked[0])
+    p = np.where(p >= least, p, 0) ** (1 / options.get("temperature", 1))
+    p /= p.sum()
+    n = 600 if options else 1000
     drawn = np.bincount(
-        [choose(precise, "Answer:", ACTIONS, mode="aligned", seed=seed).index for seed in range(n)],
+        [choose(precise, "Answer:", ACTIONS, mode="aligned", seed=seed, **options).index for seed in range(n)],
         minlength=len(ACTIONS),
     )
+    assert drawn[p == 0].sum() == 0
     often = p * n > 5
     expected = np.append(p[often], p[~often].sum()) * n
     seen = np.append(drawn[often], drawn[~often].sum())
@@ -136,6 +145,12 @@ def test_aligned_draws_follow_the_probabilities(precise: Any) -> None:
     # Wilson and Hilferty: the cube root of chi-square over its degrees is nearly normal; 3.1 standard deviations.
     assert (chi_square / degrees) ** (1 / 3) < 1 - 2 / (9 * degrees) + 3.1 * math.sqrt(2 / (9 * degrees))
     assert drawn.sum() == n
+
+
+@pytest.mark.parametrize("options", [{"temperature": 1e-30}, {"top_k": 1}, {"top_p": 1e-30}, {"min_p": 1}], ids=str)
+def test_aligned_draws_are_the_best_answer_at_the_end_of_each_option(precise: Any, options: Any) -> None:
+    best = choose(precise, "Answer:", ACTIONS).value
+    assert {choose(precise, "Answer:", ACTIONS, mode="aligned", seed=s, **options).value for s in range(20)} == {best}
 
 
 def test_aligned_is_not_what_drawing_token_by_token_does(precise: Any) -> None:

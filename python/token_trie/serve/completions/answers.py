@@ -231,7 +231,7 @@ class ConstrainedPrompt:
                 choices = of.read(engine.llm)
             options = ChooseOptions(probabilities=sampling.x_distribution and len(choices) <= _MAX_SCORED)
             if sampling.n_each > 1 and sampling.effective_temperature > 0:
-                options = ChooseOptions(mode="aligned", seed=sampling.seed_of(index))
+                options = ChooseOptions(mode="aligned", **sampling.sampling_of(index))
             return self.prompt(engine.llm), ChoiceRequest.read(choices, options)
 
         async def finish(decision: Decision[Any], prompt: list[int], n_cached: int) -> Finished:
