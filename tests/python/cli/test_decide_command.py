@@ -25,11 +25,14 @@ def run(*options: str, given: str | None = None) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("way", ["standard input", "option", "file"])
-def test_answers_are_those_of_decide(smollm2: Any, tmp_path: Path, way: str) -> None:
+def test_answers_are_those_of_decide(smollm2: Any, tiny: Any, tmp_path: Path, way: str) -> None:
+    llm = smollm2 if way == "option" else tiny
     file = tmp_path / "state.txt"
     file.write_text(STATE)
     options = {"standard input": (), "option": ("--state", STATE), "file": ("--state-file", str(file))}[way]
-    done = run(*QUESTIONS, *options, "--reproducible", given=STATE if way == "standard input" else None)
+    done = run(
+        *QUESTIONS, *options, "-m", llm.model_path, "--reproducible", given=STATE if way == "standard input" else None
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     questions: dict[str, Any] = {
@@ -37,7 +40,7 @@ def test_answers_are_those_of_decide(smollm2: Any, tmp_path: Path, way: str) -> 
         "urgent": Predicate("Is it urgent?"),
         "mood": Score("How angry is the customer?", ["calm", "furious"]),
     }
-    expected = decide(smollm2, STATE, questions, reproducible=True)
+    expected = decide(llm, STATE, questions, reproducible=True)
     assert told["team"]["choice"] == expected["team"].value
     assert told["team"]["probabilities"] == pytest.approx(expected["team"].probabilities)
     assert told["urgent"]["noul"] == pytest.approx(expected["urgent"].probability)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mapie.classification import SplitConformalClassifier
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
@@ -94,6 +93,8 @@ def test_conformal_sets_over_it_cover_what_they_promise(path: str) -> None:
     texts = np.array([f"{'Paris' if i % 2 else 'Pizza'} {i}" for i in range(1200)])
     p = own.predict_proba(texts)
     labels = own.classes_[(np.random.default_rng(1).random(len(texts)) > p[:, 0]).astype(int)]
+    from mapie.classification import SplitConformalClassifier  # which takes seconds to import
+
     conformal = SplitConformalClassifier(FrozenEstimator(own), confidence_level=0.9, conformity_score="lac")
     conformal.conformalize(texts[:600], labels[:600])
     _, sets = conformal.predict_set(texts[600:])

@@ -417,12 +417,14 @@ def test_who_owns_both_ends_may_have_more_options(towns: Path, model_paths: Any)
 
 
 def test_eight_clients_get_the_answers_of_python_about_a_large_catalogue(
-    tmp_path: Path, smollm2: Any, model_paths: Any
+    tmp_path: Path, request: pytest.FixtureRequest, model_paths: Any
 ) -> None:
+    name = "tiny" if MEMBERS < 10_000 else "smollm2"
+    llm = request.getfixturevalue(name)
     makers, things = ["Nord", "Altura", "Castell", "Dunmore"], ["belt", "jacket", "lamp", "chair", "kettle"]
     named = list(itertools.product(makers, ["red", "blue", "black", "green"], things))
     texts = [f"{' '.join(named[i % len(named)])} {i}" for i in range(MEMBERS)]
-    trie = TokenTrie.from_choices(smollm2, texts, leading_space=True)
+    trie = TokenTrie.from_choices(llm, texts, leading_space=True)
     trie.save(tmp_path / "items.trie")
     keep = np.random.default_rng(0).random(len(trie)) < 0.5
     question = Choice("Which item does the customer want?", trie.filtered(keep))
@@ -432,7 +434,7 @@ def test_eight_clients_get_the_answers_of_python_about_a_large_catalogue(
     ]
     mask = {"mask": bits_of(*np.flatnonzero(keep), n=len(trie))}
     options = "--sets", str(tmp_path), "--time-limit", "3600"
-    with Serving(model_paths["smollm2"], *options) as serving, ThreadPoolExecutor(8) as clients:
+    with Serving(model_paths[name], *options) as serving, ThreadPoolExecutor(8) as clients:
 
         def answer(state: str, *, exactly: bool) -> Any:
             one = {"type": "choice", "instructions": question.instructions, "x_set": "items", "x_filter": mask}
@@ -443,7 +445,7 @@ def test_eight_clients_get_the_answers_of_python_about_a_large_catalogue(
 
         together = list(clients.map(partial(answer, exactly=False), states))
         alone = list(clients.map(partial(answer, exactly=True), states))
-    expected = [decide(smollm2, state, question, reproducible=True) for state in states]
+    expected = [decide(llm, state, question, reproducible=True) for state in states]
     assert [found["probabilities"] for found in alone] == [one.probabilities for one in expected]
     named_by = [[found["choice"].rpartition(" ")[0] for found in answers] for answers in (together, alone)]
     assert (
