@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +33,7 @@ from token_trie.show.trie import plain
 __all__ = [
     "app",
     "choose",
+    "command_line",
     "decide",
     "demo",
     "doctor",
@@ -43,13 +46,19 @@ __all__ = [
 ]
 
 
+@functools.cache
+def command_line() -> Callable[[], None]:
+    """Return the command with the options of all commands, which take a tenth of a second to make."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run the command line; errors end it with one line and status 1."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # for terminals without bars and umlauts
     try:
-        app()
+        command_line()()
     except (TokenTrieError, OSError) as error:
         message = str(error)
         if isinstance(error, OSError) and error.filename is not None:

@@ -129,10 +129,11 @@ if __name__ == "__main__":
     from token_trie_command import main, spin_briefly
 
     spin_briefly()
-    import token_trie.cli
     import token_trie.serve.app  # noqa: F401
     import uvicorn  # noqa: F401
+    from token_trie.cli import command_line
 
+    command_line()
     _until_forked(socket.socket(fileno=os.dup(0)))
     if sys.argv[1:2] == ["-c"]:
         _, _, code, *sys.argv[1:] = sys.argv
