@@ -233,7 +233,7 @@ def test_names_of_control_tokens_are_text_unless_asked_for(client: openai.OpenAI
 
 
 def test_a_model_without_a_template_is_asked_in_plain_text(model_paths: Any) -> None:
-    with Serving(model_paths["gemma"]) as serving:
+    with Serving(model_paths["tiny"]) as serving:
         client = openai.OpenAI(base_url=f"{serving.url}/v1", api_key="none", max_retries=0)
         messages: Any = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
         chat = client.chat.completions.create(model="any", messages=messages, max_tokens=8, temperature=0)

@@ -283,7 +283,7 @@ def test_rows_without_words_are_measured(precise: Any) -> None:
         (PROMPTS, GOLD[:-1], CHOICES, {}, "gold: 23 labels for 24 rows"),
         ([], [], CHOICES, {}, "prompts: none given"),
         ("a text", GOLD, CHOICES, {}, "prompts: str where several belong"),
-        (PROMPTS, GOLD, ["yes"], {}, "choices: 'yes' alone"),
+        (PROMPTS, GOLD, ["yes"], {}, "choices: 'yes' is the only one"),
         (PROMPTS, GOLD, ["yes", "no", "yes"], {}, "is there twice"),
         (PROMPTS, GOLD, CHOICES, {"ways": ["exakt"]}, "ways: 'exakt' is none of exact, "),
         (PROMPTS, GOLD, CHOICES, {"ways": "exact"}, "ways: 'exact' where names of ways belong"),
