@@ -117,15 +117,15 @@ def test_what_is_no_filter_of_a_set_does_not_make_it_a_choice_of_its_keys(url: s
     httpx.delete(f"{url}/v1/sets/letters")
 
 
-def test_a_catalogue_in_the_folder_is_a_set_that_its_owner_changes(tmp_path: Path, model_paths: Any, llm: Any) -> None:
+def test_a_catalogue_in_the_folder_is_a_set_that_its_owner_changes(tmp_path: Path, model_paths: Any, tiny: Any) -> None:
     file = tmp_path / "sets" / "towns.trie"
     file.parent.mkdir()
-    TokenTrie.from_choices(llm, ["Paris", "London"]).save(file)
+    TokenTrie.from_choices(tiny, ["Paris", "London"]).save(file)
     (file.parent / "broken.trie").write_bytes(b"tokentri")
-    model = llm.model_path
+    model = tiny.model_path
     with Serving(Path(model), "--sets", str(file.parent)) as serving, Catalogue(file) as catalogue:
         assert choose(serving.url, "towns") in ("Paris", "London")
-        catalogue.add(TokenTrie.from_choices(llm, ["Rome"]))
+        catalogue.add(TokenTrie.from_choices(tiny, ["Rome"]))
         catalogue.remove(["Paris", "London"])
         assert choose(serving.url, "towns") in ("Paris", "London"), "until it is compacted"
         catalogue.compact()
