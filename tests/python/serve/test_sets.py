@@ -78,7 +78,7 @@ def test_a_request_leaves_some_members_of_a_set(server: str, smollm2: Any) -> No
         for wrong, message in (
             ({"mask": bits_of(n=10)}, "no member of the set is left"),
             ({"mask": bits_of(2, n=8)}, "1 bytes, where 10 members take 2"),
-            ({"mask": bits_of(2, 12, n=16)}, "bits behind the last of 10 members"),
+            ({"mask": bits_of(2, 12, n=16)}, "bits after the last of 10 members"),
             ({"mask": "%"}, "no base64"),
             ({"mask": 7}, "int where base64"),
             ({"indices": [10]}, r"indices[0]: no index of 10"),
