@@ -99,7 +99,7 @@ def test_texts_in_batches_are_the_same_set(tmp_path: Path, model_paths: dict[str
     assert TokenTrie.open(out).names == TITLES
 
 
-def test_a_table_without_members_is_told(tmp_path: Path) -> None:
+def test_a_table_without_members_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "items.jsonl"
     for rows in ("", '{"ids": []}\n' * 3):
         table.write_text(rows)
@@ -124,7 +124,7 @@ def test_a_table_without_members_is_told(tmp_path: Path) -> None:
         (['"a"', "null"], ["--text", "ids"], "line 2, ids: empty"),
     ],
 )
-def test_what_is_no_member_is_told_and_nothing_written(
+def test_what_is_no_member_is_reported_and_nothing_written(
     tmp_path: Path, lines: list[str], arguments: list[str], message: str
 ) -> None:
     table, out = tmp_path / "items.jsonl", tmp_path / "items.trie"

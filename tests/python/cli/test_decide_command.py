@@ -57,7 +57,7 @@ def test_a_request_is_what_the_server_takes(tmp_path: Path) -> None:
     assert set(answer["probabilities"]) == {"a", "b"}
 
 
-def test_context_stands_before_the_state_as_the_server_has_it(smollm2: Any) -> None:
+def test_context_comes_before_the_state_as_the_server_has_it(smollm2: Any) -> None:
     question = {"type": "choice", "instructions": "Which?", "criteria": {"a cat": None, "a dog": None}}
     body = {"context": "It barks.", "state": {"pet": "Rex"}, "questions": {"q": question}}
     done = run("--request", "-", "--raw", "--form", "listed", "--orders", "2", "--reproducible", given=json.dumps(body))
@@ -90,13 +90,13 @@ def test_context_stands_before_the_state_as_the_server_has_it(smollm2: Any) -> N
         (["--request", "-"], "--request: -: not JSON"),
     ],
 )
-def test_what_is_wrong_is_told_before_a_model_is_loaded(options: list[str], message: str) -> None:
+def test_faults_are_reported_before_a_model_is_loaded(options: list[str], message: str) -> None:
     done = run("-m", "none.gguf", *options, given="{")
     assert done.returncode == 1
     assert message in " ".join(done.stderr.split())
 
 
-def test_a_request_that_is_none_is_told_with_its_place() -> None:
+def test_an_invalid_request_is_reported_with_its_position() -> None:
     done = run("--request", "-", given=json.dumps({"state": "x", "questions": {"q": {"type": "choice"}}}))
     assert done.returncode == 1
     assert "questions.q.criteria" in done.stderr

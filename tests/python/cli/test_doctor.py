@@ -38,7 +38,7 @@ def test_a_model_that_is_fit_is_said_to_be() -> None:
     assert "92 MiB of weights, 180 MiB for 8,192 tokens" in found["memory"]["told"]
 
 
-def test_what_a_model_lacks_is_told_with_what_to_change(model_paths: dict[str, Path]) -> None:
+def test_what_a_model_lacks_is_reported_with_what_to_change(model_paths: dict[str, Path]) -> None:
     found = findings("-m", str(model_paths["recurrent"]), "--threads", str((os.cpu_count() or 1) + 1))
     expected = {
         "cache": "transformer",

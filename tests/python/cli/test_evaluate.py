@@ -47,14 +47,14 @@ def told(done: Done) -> Any:
     return json.loads(done.out)
 
 
-def test_an_answer_that_no_row_has_is_told(cli: Cli) -> None:
+def test_an_answer_that_no_row_has_is_reported(cli: Cli) -> None:
     done = evaluate(cli, table(cli, GOLD), "-c", "maybe", "--way", "exact")
     assert done.code == 0
     assert "no row is 'maybe': a head" in " ".join(done.err.split())
     assert "no row is" not in evaluate(cli, table(cli, GOLD), "--way", "exact").err
 
 
-def test_a_question_is_measured_behind_examples(cli: Cli, tiny: Any) -> None:
+def test_a_question_is_measured_after_examples(cli: Cli, tiny: Any) -> None:
     known = table(cli, ["yes", "no"], ["quince", "ship"], "known.csv")
     asked = ("-q", "Is it a fruit?", "-p", "{text}", "--examples", str(known))
     found = told(evaluate(cli, table(cli, GOLD), "--json", "--way", "exact", asked=asked))
@@ -137,7 +137,7 @@ def test_the_terminal_has_a_row_a_way(cli: Cli) -> None:
         ({0: "1"}, "line 2: team: '1' is none"),
     ],
 )
-def test_a_label_that_is_none_of_the_choices_is_told_by_its_line(cli: Cli, labels: Any, message: str) -> None:
+def test_a_label_that_is_none_of_the_choices_is_reported_by_its_line(cli: Cli, labels: Any, message: str) -> None:
     given = table(cli, [labels.get(i, label) for i, label in enumerate(GOLD)])
     done = evaluate(cli, given)
     assert done.code == 1
@@ -179,7 +179,7 @@ def test_labels_of_another_type_are_read_as_prompts_read_them(cli: Cli) -> None:
         ("orders", ("-q", "Is it a fruit?", "-p", "{text}"), "--form listed --orders 4"),
     ],
 )
-def test_the_best_way_is_told_with_the_options_that_label_by_it(
+def test_the_best_way_is_reported_with_the_options_that_label_by_it(
     cli: Cli, way: str, asked: tuple[str, ...], options: str
 ) -> None:
     gold = table(cli, GOLD)
@@ -194,14 +194,14 @@ def test_the_best_way_is_told_with_the_options_that_label_by_it(
     assert right / len(GOLD) == pytest.approx(told(found)["ways"][way]["accuracy"], abs=0.06)
 
 
-def test_a_way_of_labels_is_told_with_the_file_that_was_written(cli: Cli) -> None:
+def test_a_way_of_labels_is_reported_with_the_file_that_was_written(cli: Cli) -> None:
     fitted = str(cli.folder / "f.json")
     for fit, file in (([], "FILE, which evaluate --fit FILE writes"), (["--fit", fitted], fitted)):
         done = evaluate(cli, table(cli, GOLD), "--way", "bias", *fit)
         assert f"and --calibration {file}" in " ".join(done.err.split())
 
 
-def test_a_row_without_a_column_of_the_prompt_is_told_by_its_line(cli: Cli) -> None:
+def test_a_row_without_a_column_of_the_prompt_is_reported_by_its_line(cli: Cli) -> None:
     path = table(cli, GOLD, name="gold.jsonl")
     path.write_text(path.read_text() + '{"id": 24, "team": "yes"}\n')
     done = evaluate(cli, path)
@@ -210,7 +210,7 @@ def test_a_row_without_a_column_of_the_prompt_is_told_by_its_line(cli: Cli) -> N
     assert told(skipped)["n_rows"] == 24
 
 
-def test_a_row_that_is_too_long_is_told_by_its_line_or_left_out(cli: Cli) -> None:
+def test_a_row_that_is_too_long_is_reported_by_its_line_or_left_out(cli: Cli) -> None:
     texts = [*TEXTS[:5], "word " * 2000, *TEXTS[6:]]
     given = table(cli, GOLD, texts)
     done = evaluate(cli, given, "--way", "exact")
@@ -279,7 +279,7 @@ def test_what_cannot_be_measured_is_refused(cli: Cli, options: list[str], asked:
     assert message in done.err.replace("\n", " ")
 
 
-def test_what_cannot_be_fitted_is_told_after_the_results(cli: Cli) -> None:
+def test_what_cannot_be_fitted_is_reported_after_the_results(cli: Cli) -> None:
     done = evaluate(cli, table(cli, GOLD[6:18], TEXTS[6:18]), "--way", "exact", "--fit", str(cli.folder / "f.json"))
     assert (done.code, "12 different rows, and at least 20 are needed" in done.err) == (1, True)
     assert "12 rows, 2 choices" in done.out
@@ -318,7 +318,7 @@ def test_a_table_without_rows_is_refused(cli: Cli) -> None:
     assert "no row with a label in 'team'" in evaluate(cli, table(cli, [""] * 24)).err
 
 
-def test_a_confidence_is_told_for_a_target(cli: Cli) -> None:
+def test_a_confidence_is_reported_for_a_target(cli: Cli) -> None:
     given = table(cli, GOLD)
     gate = told(evaluate(cli, given, "--json", "--target-accuracy", "0.9", "--way", "words"))["gate"]
     assert gate is not None

@@ -122,7 +122,7 @@ def test_examples_of_a_table_stand_before_each_row(
         ([], ["--gold", "team"], "no row with an answer"),
     ],
 )
-def test_examples_that_are_none_are_told(cli: Cli, rows: list[str] | None, options: list[str], told: str) -> None:
+def test_invalid_examples_are_refused(cli: Cli, rows: list[str] | None, options: list[str], told: str) -> None:
     known = cli.folder / "known.jsonl"
     known.write_text("\n".join(rows or []))
     done = label(cli, cli.table(TEXTS), *options, *(["--examples", str(known)] if rows is not None else []))
@@ -142,7 +142,7 @@ def test_examples_that_are_none_are_told(cli: Cli, rows: list[str] | None, optio
         (["-p", "{nothing}"], "no column 'nothing'"),
     ],
 )
-def test_what_does_not_go_together_is_told(cli: Cli, options: list[str], told: str) -> None:
+def test_options_that_exclude_each_other_are_refused(cli: Cli, options: list[str], told: str) -> None:
     done = label(cli, cli.table(TEXTS), *options)
     assert done.code == 1
     assert told in done.err

@@ -77,7 +77,7 @@ def test_tools_answer_as_the_functions_do(tiny: Any, model_paths: dict[str, Path
     assert list(chosen["probabilities"].values()) == sorted(chosen["probabilities"].values(), reverse=True)
 
 
-def test_what_is_wrong_is_told_with_its_place_and_the_next_call_is_answered(model_paths: dict[str, Path]) -> None:
+def test_faults_are_reported_with_their_position_and_the_next_call_is_answered(model_paths: dict[str, Path]) -> None:
     wrong: list[tuple[str, dict[str, Any], str]] = [
         ("decide", {"state": "x", "questions": {"q": {"type": "choice"}}}, "questions.q.criteria"),
         ("decide", {"state": "x", "questions": {}}, "questions"),
@@ -144,7 +144,7 @@ def test_an_interrupt_ends_it_though_the_client_stays(model_paths: dict[str, Pat
             process.kill()
 
 
-def test_a_model_that_is_not_there_is_told() -> None:
+def test_a_missing_model_is_reported() -> None:
     done = commands.run("mcp", "-m", "none.gguf")
     assert done.returncode == 1
     assert "none.gguf" in done.stderr

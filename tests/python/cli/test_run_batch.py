@@ -70,7 +70,7 @@ def test_every_request_has_an_answer_by_its_id_and_what_is_wrong_its_refusal(fol
         (json.dumps({**request(1), "url": "http://elsewhere/"}), "line 2: method must be POST"),
     ],
 )
-def test_a_line_that_is_no_request_is_told_by_its_number(folder: Path, line: str, message: str) -> None:
+def test_a_line_that_is_no_request_is_reported_by_its_number(folder: Path, line: str, message: str) -> None:
     (folder / "in.jsonl").write_text(json.dumps(request(0)) + "\n" + line + "\n")
     done = commands.run(*COMMAND, cwd=folder)
     assert done.returncode == 1

@@ -83,7 +83,7 @@ def test_bad_rows_are_named_by_their_lines_and_left_out(cli: Cli, kind: str) -> 
     assert output.read_bytes() == before
 
 
-def test_a_bad_row_ends_the_run_behind_those_before(cli: Cli) -> None:
+def test_a_bad_row_ends_the_run_after_those_before(cli: Cli) -> None:
     table, _ = bad_table(cli, "csv")
     done = cli.label(table)
     assert done.code == 1

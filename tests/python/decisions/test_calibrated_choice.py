@@ -20,7 +20,7 @@ ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "NONE", "READ"]
 PROMPT, EMPTY = "Request: wake me at seven.\nAction:", "Request:\nAction:"
 
 
-def test_calibrated_scores_are_less_those_behind_the_empty_prompt(precise: Any) -> None:
+def test_calibrated_scores_are_less_those_after_the_empty_prompt(precise: Any) -> None:
     plain, empty = (score(precise, prompt, ACTIONS, leaf_end="longest") for prompt in (PROMPT, EMPTY))
     calibrated = score(precise, PROMPT, ACTIONS, leaf_end="longest", calibration=Contextual(EMPTY))
     assert calibrated == pytest.approx(plain - empty, abs=1e-4)

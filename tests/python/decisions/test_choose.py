@@ -52,7 +52,7 @@ def test_choices_that_differ_in_case_alone_stay_apart(llm: Any) -> None:
         assert choose(llm, prompt, ["YES", "yes", "Yes"]).value == text
 
 
-def test_names_that_share_their_first_token_are_told_apart(llm: Any) -> None:
+def test_names_that_share_their_first_token_are_distinct(llm: Any) -> None:
     # Tools that compare the first token alone cannot.
     names = ["Washington Post", "Washington Monument", "Washington State"]
     for name in names:

@@ -31,7 +31,7 @@ def text_of(llm: Any, tokens: list[int]) -> str:
     return str(llm.detokenize(tokens, special=True).decode())
 
 
-def test_a_list_stands_in_the_sequence_which_goes_on_behind_it(smollm2: Any, stream: StreamHandle) -> None:
+def test_a_list_is_in_the_sequence_which_goes_on_after_it(smollm2: Any, stream: StreamHandle) -> None:
     before = stream.tokens
     chosen = stream.choose_list(Colour, max_items=2)
     assert len(chosen) == len(set(chosen.values)) == 2

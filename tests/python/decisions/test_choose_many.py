@@ -158,7 +158,7 @@ def test_a_prompt_that_cannot_be_answered_has_an_error_of_its_own(precise: Any) 
     check_same(results[8], choose(precise, "Action:", ACTIONS))
 
 
-def test_an_error_is_raised_behind_the_decisions_before_it(precise: Any) -> None:
+def test_an_error_is_raised_after_the_decisions_before_it(precise: Any) -> None:
     decisions = choose_many(precise, ["Action:", "Act:", "x y " * 2000, "Action:"], ACTIONS)
     assert [next(decisions).value, next(decisions).value]
     with pytest.raises(ContextError, match=r"^prompts\[2\]: "):
@@ -166,7 +166,7 @@ def test_an_error_is_raised_behind_the_decisions_before_it(precise: Any) -> None
     assert list(decisions) == []
 
 
-def test_what_the_prompts_raise_comes_behind_the_decisions_before_it(precise: Any) -> None:
+def test_an_error_of_the_prompts_comes_after_the_decisions_before_it(precise: Any) -> None:
     def broken() -> Iterator[str]:
         yield from prompts(3)
         raise OSError("the disk is gone")
@@ -319,7 +319,7 @@ def test_what_asks_while_it_is_asked_is_refused(precise: Any) -> None:
     assert len(list(decisions)) == 2
 
 
-def test_a_set_that_raises_comes_behind_the_decisions_before(precise: Any) -> None:
+def test_an_error_of_a_set_comes_after_the_decisions_before(precise: Any) -> None:
     def broken() -> Iterator[str]:
         yield "yes"
         raise OSError("gone")

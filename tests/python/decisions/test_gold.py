@@ -92,7 +92,7 @@ def test_numbers_of_levels_called_by_numbers_are_read_one_way_or_refused(gold: A
         (["x" * 10_000], ["a", "b"], r"gold\[0\]: '.{0,100}… is none"),
     ],
 )
-def test_what_is_no_label_is_refused_with_its_place(gold: Any, choices: Any, message: str) -> None:
+def test_what_is_no_label_is_refused_with_its_position(gold: Any, choices: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         read(gold, choices, 2 if message.endswith("2 rows") else len(gold) if hasattr(gold, "__len__") else 1)
 
@@ -102,6 +102,6 @@ def test_a_choice_may_be_blank_by_its_own_text() -> None:
 
 
 @pytest.mark.parametrize("label", [None, "", " \n", float("nan"), np.float32("nan"), pd.NA, pd.NaT])
-def test_nothing_is_told(label: Any) -> None:
+def test_nothing_is_printed(label: Any) -> None:
     assert is_nothing(label)
     assert not any(map(is_nothing, ["a", 0, False, 0.0, []]))

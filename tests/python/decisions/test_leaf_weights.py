@@ -66,7 +66,7 @@ def test_a_batch_ranks_by_them_too(precise: Any) -> None:
             assert answer.figures.gap == 0
 
 
-def test_weights_that_do_not_fit_are_refused_with_their_place(precise: Any) -> None:
+def test_weights_that_do_not_fit_are_refused_with_their_position(precise: Any) -> None:
     trie = TokenTrie.from_choices(precise, ["yes", "no"])
     with closing(Stream(precise, options=StreamOptions(n_ctx=256))) as stream:
         stream.prefill(PROMPT)

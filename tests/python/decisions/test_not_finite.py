@@ -129,7 +129,7 @@ def test_among_many_it_is_the_error_of_that_row_and_no_other_answer_changes(llm:
         list(ask(llm, MANY, **options))
 
 
-def test_a_table_with_such_a_row_is_refused_with_its_place(llm: Any) -> None:
+def test_a_table_with_such_a_row_is_refused_with_its_position(llm: Any) -> None:
     gold = ["yes" if i % 2 else "no" for i in range(len(MANY))]
     for choices in (TEXTS, QUESTION):
         with pytest.raises(ContextError, match=rf"\[{WRONG[0]}\]: the model gives no finite logits"):

@@ -57,7 +57,7 @@ def test_later_windows_are_decided_by_all_before_too(precise: Any) -> None:
         assert found[at].probabilities == pytest.approx(p / p.sum(), abs=1e-3)
 
 
-def test_frequencies_that_are_told_count(precise: Any) -> None:
+def test_given_frequencies_count(precise: Any) -> None:
     frequencies = {"y": 8.0, "n": 1.0, "b": 1.0}
     even = list(choose_many(precise, PROMPTS, CHOICES, calibration="batch"))
     told = list(choose_many(precise, PROMPTS, CHOICES, calibration=BatchPrior(frequencies)))

@@ -114,7 +114,7 @@ def test_a_trailing_space_changes_nothing(llm: Any) -> None:
     assert np.isfinite(score(llm, 'Is the sky blue? Answer: "', ["yes", "no"])).all()
 
 
-def test_equal_texts_have_one_score_each_in_its_place(llm: Any) -> None:
+def test_equal_texts_have_one_score_each_in_its_position(llm: Any) -> None:
     scores = score(llm, "Pick:", ["b", "a", "b"])
     assert scores.shape == (3,)
     assert scores[0] == scores[2] != scores[1]
@@ -156,7 +156,7 @@ def test_a_handle_in_the_middle_of_a_span_is_left_as_it_is(smollm2: Any) -> None
     assert [s.logprob for s in outcomes[0]] == pytest.approx([s.logprob for s in outcomes[1]], abs=1e-2)
 
 
-def test_a_handle_scores_behind_its_sequence_or_behind_a_prompt(precise: Any) -> None:
+def test_a_handle_scores_after_its_sequence_or_after_a_prompt(precise: Any) -> None:
     trie = TokenTrie.from_choices(precise, ACTIONS, prompt=PROMPT)
     with StreamHandle(precise, n_ctx=256) as stream:
         stream.prefill("something else")

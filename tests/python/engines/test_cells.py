@@ -97,7 +97,7 @@ def test_times_beyond_those_of_python_are_their_exact_text() -> None:
     assert texts(column) == texts(arrow.array(column)) == [f"{2**60} s"]
 
 
-def test_what_stands_for_nothing_is_none() -> None:
+def test_a_text_that_means_nothing_is_none() -> None:
     for nothing in (
         None,
         float("nan"),

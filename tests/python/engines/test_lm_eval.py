@@ -113,7 +113,7 @@ def responses(results: Any, task: str) -> list[Any]:
     return [sample["filtered_resps"] for sample in sorted(results["samples"][task], key=lambda s: s["doc_id"])]
 
 
-def test_multiple_choice_behind_five_examples_is_what_the_hf_model_gives(
+def test_multiple_choice_after_five_examples_is_what_the_hf_model_gives(
     folder: Path, ours: TokenTrieLM, theirs: Any
 ) -> None:
     mine, expected = (evaluate(model, folder, "tiny_choices") for model in (ours, theirs))

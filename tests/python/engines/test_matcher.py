@@ -121,7 +121,7 @@ def test_what_cannot_be_is_named(make: Callable[[], object], message: str) -> No
         make()
 
 
-def test_behind_the_end_only_end_tokens_come_and_nothing_moves() -> None:
+def test_after_the_end_only_end_tokens_come_and_nothing_moves() -> None:
     ended, other = matcher(), matcher()
     ended.accept_tokens([7, END])
     with pytest.raises(ArgumentError, match="7 comes after the end"):
@@ -165,7 +165,7 @@ def test_a_mask_that_does_not_fit_is_refused(wrong: Any, message: str) -> None:
         matcher().fill_next_token_bitmask(wrong)
 
 
-def test_a_batch_fills_the_rows_it_is_told_and_no_other() -> None:
+def test_a_batch_fills_the_given_rows_and_no_other() -> None:
     one, two = matcher(), matcher()
     assert BatchMatcher.batch_accept_token([one, two], [7, 8]) == [True, False]
     wide = mask(8)

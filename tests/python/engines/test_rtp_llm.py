@@ -57,7 +57,7 @@ def test_a_file_is_read_as_the_same_set(tmp_path: Path) -> None:
         assert read.start_token == 1
 
 
-def test_what_was_passed_over_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_skipped_file_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     config = {"prefix_dict": {"225": [7, -1, 2**31], "8": [1], "225_9": [1]}}
     with caplog.at_level(logging.WARNING, "token_trie"):
         assert sequences(TokenTrie.from_prefix_dict(config)) == {(7,)}

@@ -155,7 +155,7 @@ def test_the_output_of_a_call_begins_an_answer_anew(model: Any) -> None:
         assert tuple(ids[0, before:].tolist()) == greedily(model, ids[0, :before].tolist(), members, limit)
 
 
-def test_an_answer_that_was_cut_goes_on_where_the_prompt_is_told(model: Any) -> None:
+def test_an_answer_that_was_cut_goes_on_where_the_end_of_the_prompt_is_given(model: Any) -> None:
     members = {(7, 8, 9), (10, 11, 12, 13)}
     processor = TrieLogitsProcessor(matcher_of(members), prompt_length=2)
     ids = torch.tensor([[1, 5], [1, 6]])

@@ -82,7 +82,7 @@ def test_the_last_bit_of_a_word_is_cleared() -> None:
     assert tokens_of(mask[1]) == [END]
 
 
-def test_a_filtered_set_has_places_for_what_is_left() -> None:
+def test_a_filtered_set_has_positions_for_what_is_left() -> None:
     trie = trie_of([[1, 2], [1, 3], [1]]).filtered(np.array([True, False, True]))
     rows = UniqueMatchers(trie, 2, V, end_tokens=[END])
     assert rows.accept_token(0, 1)
@@ -94,7 +94,7 @@ def test_a_filtered_set_has_places_for_what_is_left() -> None:
 
 
 @pytest.mark.parametrize("is_filtered", [False, True])
-def test_a_member_that_every_end_token_continues_has_no_place(is_filtered: bool) -> None:
+def test_a_member_that_every_end_token_continues_is_refused(is_filtered: bool) -> None:
     trie = trie_of([[1], [1, END], [2], [2, 3]])
     if is_filtered:
         trie = trie.filtered(np.ones(4, bool))

@@ -37,7 +37,7 @@ def test_texts_become_the_tokens_that_llama_cpp_makes_of_them(both: tuple[Any, E
         vocabulary.check(expected)
 
 
-def test_behind_a_prompt_that_would_merge_they_are_spelled_alone(both: tuple[Any, EngineVocabulary]) -> None:
+def test_after_a_prompt_that_would_merge_they_are_spelled_alone(both: tuple[Any, EngineVocabulary]) -> None:
     llm, vocabulary = both
     tokens = llm.tokenize(b"The answer is: ")
     with pytest.raises(VocabularyError):

@@ -43,7 +43,7 @@ def test_those_who_wait_have_the_stream_in_the_order_in_which_they_came(tiny: An
     assert not own.is_taken
 
 
-def test_who_is_cancelled_leaves_the_line_and_those_behind_stay_in_it(tiny: Any) -> None:
+def test_a_cancelled_request_leaves_the_queue_and_later_ones_stay_in_it(tiny: Any) -> None:
     own = own_of(tiny)
     ended: list[object] = []
 

@@ -350,7 +350,7 @@ def test_contexts_made_beside_a_quiet_llama_put_nothing_on_the_terminal(
     assert capfd.readouterr() == ("", "")
 
 
-def test_how_much_is_told_is_as_the_last_llama_has_it(model_paths: dict[str, Path]) -> None:
+def test_messages_are_as_verbose_as_the_last_llama(model_paths: dict[str, Path]) -> None:
     code = """
 import logging
 level = lambda: logging.getLogger("llama-cpp-python").level

@@ -51,7 +51,7 @@ def logits_behind(llm: Any, tokens: list[int]) -> npt.NDArray[np.float32]:
     return np.ctypeslib.as_array(row, (llm.n_vocab(),)).copy()
 
 
-def test_choose_behind_what_the_llama_has_evaluated_is_what_it_is_elsewhere(own: Any, fresh: Any) -> None:
+def test_choose_after_evaluated_text_answers_as_after_the_same_prompt(own: Any, fresh: Any) -> None:
     own.eval(own.tokenize(LONG.encode()))
     n = own.n_tokens
     for prompt in (LONG + "Answer:", LONG + "Answer: no. Answer:"):
@@ -197,7 +197,7 @@ def test_a_call_that_began_before_the_first_choice_is_left_alone(model_paths: di
     llm.close()
 
 
-def test_what_choose_leaves_behind_keeps_no_llama_alive(model_paths: dict[str, Path]) -> None:
+def test_after_choose_nothing_keeps_a_llama_alive(model_paths: dict[str, Path]) -> None:
     llm = load(model_paths["tiny"])
     choose(llm, LONG, CHOICES)
     whose = weakref.ref(llm), weakref.ref(llm._ctx)

@@ -47,7 +47,7 @@ def near(a: Any, b: Any, tolerance: float) -> None:
     assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b)
 
 
-def test_a_stream_has_the_state_behind_its_last_token(model: Any) -> None:
+def test_a_stream_has_the_hidden_state_after_its_last_token(model: Any) -> None:
     llm, oracle, tolerance, prompts = model
     with StreamHandle(llm) as handle:
         for prompt in prompts:
@@ -109,7 +109,7 @@ def test_a_request_may_want_a_state_beside_its_answer(tiny: Any) -> None:
 
 
 @pytest.mark.parametrize("question", [Choice("Which?", ["a", "b"])])
-def test_states_behind_a_question_are_those_of_its_prompt(tiny: Any, question: Any) -> None:
+def test_states_after_a_question_are_those_of_its_prompt(tiny: Any, question: Any) -> None:
     read = read_rows(tiny, ["one", "two"], question, states=True)
     assert read.states is not None
     with StreamHandle(tiny) as handle:

@@ -211,7 +211,7 @@ def test_many_states_are_answered_about_as_one(precise: Any) -> None:
     assert [one.value for one in decide_many(precise, states, TEAM)] == [found["team"].value for found in many]
 
 
-def test_a_state_that_cannot_be_answered_about_is_told_with_its_place(precise: Any) -> None:
+def test_a_state_that_cannot_be_answered_about_is_an_error_with_its_position(precise: Any) -> None:
     states = ["Paris", {1, 2}, "Pizza " * 2000, "yes"]
     first, second, third, fourth = decide_many(precise, states, {"team": TEAM}, on_error="return")
     assert {first["team"].value, fourth["team"].value} <= set(TEAM.values)
@@ -265,6 +265,6 @@ def test_so_is_an_option_that_is_none(precise: Any, wrong: dict[str, Any]) -> No
         decide(precise, STATE, TEAM, from_=1)  # type: ignore[call-overload]
 
 
-def test_a_question_without_room_is_told_by_its_name(precise: Any) -> None:
+def test_a_question_without_room_is_reported_by_its_name(precise: Any) -> None:
     with pytest.raises(ContextError, match=r"questions\['long'\]: "):
         decide(precise, STATE, {"team": TEAM, "long": Predicate("Is it? " * 2000)})

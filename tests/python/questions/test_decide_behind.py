@@ -31,7 +31,7 @@ def same(found: Any, expected: Any, within: float = 1e-4) -> None:
         assert found[name].mass == pytest.approx(answer.mass, rel=10 * within)
 
 
-def test_what_stands_is_the_state(precise: Any, handle: StreamHandle) -> None:
+def test_the_text_of_a_handle_is_the_state(precise: Any, handle: StreamHandle) -> None:
     for options in ({}, {"form": "listed", "orders": 2}, {"calibration": None}, {"reproducible": True}):
         same(handle.decide(QUESTIONS, **options), decide(precise, STATE, QUESTIONS, **options))  # type: ignore[call-overload]
 
@@ -46,7 +46,7 @@ def test_the_sequence_stays(handle: StreamHandle) -> None:
     assert len(handle.tokens) > len(before)
 
 
-def test_what_stands_is_the_text_before_a_state_that_is_given(precise: Any) -> None:
+def test_the_text_of_a_handle_comes_before_a_given_state(precise: Any) -> None:
     with StreamHandle(precise, n_ctx=512) as handle:
         handle.prefill("A shop's tickets.\n\n")
         form = Form("A shop's tickets.\n\n{{ state }}\n\nQuestion: {{ instructions }}\nAnswer:")

@@ -47,7 +47,7 @@ def test_what_is_read_are_descriptions_names_or_letters() -> None:
     assert [texts[0] for texts in FORMS["letters"].texts(OPTIONS)] == ["A", "B"]
 
 
-def test_letters_go_on_behind_z() -> None:
+def test_letters_go_on_after_z() -> None:
     assert [letter_of(i) for i in (0, 25, 26, 51, 52, 701, 702)] == ["A", "Z", "AA", "AZ", "BA", "ZZ", "AAA"]
 
 

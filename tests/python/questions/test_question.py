@@ -62,7 +62,7 @@ def test_predicates_are_answered_with_yes_and_no_or_what_these_mean() -> None:
         (lambda: Score("How?", ["low", ""]), r"levels\[1\]: empty"),
     ],
 )
-def test_what_is_no_question_is_refused_with_its_place(make: Any, told: str) -> None:
+def test_what_is_no_question_is_refused_with_its_position(make: Any, told: str) -> None:
     with pytest.raises(ArgumentError, match=told):
         make()
 
@@ -118,7 +118,7 @@ def test_what_a_predicate_is_answered_with_is_a_probability() -> None:
     assert answered(Predicate("Is it?"), 0.5, 0.5).value is True
 
 
-def test_none_of_these_is_told_beside_the_options() -> None:
+def test_none_of_these_is_listed_beside_the_options() -> None:
     whole = answered(Choice("Which?", ["a", "b"], other=True), 0.1, 0.3, 0.6)
     assert whole.other == pytest.approx(0.6)
     assert whole.probabilities == {"a": pytest.approx(0.25), "b": pytest.approx(0.75)}

@@ -30,7 +30,7 @@ def test_each_option_is_shown_by_its_first_example_in_the_words_of_the_form(tiny
     assert list(raw.probabilities.values()) == pytest.approx(expected, abs=1e-3)
 
 
-def test_the_prior_is_that_behind_the_examples(tiny: Any) -> None:
+def test_the_prior_is_that_after_the_examples(tiny: Any) -> None:
     answer = decide(tiny, "Paid, no goods", TEAM, examples=EXAMPLES)
     raw, prior = (np.asarray(weights(tiny, SHOWN, state)) for state in ("Paid, no goods", "N/A"))
     n_tokens = [len(tiny.tokenize(b"Answer:" + text, add_bos=False)) for text in (b"", b" yes Paris", b" sales")]
@@ -105,7 +105,7 @@ def test_names_of_control_tokens_in_them_are_text(tiny: Any) -> None:
     assert list(answer.probabilities.values()) == pytest.approx(expected, abs=1e-3)
 
 
-def test_a_calibration_is_bound_to_the_examples_that_it_was_fitted_behind(tiny: Any) -> None:
+def test_a_calibration_is_bound_to_the_examples_that_it_was_fitted_after(tiny: Any) -> None:
     rows = [f"{'Paris' if i % 2 else 'Pizza'} {i}" for i in range(24)]
     gold = ["billing" if i % 2 else "sales" for i in range(24)]
     fitted = Calibration.fit(tiny, rows, gold, TEAM, kind="bias", examples=EXAMPLES, n_folds=3)
@@ -130,6 +130,6 @@ def test_a_calibration_is_bound_to_the_examples_that_it_was_fitted_behind(tiny: 
         (lambda llm: decide(llm, "x", {"t": TEAM}, examples={"u": EXAMPLES}), r"examples\['u'\]: there is no question"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(tiny: Any, make: Any, message: str) -> None:
+def test_faults_are_reported_with_their_position(tiny: Any, make: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make(tiny)

@@ -49,7 +49,7 @@ def test_no_more_than_the_share_of_all_think(calls: list[tuple[int, int]], share
         n_thought += claimed
 
 
-def test_the_answer_is_read_behind_the_thought(precise: Any) -> None:
+def test_the_answer_is_read_after_the_thought(precise: Any) -> None:
     found = decide(precise, STATE, QUESTIONS, think=ALWAYS, calibration=None)
     marker = inner_tokens(ALWAYS.marker, "marker", vocab_of(precise)).tolist()
     texts = {
@@ -182,7 +182,7 @@ def test_a_think_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
         Think(**wrong)
 
 
-def test_what_thinking_does_not_go_with_is_told(precise: Any) -> None:
+def test_what_thinking_does_not_go_with_is_refused(precise: Any) -> None:
     with pytest.raises(ArgumentError, match="reproducible: goes without think"):
         decide(precise, STATE, QUESTIONS, think=ALWAYS, reproducible=True)
     with pytest.raises(ArgumentError, match="think: str where a Think"):

@@ -88,7 +88,7 @@ LEVELS = [("A", "0", "low"), ("B", "1", "middle"), ("C", "2", "high")]
 
 
 @pytest.mark.parametrize("kind", ["nimble", "pplx-decider"])
-def test_labels_are_read_behind_the_models_own_template(open_trained: Open, kind: str) -> None:
+def test_labels_are_read_after_the_models_own_template(open_trained: Open, kind: str) -> None:
     llm = open_trained(kind)
     found = decide(llm, STATE, QUESTIONS)
     raw = scores(llm, "choice", "Which <s>?", OPTIONS, ["A", "B", "C"])
@@ -150,7 +150,7 @@ def test_many_states_and_reproducible_answers_are_the_same(open_trained: Open) -
         assert list(exact[name].probabilities.values()) == close_to(list(answer.probabilities.values()))
 
 
-def test_a_form_that_is_given_and_what_stands_are_asked_as_of_other_models(open_trained: Open) -> None:
+def test_a_given_form_and_a_handles_text_are_asked_as_of_other_models(open_trained: Open) -> None:
     llm = open_trained("nimble")
     form = Form("{{ state }}\n\nQuestion: {{ instructions }}\nAnswer:")
     asked = decide(llm, "yes Paris", CHOICE, form=form)
@@ -170,7 +170,7 @@ def test_a_form_that_is_given_and_what_stands_are_asked_as_of_other_models(open_
         ("nimble", {"llama.decision.temperature.noul": 0.0}, "temperature.noul: .* is no temperature"),
     ],
 )
-def test_what_cannot_be_asked_is_told(open_trained: Open, kind: str, said: dict[str, Any], told: str) -> None:
+def test_what_cannot_be_asked_is_refused(open_trained: Open, kind: str, said: dict[str, Any], told: str) -> None:
     llm = open_trained(kind, **said or {"general.name": "x"})
     with pytest.raises(ArgumentError, match=told):
         decide(llm, "Paris", CHOICE)

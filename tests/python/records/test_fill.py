@@ -447,7 +447,7 @@ def test_a_fork_writes_the_same_and_neither_disturbs_the_other(stream: StreamHan
         assert other.tokens == stream.tokens
 
 
-def test_a_grammar_begins_anew_behind_a_record(smollm2: Any) -> None:
+def test_a_grammar_begins_anew_after_a_record(smollm2: Any) -> None:
     with StreamHandle(smollm2, n_ctx=256) as stream:
         stream.set_grammar('root ::= "abc"')
         stream.prefill(PROMPT)
@@ -455,7 +455,7 @@ def test_a_grammar_begins_anew_behind_a_record(smollm2: Any) -> None:
         assert stream.text(5).text == "abc"
 
 
-def test_the_text_is_told_part_by_part(smollm2: Any) -> None:
+def test_the_text_is_passed_on_part_by_part(smollm2: Any) -> None:
     told: list[str] = []
     record = fill(smollm2, PROMPT, WEATHER, mode="greedy", on_text=told.append)
     assert "".join(told) == record.text
@@ -530,7 +530,7 @@ def test_an_event_loop_goes_on_meanwhile(precise: Any) -> None:
         (Point, {"colour": 3}, TypeError, "unexpected keyword argument 'colour'"),
     ],
 )
-def test_what_is_wrong_is_told_before_the_model_runs(
+def test_faults_are_reported_before_the_model_runs(
     stream: StreamHandle, schema: Any, options: Any, error: Any, message: str
 ) -> None:
     stream.prefill(PROMPT)
@@ -556,7 +556,7 @@ def test_what_a_validator_refuses_is_an_error(stream: StreamHandle) -> None:
     assert stream.tokens == before
 
 
-def test_nothing_is_written_behind_nothing(stream: StreamHandle) -> None:
+def test_nothing_is_written_without_a_text(stream: StreamHandle) -> None:
     with pytest.raises(ArgumentError, match="there is no text to continue: prefill first"):
         stream.fill(Point)
 

@@ -117,7 +117,7 @@ def test_records_of_random_schemas_are_written_as_alone(precise: Any, seed: int)
     records.close()
 
 
-def test_records_come_in_order_or_as_they_are_ready_with_their_places(precise: Any) -> None:
+def test_records_come_in_order_or_as_they_are_ready_with_their_positions(precise: Any) -> None:
     asked = ["y" * 400 if i % 7 == 0 else prompt for i, prompt in enumerate(prompts(20))]
     expected = [fill(precise, prompt, SCHEMA, max_tokens=16).text for prompt in asked]
     assert [r.text for r in fill_many(precise, asked, SCHEMA, max_tokens=16)] == expected
@@ -320,7 +320,7 @@ def test_async_calls_of_tools_are_those_of_the_other_form(precise: Any) -> None:
     ]
 
 
-def test_prompts_that_raise_end_it_behind_the_records_before(precise: Any) -> None:
+def test_prompts_that_raise_end_it_after_the_records_before(precise: Any) -> None:
     def broken() -> Iterator[str]:
         yield from prompts(3)
         raise OSError("the disk is gone")

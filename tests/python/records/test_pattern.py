@@ -56,7 +56,7 @@ def accepts(pattern: str, text: str) -> bool:
         "^(?:a|b)$|^1",
     ],
 )
-def test_a_pattern_is_a_grammar_of_what_stands_in_json(pattern: str) -> None:
+def test_a_pattern_is_a_grammar_of_its_texts_in_json(pattern: str) -> None:
     wanted = {text for text in TEXTS if re.search(pattern, text)}
     found = {text for text in TEXTS if accepts(pattern, text)}
     assert found <= wanted

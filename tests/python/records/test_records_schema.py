@@ -251,7 +251,7 @@ def test_items_that_no_keyword_has_evaluated_are_known_before_draft_2020() -> No
         ({"type": "object", "dependentRequired": {"x": ["y"]}}, r"schema#/dependentRequired: of free keys"),
     ],
 )
-def test_what_is_not_supported_is_refused_by_name_and_place(schema: Any, message: str) -> None:
+def test_what_is_not_supported_is_refused_by_name_and_position(schema: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         read_schema(schema)
 
@@ -409,7 +409,7 @@ def test_alternatives_that_begin_alike_run_under_one_grammar() -> None:
     assert isinstance(read_schema({"anyOf": [{"type": "null"}, {"anyOf": tagged}]}), Union)
 
 
-def test_alternatives_of_one_of_may_be_told_apart_by_a_field() -> None:
+def test_alternatives_of_one_of_may_differ_in_a_field() -> None:
     options = [
         {"type": "object", "properties": {"kind": {"const": kind}, "n": {"type": "integer"}}, "required": ["kind"]}
         for kind in ("a", "b")

@@ -103,7 +103,7 @@ def test_a_name_that_begins_another_can_be_chosen(precise: Any) -> None:
     assert names == {"set", "set_alarm"}
 
 
-def test_a_template_without_tools_is_told_of_them_in_the_system_message(smollm2: Any) -> None:
+def test_without_tools_in_its_template_a_model_reads_them_in_the_system_message(smollm2: Any) -> None:
     tokens, form = ask_for_tools(smollm2, [{"role": "system", "content": "Be brief."}, *MESSAGES], TOOLS, 1024)
     text = smollm2.detokenize(tokens, special=True).decode()
     lines = "\n".join(json.dumps(t["function"]) for t in TOOLS)
@@ -407,7 +407,7 @@ def test_classes_functions_and_openais_shape_go_together(precise: Any) -> None:
         assert stream.choose_tool(tools).name in ("Alarm", "get_weather", "end")
 
 
-def test_a_model_is_told_of_them_in_openais_shape(smollm2: Any) -> None:
+def test_a_model_reads_tools_in_openais_shape(smollm2: Any) -> None:
     alarm, weather, nothing = (found.shown for found in read_tools([Alarm, get_weather, stop]))
     hour = {"description": "Of the day", "maximum": 23, "minimum": 0, "type": "integer"}
     day = {"default": "today", "enum": ["today", "tomorrow"], "type": "string"}
@@ -430,7 +430,7 @@ def test_a_model_is_told_of_them_in_openais_shape(smollm2: Any) -> None:
         (3, r"tools\[0\]: int where a tool of OpenAI's shape, a pydantic model or a function"),
     ],
 )
-def test_a_function_that_cannot_be_told_of_is_named(precise: Any, given: Any, message: str) -> None:
+def test_a_function_that_cannot_be_described_is_named(precise: Any, given: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         choose_tool(precise, MESSAGES, [given])
 

@@ -79,7 +79,7 @@ def test_a_broken_body_is_refused(server: str, content: bytes, status: int) -> N
     assert other.json()["error"]["message"]
 
 
-def test_what_is_not_there_is_told_as_json(server: str) -> None:
+def test_an_unknown_path_is_an_error_in_json(server: str) -> None:
     assert httpx.post(f"{server}/v1/none").json()["error"]["type"] == "not_found_error"
     assert httpx.get(f"{server}/v1/systemone").status_code == 405
 
@@ -161,7 +161,7 @@ def test_a_second_interrupt_leaves_who_is_still_served_without_a_word(
     assert "Error" not in serving.told
 
 
-def test_too_many_at_once_are_told_to_come_again(model: Path) -> None:
+def test_too_many_at_once_are_answered_with_a_time_to_retry(model: Path) -> None:
     with Serving(model, "--max-requests", "2") as serving, ThreadPoolExecutor(8) as clients:
         answers = list(clients.map(lambda _: ask(serving.url, SLOW), range(8)))
         refused = [answer for answer in answers if answer.status_code == 429]

@@ -53,7 +53,7 @@ def test_a_body_of_faults_is_refused_at_the_first_of_them(shape: Any, body: Any)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 
 
-def test_faults_keep_their_places_and_members_their_order() -> None:
+def test_faults_keep_their_positions_and_members_their_order() -> None:
     question = {"type": "noul"}
     names = [f"q{i}" for i in range(100)]
     read = parse(SystemOneRequest, {"state": "a", "questions": dict.fromkeys(names, question)})

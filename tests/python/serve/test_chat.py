@@ -113,7 +113,7 @@ def test_a_choice_is_exact_and_comes_with_its_whole_distribution(
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
-def test_what_a_choice_stands_for_is_the_answer(client: openai.OpenAI) -> None:
+def test_the_value_of_a_choice_is_the_answer(client: openai.OpenAI) -> None:
     answer = ask(client, extra_body={"token_trie": {"choices": {"Paris": {"id": 7}}}})
     assert json.loads(text_of(answer)) == {"id": 7}
 
@@ -245,7 +245,7 @@ def test_a_tool_is_called_where_one_is_to_be(client: openai.OpenAI) -> None:
         assert set(arguments) == ({"city"} if call.function.name == "weather" else set())
 
 
-def test_a_call_and_its_result_are_told_back(client: openai.OpenAI) -> None:
+def test_a_call_and_its_result_are_read_in_the_next_turn(client: openai.OpenAI) -> None:
     call = ask(client, tools=[WEATHER], tool_choice="required").choices[0].message
     result = {"role": "tool", "tool_call_id": call.tool_calls[0].id, "content": "12 degrees"}
     for tool_choice in ("none", "auto"):
@@ -387,7 +387,7 @@ def test_who_leaves_a_stream_takes_the_work_along(server: str) -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_what_cannot_be_answered_is_told_with_its_place(
+def test_what_cannot_be_answered_is_an_error_with_its_position(
     server: str, change: dict[str, Any], param: str | None, stream: bool
 ) -> None:
     body = {"model": "any", "messages": MESSAGES, "max_tokens": 4, "stream": stream, **change}

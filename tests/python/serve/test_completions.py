@@ -180,7 +180,7 @@ def test_a_value_of_a_wrong_type_is_refused_with_the_types_that_may_stand_there(
         ),
     ],
 )
-def test_a_wrong_part_of_a_message_is_refused_with_its_place(message: Any, place: str, told: str) -> None:
+def test_a_wrong_part_of_a_message_is_refused_with_its_position(message: Any, place: str, told: str) -> None:
     with pytest.raises(RefusedError) as refused:
         parse(ChatRequest, {"messages": [message]})
     (fault,) = refused.value.faults
@@ -246,7 +246,7 @@ def test_a_model_without_a_template_is_asked_in_plain_text(model_paths: Any) -> 
         assert called.choices[0].message.tool_calls[0].function.arguments == "{}"
 
 
-def test_a_grammar_that_does_not_parse_is_told_why_and_printed_nowhere(model_paths: Any) -> None:
+def test_a_grammar_that_does_not_parse_is_refused_with_the_reason_and_printed_nowhere(model_paths: Any) -> None:
     with Serving(model_paths["tiny"]) as serving:
         client = openai.OpenAI(base_url=f"{serving.url}/v1", api_key="none", max_retries=0)
         for wrong, why in (

@@ -69,7 +69,9 @@ def test_openais_asynchronous_client_reads_messages_and_calls(server: str) -> No
         ({"questions": [{**QUESTIONS[1], "choices": [{"value": str(i)} for i in range(256)]}]}, "questions[0].choices"),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_place(client: openai.OpenAI, change: dict[str, object], param: str) -> None:
+def test_what_does_not_fit_is_an_error_with_its_position(
+    client: openai.OpenAI, change: dict[str, object], param: str
+) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.decisions.create(**{"model": "any", "input": "x", "questions": QUESTIONS, **change})  # type: ignore[arg-type]
     assert refused.value.param == param

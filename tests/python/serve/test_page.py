@@ -38,7 +38,7 @@ def test_answers_come_as_one_types(page: Tab, url: str) -> None:
     ) == pytest.approx(max(p.values()), abs=0.01)
 
 
-def test_a_question_that_stands_as_it_was_is_not_asked_again(page: Tab) -> None:
+def test_a_question_that_did_not_change_is_not_asked_again(page: Tab) -> None:
     write(page, ".question:nth-child(2) .instructions", "When?")
     sent = [e["params"]["request"] for e in page.events if e.get("method") == "Network.requestWillBeSent"]
     asked = [json.loads(request["postData"])["questions"] for request in sent if request["method"] == "POST"]
@@ -211,7 +211,7 @@ def test_the_policy_lets_nothing_in(url: str) -> None:
     )
 
 
-def test_an_error_of_the_server_stands_where_it_belongs(page: Tab) -> None:
+def test_an_error_of_the_server_is_shown_where_it_belongs(page: Tab) -> None:
     card = ".question:nth-child(2)"
     page.click(f"{card} .score .add")
     for _ in range(7):
@@ -227,7 +227,7 @@ def test_an_error_of_the_server_stands_where_it_belongs(page: Tab) -> None:
     assert text(page, f"{card} .problem") == ""
 
 
-def test_two_of_one_name_are_told_apart(page: Tab) -> None:
+def test_two_of_one_name_are_shown_apart(page: Tab) -> None:
     write_into = ".question:nth-child(2) .id"
     page.click(write_into)
     page.select_all()
@@ -338,7 +338,7 @@ def test_axe_finds_nothing(page: Tab, scheme: str, width: int) -> None:
     assert page.run(AXE) == []
 
 
-def test_a_screen_reader_finds_names_and_is_told_of_answers(page: Tab) -> None:
+def test_a_screen_reader_finds_names_and_hears_answers(page: Tab) -> None:
     found = page.accessible()
     for role, name in [
         ("textbox", "State"),

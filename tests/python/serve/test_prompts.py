@@ -172,7 +172,7 @@ def test_a_call_may_have_no_arguments(use: Callable[[str], Any], given: Any, rea
 
 
 @pytest.mark.parametrize("given", ["{", "[1]", "null", '"a"', "[" * 100_000, '{"a":' * 80 + "1" + "}" * 80])
-def test_arguments_that_are_no_object_are_refused_with_their_place(given: str) -> None:
+def test_arguments_that_are_no_object_are_refused_with_their_position(given: str) -> None:
     with pytest.raises(RefusedError) as refused:
         turns([USER, called(given), RESULT])
     assert refused.value.faults[0].place == ("messages", 1, "tool_calls", 0, "function", "arguments")

@@ -353,7 +353,7 @@ NAMED = {"/v1/systemone": {"criteria": {"a": None, "b": None}}, "/v1/decisions":
     ],
 )
 @pytest.mark.parametrize("path", FORMATS)
-def test_what_is_no_question_about_a_set_is_refused_with_its_place(
+def test_what_is_no_question_about_a_set_is_refused_with_its_position(
     catalogues: str, path: str, question: dict[str, Any], at: str, message: str
 ) -> None:
     error = ask(catalogues, path, **question)

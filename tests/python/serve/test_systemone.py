@@ -44,7 +44,7 @@ def test_typesafes_client_reads_every_kind_of_answer(server: str) -> None:
         ({"state": "x", "assets": {"a": {}}, "questions": {"q": {"type": "noul"}}}, ["assets"]),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_place(server: str, body: object, place: list[str]) -> None:
+def test_what_does_not_fit_is_an_error_with_its_position(server: str, body: object, place: list[str]) -> None:
     answer = httpx.post(
         f"{server}/v1/systemone", content=json.dumps(body), headers={"content-type": "application/json"}
     )
@@ -102,7 +102,7 @@ def test_a_close_answer_is_thought_about(server: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("x_form", "none"), ("x_orders", 0), ("x_think", {"max_tokens": -1}), ("x_reproducible", 1)]
 )
-def test_what_is_no_option_is_told_with_its_place(server: str, field: str, value: object) -> None:
+def test_an_unknown_option_is_an_error_with_its_position(server: str, field: str, value: object) -> None:
     body = {"state": "x", "questions": {"team": TEAM}, field: value}
     systemone = httpx.post(f"{server}/v1/systemone", json=body)
     assert systemone.status_code == 422

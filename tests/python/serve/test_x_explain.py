@@ -112,7 +112,7 @@ def test_every_option_has_its_numbers_and_its_branch_or_is_counted(url: str, que
         assert len(drawn) + sum(row["more"]["texts"] for row in branches if row["more"]) == len(names)
 
 
-def test_more_than_one_question_is_refused_with_the_place(url: str) -> None:
+def test_more_than_one_question_is_refused_with_the_position(url: str) -> None:
     body = {"state": "x", "questions": {"a": CHOICE, "b": CHOICE}}
     refused = httpx.post(f"{url}/v1/x_explain", json=body)
     assert refused.status_code == 422

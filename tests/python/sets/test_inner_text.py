@@ -11,9 +11,7 @@ from token_trie.sets.spelling import inner_tokens
 
 @pytest.mark.parametrize("model", ["smollm2", "gemma", "tiny"])
 @pytest.mark.parametrize("separator", [", ", ",", "\n- ", " | "])
-def test_a_separator_is_spelled_as_it_stands_in_a_text(
-    request: pytest.FixtureRequest, model: str, separator: str
-) -> None:
+def test_a_separator_is_spelled_as_within_a_text(request: pytest.FixtureRequest, model: str, separator: str) -> None:
     llm: Any = request.getfixturevalue(model)
     with lease(llm):
         vocab = vocab_of(llm)

@@ -49,7 +49,7 @@ def texts(llm: Any, trie: TokenTrie) -> list[str]:
         ("答案：", ""),
     ],
 )
-def test_a_space_stands_before_the_answer_where_written_text_has_one(llm: Any, prompt: str, begins: str) -> None:
+def test_a_space_is_before_the_answer_where_written_text_has_one(llm: Any, prompt: str, begins: str) -> None:
     trie = TokenTrie.from_choices(llm, ["yes", "no"], prompt=prompt)
     assert texts(llm, trie) == [begins + "yes", begins + "no"]
     assert trie.names == ["yes", "no"]
@@ -123,7 +123,7 @@ def test_a_sentencepiece_answer_begins_with_the_leading_space_token(tiny: Any) -
 
 @pytest.mark.parametrize("model", ["smollm2", "gemma", "tiny"])
 @pytest.mark.parametrize("before", ["She wrote ꙮ", "naïve ꙮ", "na, ꙮ", "[ꙮ", "ꙮ"])
-def test_an_answer_behind_half_a_character_is_spelled_by_itself(
+def test_an_answer_after_half_a_character_is_spelled_by_itself(
     request: pytest.FixtureRequest, model: str, before: str
 ) -> None:
     llm = request.getfixturevalue(model)

@@ -197,7 +197,7 @@ def test_descriptors_are_one_set_unless_a_path_selects() -> None:
         (b'{"descriptors"\x00: []}', "a NUL at byte 15"),
     ],
 )
-def test_a_bad_payload_is_refused_by_a_message_that_names_the_place(payload: str | bytes, message: str) -> None:
+def test_a_bad_payload_is_refused_by_a_message_that_names_the_position(payload: str | bytes, message: str) -> None:
     before = cache_stats().entries
     with pytest.raises((PayloadError, LimitError), match=message):
         TokenTrie.from_payload(payload)

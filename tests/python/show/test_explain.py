@@ -67,7 +67,7 @@ def test_probabilities_are_those_of_score(precise: Any, prompt: str, choices: li
 
 
 @pytest.mark.parametrize("which", ["bill", "prefixes"])
-def test_shares_and_masses_of_nodes_are_sums_over_the_answers_behind_them(
+def test_shares_and_masses_of_nodes_are_sums_over_the_answers_below_them(
     which: str, request: pytest.FixtureRequest, precise: Any
 ) -> None:
     explanation = request.getfixturevalue(which) if which == "bill" else explain(precise, "Action:", PREFIXES)
@@ -82,7 +82,7 @@ def test_shares_and_masses_of_nodes_are_sums_over_the_answers_behind_them(
                 assert explanation.shares[node] == pytest.approx(share)
 
 
-def test_where_they_part_is_told_in_a_sentence(bill: Explanation) -> None:
+def test_a_sentence_says_where_they_part(bill: Explanation) -> None:
     p = bill.probabilities
     assert bill.parting == 0
     assert re.fullmatch(

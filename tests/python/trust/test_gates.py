@@ -19,7 +19,7 @@ def hits(confidence: Any, rng: np.random.Generator, over: float) -> Any:
 
 @pytest.mark.parametrize("over", [1.0, 2.0])
 @pytest.mark.parametrize("n", [150, 600])
-def test_behind_a_gate_unseen_rows_are_right_so_often_in_95_of_100_tables(n: int, over: float) -> None:
+def test_after_a_gate_unseen_rows_are_right_so_often_in_95_of_100_tables(n: int, over: float) -> None:
     rng = np.random.default_rng(n)
     unseen = rng.beta(4, 1, 200_000)
     right = hits(unseen, rng, over)
@@ -117,7 +117,7 @@ def table_of(kind: str, n: int, rng: np.random.Generator) -> tuple[Any, Any, Any
 
 @pytest.mark.parametrize("of_hard", [False, True])
 @pytest.mark.parametrize("kind", ["noise", "realistic", "skewed"])
-def test_behind_a_gate_of_rows_that_repeat_new_rows_are_right_so_often(kind: str, of_hard: bool) -> None:
+def test_after_a_gate_of_rows_that_repeat_new_rows_are_right_so_often(kind: str, of_hard: bool) -> None:
     """Texts repeat 1 to 10 times, at random, or more often where the model's own answer is wrong.
 
     The gate is that of a fitted calibration; new texts, and new rows, are judged by it. ``TABLES=300`` for all.
@@ -168,7 +168,7 @@ def repeated(right: Any, how: str, rng: np.random.Generator) -> Any:
 
 @pytest.mark.parametrize("how", ["five each", "1 to 10", "hard ones more"])
 @pytest.mark.parametrize("kind", ["calibrated", "too sure", "just below", "some always wrong"])
-def test_behind_a_gate_of_given_confidences_new_rows_are_right_so_often(kind: str, how: str) -> None:
+def test_after_a_gate_of_given_confidences_new_rows_are_right_so_often(kind: str, how: str) -> None:
     """Both different texts and rows, as often as they are there. ``TABLES=300`` for all."""
     rng, failed, found = np.random.default_rng(5), 0, 0
     for _ in range(TABLES):

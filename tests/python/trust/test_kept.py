@@ -79,7 +79,7 @@ def test_what_is_read_is_written_now_and_then(precise: Any, tmp_path: Path, monk
     assert written == [1, 2, 3]
 
 
-def test_a_row_that_cannot_be_read_is_named_by_its_own_place(precise: Any, tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_read_is_named_by_its_own_position(precise: Any, tmp_path: Path) -> None:
     with pytest.raises(ContextError, match=r"^prompts\[4\]: "):
         read(precise, tmp_path, ["a", "a", "b", "a", "word " * 2000])
     assert read(precise, tmp_path, ["a", "b"])[1] == []
@@ -115,7 +115,7 @@ def test_another_model_reads_anew_and_another_name_for_the_template_does_not(
     assert (rows, found.binding.asked) == ([], "{text}")
 
 
-def test_tries_of_the_same_names_and_other_tokens_are_told_apart(precise: Any, tmp_path: Path) -> None:
+def test_tries_of_the_same_names_and_other_tokens_are_distinct(precise: Any, tmp_path: Path) -> None:
     one, other = (TokenTrie.from_choices(precise, CHOICES, leading_space=space) for space in (True, False))
     assert [leaf.name for leaf in one] == [leaf.name for leaf in other]
     read(precise, tmp_path, PROMPTS, one)
@@ -151,7 +151,7 @@ def broken(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut", "text", "nan", "short", "twice", "key", "header", "objects", "missing"])
-def test_a_broken_file_is_told_and_read_anew(precise: Any, tmp_path: Path, how: str) -> None:
+def test_a_broken_file_is_reported_and_read_anew(precise: Any, tmp_path: Path, how: str) -> None:
     first, _, place = read(precise, tmp_path, PROMPTS)
     (file,) = tmp_path.iterdir()
     assert file == place.path

@@ -50,7 +50,7 @@ def test_what_a_model_says_of_any_words_is_taken_out() -> None:
     assert (log_p.argmax(axis=1) == gold).mean() > (readings.raw.argmax(axis=1) == gold).mean()
 
 
-def test_frequencies_that_are_told_keep_a_skewed_table_right() -> None:
+def test_given_frequencies_keep_a_skewed_table_right() -> None:
     rng = np.random.default_rng(1)
     frequencies = np.array([0.9, 0.05, 0.05])
     gold = rng.choice(3, 600, p=frequencies)

@@ -125,7 +125,7 @@ def test_one_class_alone_and_one_row_alone_are_measured() -> None:
     assert found.log_loss == pytest.approx(np.log(2))
 
 
-def test_without_scikit_learn_it_is_told_what_to_install() -> None:
+def test_without_scikit_learn_the_error_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['sklearn'] = None\n"
         "from token_trie.decisions.gold import import_sklearn\n"

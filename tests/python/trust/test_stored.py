@@ -91,7 +91,7 @@ def test_a_file_that_an_earlier_release_wrote_opens_and_is_written_again_as_it_w
         ("held_out.raw", {}, "held_out.raw.accuracy: missing"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_place(place: str, value: Any, message: str, tmp_path: Path) -> None:
+def test_faults_are_named_by_their_position(place: str, value: Any, message: str, tmp_path: Path) -> None:
     given = copy.deepcopy(STORED["head"])
     *outer, last = place.split(".")
     at = given
@@ -128,7 +128,7 @@ JSON = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_whatever_stands_somewhere_it_is_read_or_refused(data: Any) -> None:
+def test_any_value_anywhere_is_read_or_refused(data: Any) -> None:
     given = copy.deepcopy(STORED[data.draw(st.sampled_from(list(STORED)))])
     at: Any = given
     while True:
