@@ -138,19 +138,20 @@ def test_several_answers_are_drawn_and_a_seed_draws_them_again(url: str) -> None
     client.close()
 
 
-def test_several_records_are_drawn_and_no_copies_of_each_other(client: openai.OpenAI) -> None:
+def test_several_records_are_drawn_and_no_copies_of_each_other(url: str) -> None:
     coins = {"type": "array", "items": {"type": "boolean"}, "minItems": 30, "maxItems": 30}
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
 
-    def drawn(seed: int, temperature: float) -> list[list[bool]]:
-        options: Any = {"n": 4, "seed": seed, "temperature": temperature, "extra_body": {"guided_json": coins}}
-        return [json.loads(choice.message.content) for choice in ask(client, **options).choices]
+        def drawn(seed: int, temperature: float) -> list[list[bool]]:
+            options: Any = {"n": 4, "seed": seed, "temperature": temperature, "extra_body": {"guided_json": coins}}
+            return [json.loads(choice.message.content) for choice in ask(client, **options, max_tokens=400).choices]
 
-    every = [record for seed in (3, 2**32 - 3, -7) for record in drawn(seed, 50)]
-    for one, other in itertools.combinations(every, 2):
-        assert all(one[i:] != other[: 30 - i] and other[i:] != one[: 30 - i] for i in range(6))
-    assert drawn(3, 50) == every[:4]
-    first, *others = drawn(3, 0)
-    assert others == [first] * 3
+        every = [record for seed in (3, 2**32 - 3, -7) for record in drawn(seed, 50)]
+        for one, other in itertools.combinations(every, 2):
+            assert all(one[i:] != other[: 30 - i] and other[i:] != one[: 30 - i] for i in range(6))
+        assert drawn(3, 50) == every[:4]
+        first, *others = drawn(3, 0)
+        assert others == [first] * 3
 
 
 NAME_AN_ANIMAL = [{"role": "user", "content": "Name an animal."}]

@@ -65,8 +65,8 @@ def test_no_rows_are_none(precise: Any) -> None:
     [
         (["a", "b", "a"], {}, r"choices\[2\]: 'a' is there twice"),
         (CHOICES, {"form": "listed"}, "form, orders and examples: go with a Choice"),
-        (TEAM, {"leaf_end": "any"}, "template, leaf_end and leading_space: go with choices"),
-        (TEAM, {"template": "{text}"}, "template, leaf_end and leading_space: go with choices"),
+        (TEAM, {"leaf_end": "any"}, "template, leaf_end and leading_space: are for choices"),
+        (TEAM, {"template": "{text}"}, "template, leaf_end and leading_space: are for choices"),
     ],
 )
 def test_what_cannot_be_read_is_refused(precise: Any, choices: Any, options: Any, message: str) -> None:
