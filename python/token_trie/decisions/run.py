@@ -26,7 +26,7 @@ from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import lib
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.options import check_limits, encode, nth_seed
-from token_trie.sets.lru import Memory
+from token_trie.sets.lru import Memory, memory_in
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.spelling import inner_tokens
 from token_trie.sets.trie import TokenTrie
@@ -191,9 +191,7 @@ def calibrated(reader: Reader, calibration: BoundCalibration | None) -> Plan[Bou
     """Return a calibration that is ready for use: its prompts are scored first, unless their scores are remembered."""
     if calibration is None or not calibration.priors:
         return calibration
-    memory: Memory[Floats] = reader.known.get("priors") or reader.known.setdefault(
-        "priors", Memory(_MAX_PRIORS, _MAX_SCORES)
-    )
+    memory: Memory[Floats] = memory_in(reader.known, "priors", _MAX_PRIORS, _MAX_SCORES)
     scores = []
     for tokens, choices, leaf_end in calibration.priors:
         key = choices.trie, tuple(tokens), leaf_end
@@ -216,9 +214,7 @@ def scores_of_found(
 
     They are remembered in `known`, because the same answers are often found.
     """
-    memory: Memory[float] = known.get("scores of found answers") or known.setdefault(
-        "scores of found answers", Memory(_KEPT, _KEPT)
-    )
+    memory: Memory[float] = memory_in(known, "scores of found answers", _KEPT, _KEPT)
     prompt = leaf_end, sha256(np.array(tokens, np.int32).tobytes()).digest()
     keys = {leaf: (prompt, *choices.spelled(leaf)) for leaf in leaves.tolist()}
     scores = {leaf: memory.find(key) for leaf, key in keys.items()}

@@ -53,7 +53,7 @@ from token_trie.questions.scores import (
 from token_trie.questions.searched import SetAsked, SetView
 from token_trie.questions.trained import TrainedAsked, trained_of
 from token_trie.sets.control_tokens import tokens_of
-from token_trie.sets.lru import Memory
+from token_trie.sets.lru import Memory, memory_in
 from token_trie.sets.prompt import chat_handler_of, check_length, first_token, tokenize_text
 
 if TYPE_CHECKING:
@@ -273,9 +273,7 @@ def prior_reading(llm: Llama, known: dict[object, Any], step: ReadStep) -> Readi
     view = step.view
     assert isinstance(view, FormView)  # because others have no prior
     spells = llm.tokenizer_, chat_handler_of(llm) if view.form.chat else None
-    memory: Memory[tuple[Reading, Any]] = known.get("readings without a state") or known.setdefault(
-        "readings without a state", Memory(_KEPT, _KEPT)
-    )
+    memory: Memory[tuple[Reading, Any]] = memory_in(known, "readings without a state", _KEPT, _KEPT)
     # By identity; the objects are kept, so that no others get their ids.
     shots = None if view.shots is None else view.shots.digest
     key = view.form, view.instructions, view.options, view.offset, shots, step.absent, *map(id, spells)
@@ -286,7 +284,7 @@ def remembered(
     known: dict[object, Any], reading: Reading, options: DecideOptions, make: Callable[[], Scored]
 ) -> Scored:
     """Return the scores of a tokenized reading, remembered if possible; the least recently used are forgotten."""
-    memory: Memory[Scored] = known.get("question priors") or known.setdefault("question priors", Memory(_KEPT, _KEPT))
+    memory: Memory[Scored] = memory_in(known, "question priors", _KEPT, _KEPT)
     return memory.get((reading.digest, options.reproducible), 1, make)
 
 

@@ -48,7 +48,7 @@ from token_trie.records.schema import read_schema
 from token_trie.records.write import RecordDecoder, n_distinct
 from token_trie.sets.choices import Choices, read_choices
 from token_trie.sets.control_tokens import JSONObject, read, render
-from token_trie.sets.lru import Memory
+from token_trie.sets.lru import Memory, memory_in
 from token_trie.sets.prompt import chat_handler_of, tokenize_prompt, tokenize_rendered
 from token_trie.sets.trie import TokenTrie
 
@@ -600,7 +600,7 @@ class CallOrText(Request[ToolCall[Any] | R]):
 
     def calls(self, reader: Reader, tokens: list[int]) -> Plan[bool]:
         """Decide whether the model calls a tool after a prompt; what other prompts give is remembered."""
-        memory: Memory[Any] = reader.known.get("calls") or reader.known.setdefault("calls", Memory(_KEPT, _KEPT_TOKENS))
+        memory: Memory[Any] = memory_in(reader.known, "calls", _KEPT, _KEPT_TOKENS)
         names = self._names()
         some = [tool.shown["function"] for tool in self.tools[:: -(-len(self.tools) // _N_FITTING)]]
         fitting = tuple(function.get("description") or function["name"] for function in some)

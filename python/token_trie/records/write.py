@@ -58,7 +58,7 @@ from token_trie.records.plan import (
     inside,
     ways,
 )
-from token_trie.sets.lru import Memory
+from token_trie.sets.lru import Memory, memory_in
 from token_trie.sets.spelling import Seam, inner_seam, joined
 from token_trie.sets.trie import TokenTrie
 
@@ -373,7 +373,7 @@ class Writer:
 
     def _spell(self, fork: Fork, vocab: _core.Vocab, known: dict[object, Any]) -> Spelled:
         before = self.tokens[-64:]
-        memory: Memory[Spelled] = known.get("records") or known.setdefault("records", Memory(_MAX_SETS, _MAX_TEXTS))
+        memory: Memory[Spelled] = memory_in(known, "records", _MAX_SETS, _MAX_TEXTS)
         seam = inner_seam(vocab, before)
         opened = self._open
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -50,3 +50,9 @@ class Memory(Generic[T]):
             self._entries[key] = value, weight
             while len(self._entries) > 1 and (len(self._entries) > self._capacity or self._total > self._weight):
                 self._total -= self._entries.popitem(last=False)[1][1]
+
+
+def memory_in(known: dict[object, Any], name: str, capacity: int, weight: int) -> Memory[Any]:
+    """Return the memory of a name among what is known of a model; it is made the first time."""
+    memory: Memory[Any] = known.get(name) or known.setdefault(name, Memory(capacity, weight))
+    return memory
