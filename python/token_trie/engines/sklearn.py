@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.arrays import Floats
-from token_trie.engines.data import loaded
+from token_trie.engines.data import loaded, plain
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.questions.form import Form
@@ -114,7 +114,11 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         CalibrationError
             The rows do not allow a fit.
         """
-        texts, labels = _texts(X), np.asarray(list(y))
+        texts, given = _texts(X), list(y)
+        missing = next((i for i, one in enumerate(given) if plain(one) is None), None)
+        if missing is not None:
+            raise ArgumentError(f"y[{missing}]: missing; leave rows without a class out")
+        labels = np.asarray(given)
         if len(texts) != len(labels):
             raise ArgumentError(f"y: {len(labels):,} classes for {len(texts):,} texts")
         self.classes_, gold = np.unique(labels, return_inverse=True)

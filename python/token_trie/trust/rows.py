@@ -38,7 +38,7 @@ from token_trie.questions.options import DecideOptions, Effort, FormName
 from token_trie.questions.question import Choice, Predicate, Question, Score, state_text
 from token_trie.questions.scores import LEAF_END, Reading, score_all
 from token_trie.questions.searched import SetAsked
-from token_trie.sets.choices import ChoicesLike
+from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.prompt import tokenize_prompt
 from token_trie.sets.trie import TokenTrie
 
@@ -220,6 +220,8 @@ class _ChoiceReader(RowReader):
         scored = ChooseOptions(leaf_end=options.leaf_end, leading_space=options.leading_space, probabilities=True)
         self._request = ChoiceRequest.read(choices, scored)
         given = self._request.choices
+        if isinstance(given, Choices):  # values of their own, because choices that are spelled alike are no two classes
+            self._request = replace(self._request, choices=Choices(given.texts, list(given.values)))
         texts = tuple(leaf.name for leaf in given) if isinstance(given, TokenTrie) else tuple(given.texts)
         self.values = texts if isinstance(given, TokenTrie) else tuple(given.values)
         _require_distinct(texts)
