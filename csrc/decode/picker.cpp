@@ -61,18 +61,22 @@ float repeat_of(const Sampling & options) { return options.penalty_repeat == 0 ?
                 options.penalty_present);
 }
 
+constexpr float kMaxFloat = std::numeric_limits<float>::max();
+// Whether a value is from 0 to a maximum; NaN is not.
+bool is_within(float value, float max) { return value >= 0 && value <= max; }
+
 }  // namespace
 
 void Picker::Free::operator()(llama_sampler * sampler) const noexcept { llama_sampler_free(sampler); }
 
 void check(const Sampling & sampling) {
     check_rules({
-        {!(sampling.temperature >= 0 && std::isfinite(sampling.temperature)), "temperature: not in [0, inf)"},
-        {!(sampling.top_p >= 0 && sampling.top_p <= 1), "top_p: not in (0, 1]"},
+        {!is_within(sampling.temperature, kMaxFloat), "temperature: not in [0, inf)"},
+        {!is_within(sampling.top_p, 1), "top_p: not in (0, 1]"},
         {sampling.top_k < 0, "top_k: not in [0, 2147483647]"},
-        {!(sampling.min_p >= 0 && sampling.min_p <= 1), "min_p: not in [0, 1]"},
+        {!is_within(sampling.min_p, 1), "min_p: not in [0, 1]"},
         {sampling.penalty_last_n < 0 || sampling.penalty_last_n > 1 << 20, "penalty_last_n: not in [0, 1048576]"},
-        {!(sampling.penalty_repeat >= 0 && std::isfinite(sampling.penalty_repeat)), "penalty_repeat: not above 0"},
+        {!is_within(sampling.penalty_repeat, kMaxFloat), "penalty_repeat: not above 0"},
         {!std::isfinite(sampling.penalty_freq), "penalty_freq: not finite"},
         {!std::isfinite(sampling.penalty_present), "penalty_present: not finite"},
     });

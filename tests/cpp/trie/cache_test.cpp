@@ -123,7 +123,7 @@ TEST(Cache, APayloadByPathIsReadOnceAndRefusedByASmallerVocabulary) {
     Cache cache;
     const std::string json = R"({"descriptors": [{"path": "p", "leaves": [{"name": "a", "tokens": [1]}]},
                                                  {"path": "q", "tokenization": "any", "leaves": [{"name": "ab", "text": "ab"}]}]})";
-    const auto two_tokens = std::make_shared<const Lexicon>(std::vector<std::string>{"a", "b"}, "one");
+    auto two_tokens = std::make_shared<const Lexicon>(std::vector<std::string>{"a", "b"}, "one");
     const auto get = [&](std::int32_t n_vocab) { return cache.get_paths(json, n_vocab, [&] { return two_tokens; }); };
     const TrieSets first = get(0);
     EXPECT_EQ(cache.stats().hits, 0U);

@@ -49,7 +49,7 @@ TEST(TokenSpan, FindsWhatIsThereHoweverUnevenlyItIsSpread) {
         for (const double skew : {0.1, 1.0, 8.0}) {
             std::set<Token> tokens;
             while (tokens.size() < n) {
-                const double at = std::generate_canonical<double, 32>(random);
+                const auto at = std::generate_canonical<double, 32>(random);
                 tokens.insert(static_cast<Token>(std::pow(at, skew) * 1e6));
             }
             const Tokens sorted(tokens.begin(), tokens.end());
