@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
 import time
 
@@ -11,7 +12,7 @@ from grammar_regex import as_regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_trie.records import gbnf
-from token_trie.records.gbnf import Matcher, read_pattern
+from token_trie.records.gbnf import Matcher, decimals, integers, read_pattern
 from token_trie.records.schema import FORMATS
 
 TEXTS = ["".join(parts) for n in range(4) for parts in itertools.product('ab1 "\\ä-', repeat=n)]
@@ -183,3 +184,35 @@ def test_a_text_of_a_format_is_one_to_a_validator(name: str, data: st.DataObject
 )
 def test_a_format_is_as_its_standard_has_it(name: str, some: list[str], others: list[str]) -> None:
     assert [text for text in [*some, *others] if accepts(FORMATS[name], text)] == some
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_integers_are_those_between_the_bounds(seed: int) -> None:
+    rng = random.Random(seed)
+    low = rng.choice([-1, 1]) * rng.randrange(10 ** rng.randint(1, 4))
+    high = low + rng.randrange(10 ** rng.randint(1, 4))
+    pattern = re.compile(integers(low, high))
+    near = {n for edge in (low, high, 0, -low, -high) for n in range(edge - 120, edge + 120)}
+    near |= {rng.randint(-20000, 20000) for _ in range(300)}
+    assert {n for n in near if pattern.fullmatch(str(n))} == {n for n in near if low <= n <= high}
+    assert not pattern.fullmatch("-0")
+    assert not pattern.fullmatch("07")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_decimals_are_all_those_between_the_bounds(seed: int) -> None:
+    rng = random.Random(seed)
+    one = 10**6
+    low = rng.choice([rng.randint(-12, 12) * one, rng.randint(-3 * one, 3 * one), rng.randint(-30, 30) * one // 10])
+    high = low + rng.choice([0, 1, rng.randint(0, 40), rng.randint(0, 3 * one), rng.randint(1, 25) * one])
+    pattern = re.compile(decimals(low, high))
+    near = {
+        n for edge in (low, high, 0) for n in [*range(edge - 12, edge + 13), edge - one, edge + one, edge + one // 2]
+    }
+    near |= {rng.randint(low - one, high + one) for _ in range(200)}
+    for n in near:
+        sign, (whole, part) = "-" if n < 0 else "", divmod(abs(n), one)
+        full = f"{sign}{whole}.{part:06}"
+        for text in {full, full.rstrip("0").rstrip("."), full.rstrip("0") + ("0" if part == 0 else "")}:
+            assert (pattern.fullmatch(text) is not None) == (low <= n <= high), text
+    assert not any(pattern.fullmatch(text) for text in ("-0", "-0.0", "00", "1.", ".5", "0.0000000"))
