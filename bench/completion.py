@@ -1,4 +1,4 @@
-"""llama-cpp-python's create_completion with its forward passes timed: a contender of whole decisions and records."""
+"""What answers decisions and records: create_completion of llama-cpp-python, its passes timed, and StreamHandle."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import Any, cast
 
 import llama_cpp
+from token_trie import StreamHandle
 
 from bench.models import Model
 from bench.timing import watch
@@ -41,6 +42,17 @@ def portions(prompt: list[int], n_shared: int) -> list[int]:
     return sorted({n_shared, len(prompt) - 1, len(prompt)} - {0})
 
 
+def decode(context: Any, batch: Any, rows: Sequence[tuple[int, int, int, bool]]) -> None:
+    """Run llama_decode on rows: token, position, sequence, and whether it has logits."""
+    batch.n_tokens = len(rows)
+    for i, (token, position, sequence, wanted) in enumerate(rows):
+        batch.token[i], batch.pos[i], batch.logits[i] = token, position, wanted
+        batch.n_seq_id[i], batch.seq_id[i][0] = 1, sequence
+    if llama_cpp.llama_decode(context, batch) != 0:
+        raise RuntimeError("llama_decode failed")
+    llama_cpp.llama_synchronize(context)
+
+
 @dataclass
 class _Seen:
     tokens: list[int] = field(default_factory=list)
@@ -48,6 +60,20 @@ class _Seen:
     prompt_cpu_ns: int = 0
     decode_ns: int = 0
     n_passes: int = 0
+
+
+class Handle:
+    """A StreamHandle that answers prompts with a common beginning, on a context of its own."""
+
+    def __init__(self, model: Model, prompts: Sequence[list[int]], **options: Any) -> None:
+        self.stream = StreamHandle(model.llm, **options)
+        self._n_shared = shared_tokens(prompts)
+        self.stream.prefill(prompts[0][: self._n_shared])
+
+    def prepare(self, prompt: list[int]) -> None:
+        """Evaluate a prompt in its portions."""
+        for end in portions(prompt, self._n_shared):
+            self.stream.prefill(prompt[:end])
 
 
 class Completion:
@@ -70,7 +96,8 @@ class Completion:
                 self._evaluate(prompt[self._llm.n_tokens : end])
 
     def answer(self, prompt: list[int], **options: Any) -> Outcome:
-        """Let create_completion answer."""
+        """Let create_completion answer a prompt, which is evaluated before."""
+        self.prepare(prompt)
         with self._watch(len(prompt)) as seen, watch() as took:
             answer = self._llm.create_completion(prompt, temperature=0.0, **options)
         wall_ns, cpu_ns = took.wall_ns - seen.prompt_ns, took.cpu_ns - seen.prompt_cpu_ns

@@ -4,7 +4,6 @@ A contender is made for a model (its setup), and then gives, for a set of answer
 
     build   from the text of the set to something that constrains a sequence, nothing cached
     hit     the same text again, where the engine has a cache
-    hash    SHA-256 of that text, to compare the hit with
     fill    the bit mask of the tokens allowed next
     apply   the constraint's effect on the logits or candidates
     mask    fill and apply together
@@ -13,7 +12,6 @@ A contender is made for a model (its setup), and then gives, for a set of answer
 """
 
 import ctypes
-import hashlib
 import re
 import weakref
 from collections.abc import Callable
@@ -23,7 +21,7 @@ from typing import Any, Literal
 
 import llama_cpp
 import numpy as np
-from token_trie.native.ffi import LIBRARY, ffi, lib, new_struct, set_of
+from token_trie.native.ffi import ffi, lib, new_struct, set_of
 
 from bench import native
 from bench.models import Model
@@ -48,8 +46,6 @@ def chain(*members: Pointer) -> Owned:
     """Return a chain of new samplers, which owns them from now on."""
     out = Owned(llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params()))
     for member in members:
-        if not member:
-            raise ValueError("llama.cpp refused to make the sampler")
         llama_cpp.llama_sampler_chain_add(out.pointer, member)
     return out
 
@@ -58,7 +54,11 @@ def greedy_sampler(trie: Any) -> Owned:
     """Return a sampler of a `TokenTrie`, without a vocabulary."""
     params = new_struct("token_trie_params", mode=GREEDY)
     made = lib.llama_sampler_init_token_trie_set(ffi.NULL, set_of(trie.core), params)  # which keeps the set
-    return Owned(ctypes.cast(int(ffi.cast("uintptr_t", made)), llama_cpp.llama_sampler_p_ctypes))
+    return Owned(_pointer_of(made))
+
+
+def _pointer_of(sampler: Any) -> Pointer:
+    return ctypes.cast(int(ffi.cast("uintptr_t", sampler)), llama_cpp.llama_sampler_p_ctypes)
 
 
 def alternatives(names: list[str]) -> str:
@@ -132,42 +132,33 @@ class Gbnf(_Sampler):
         return llama_cpp.llama_sampler_init_grammar(self.model.vocab, text, b"root")
 
 
-@cache
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(LIBRARY))
-    library.llama_sampler_init_token_trie.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
-    library.llama_sampler_init_token_trie.restype = llama_cpp.llama_sampler_p_ctypes
-    library.token_trie_last_error.restype = ctypes.c_char_p
-    library.token_trie_cache_clear.restype = None
-    return library
-
-
 class TokenTrie(_Sampler):
-    """llama_sampler_init_token_trie, in one of its modes, with a set of tokens or of texts in any tokenization."""
+    """llama_sampler_init_token_trie, in one of its modes."""
 
-    def __init__(self, model: Model, mode: int, *, any_spelling: bool = False) -> None:
+    def __init__(self, model: Model, mode: int) -> None:
         super().__init__(model)
-        self._mode, self._any_spelling, self._nonces = mode, any_spelling, count(1)
+        self._mode, self._nonces = mode, count(1)
         self._timed_init(self._text(Answers("", ["a"], [[1]])))  # prepares the vocabulary
 
     def _text(self, answers: Answers, nonce: int = 0) -> bytes:
-        return answers.payload(nonce, any_spelling=self._any_spelling)
+        return answers.payload(nonce)
 
     def _init(self, text: bytes) -> Pointer:
-        sampler = _library().llama_sampler_init_token_trie(self.model.vocab, text, self._mode)
+        vocab = ffi.cast("struct llama_vocab *", ctypes.cast(self.model.vocab, ctypes.c_void_p).value)
+        sampler = _pointer_of(lib.llama_sampler_init_token_trie(vocab, text, self._mode))
         if not sampler:
-            raise ValueError(_library().token_trie_last_error().decode())
+            raise ValueError(ffi.string(lib.token_trie_last_error()).decode())
         return sampler
 
     def _last(self) -> Pointer:
         return super()._last() if self._mode == GREEDY else llama_cpp.llama_sampler_init_dist(0)
 
     def measures(self, answers: Answers) -> dict[str, Measure]:
-        """Return the quantities of a sampler, and `hit` and `hash`."""
+        """Return the quantities of a sampler, and `hit`."""
         text = self._text(answers)
 
         def cold(nonce: int) -> int:
-            _library().token_trie_cache_clear()
+            lib.token_trie_cache_clear()
             return self._timed_init(self._text(answers, nonce))
 
         def build(n: int) -> dict[str, Samples]:
@@ -175,11 +166,7 @@ class TokenTrie(_Sampler):
 
         def hit(n: int) -> dict[str, Samples]:
             self._timed_init(text)
-            hits, hashes = [], []
-            for _ in range(n):
-                hits.append(self._timed_init(text))
-                hashes.append(timed(lambda: hashlib.sha256(text).digest())[0])
-            return {"hit": np.array(hits), "hash": np.array(hashes)}
+            return {"hit": np.array([self._timed_init(text) for _ in range(n)])}
 
         return super().measures(answers) | {"build": build, "hit": hit}
 
@@ -285,10 +272,10 @@ def _compiler(model: Model) -> Any:
     import xgrammar
 
     info = xgrammar.TokenizerInfo(
-        model.pieces(),
+        model.pieces(range(model.n_vocab), special=True),
         vocab_type=xgrammar.VocabType.RAW,
         vocab_size=model.n_vocab,
-        stop_token_ids=model.end_tokens(),
+        stop_token_ids=[t for t in range(model.n_vocab) if llama_cpp.llama_vocab_is_eog(model.vocab, t)],
     )
     return xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 
@@ -332,9 +319,4 @@ PEERS: dict[str, Callable[[Model], Any]] = {
     "xgrammar": partial(XGrammar, backend="cpu"),
     "xgrammar (torch.compile)": partial(XGrammar, backend="torch_compile"),
 }
-ALL = {
-    **OURS,
-    "token-trie (any tokenization)": partial(TokenTrie, mode=GREEDY, any_spelling=True),
-    FREE: Unconstrained,
-    **PEERS,
-}
+ALL = {**OURS, FREE: Unconstrained, **PEERS}

@@ -1,7 +1,6 @@
 """The inner loops in bench/native, built on first use."""
 
 import ctypes
-import shutil
 import subprocess
 import sys
 from functools import cache
@@ -20,20 +19,13 @@ _SOURCE = _ROOT / "bench" / "native"
 _BUILD = _ROOT / "build" / "bench"
 
 
-def _cmake(*arguments: str) -> None:
-    if shutil.which("cmake") is None:
-        raise FileNotFoundError("cmake is needed once, to build bench/native: pip install cmake")
-    done = subprocess.run(["cmake", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"bench/native could not be built:\n{done.stdout}{done.stderr}")
-
-
 @cache
 def _loops() -> ctypes.CDLL:
     # llama.cpp's folder is found anew each time, as another interpreter may run this.
     (_BUILD / "CMakeCache.txt").unlink(missing_ok=True)
-    _cmake("-S", str(_SOURCE), "-B", str(_BUILD), f"-DLlama_PYTHON={sys.executable}")
-    _cmake("--build", str(_BUILD))
+    configure: list[str | Path] = ["cmake", "-S", _SOURCE, "-B", _BUILD, f"-DLlama_PYTHON={sys.executable}"]
+    subprocess.run(configure, check=True, stdout=sys.stderr)
+    subprocess.run(["cmake", "--build", _BUILD], check=True, stdout=sys.stderr)
     loops = ctypes.CDLL(str(next(_BUILD.glob("libtoken_trie_bench.*"))))
     pointer, i32 = ctypes.c_void_p, ctypes.c_int32
     loops.token_trie_bench_clock.argtypes = [i32, pointer]

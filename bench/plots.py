@@ -1,30 +1,12 @@
-"""Pictures of results, by matplotlib; without it there are none."""
+"""Pictures of results, drawn into figures of matplotlib."""
 
-from collections.abc import Callable, Sequence
-from functools import wraps
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from bench.contenders import FREE
 
 Rows = Sequence[dict[str, Any]]
 _COLOURS = ("#08306b", "#4292c6", "#9ecae1", "#41ab5d", "#a1d99b")
-
-
-def _plot(draw: Callable[[Rows, Any], None]) -> Callable[[Rows, Path], None]:
-    """Make a figure to draw into, and save it."""
-
-    @wraps(draw)
-    def save(rows: Rows, path: Path) -> None:
-        try:
-            from matplotlib.figure import Figure
-        except ModuleNotFoundError:
-            return
-        picture = Figure(layout="constrained")
-        draw(rows, picture)
-        picture.savefig(path, dpi=130)
-
-    return save
 
 
 def _dots(axes: Any, rows: Rows, lines: list[str], line: str, value: str, low: str, high: str) -> None:
@@ -46,7 +28,6 @@ def _dots(axes: Any, rows: Rows, lines: list[str], line: str, value: str, low: s
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-@_plot
 def sampler(rows: Rows, picture: Any) -> None:
     """Draw the constraint and the build, a dot for each set."""
     models = list(dict.fromkeys(row["model"] for row in rows))
@@ -65,7 +46,6 @@ def sampler(rows: Rows, picture: Any) -> None:
     picture.legend(*grid[0][0].get_legend_handles_labels(), loc="outside upper right", ncols=3, frameon=False)
 
 
-@_plot
 def decide(rows: Rows, picture: Any) -> None:
     """Draw a panel for each model and device, and a dot for each mode and set."""
     panels = list(dict.fromkeys((row["model"], row["device"]) for row in rows))
@@ -80,7 +60,6 @@ def decide(rows: Rows, picture: Any) -> None:
     picture.legend(*grid[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, frameon=False)
 
 
-@_plot
 def catalogue(rows: Rows, picture: Any) -> None:
     """Draw bytes a member by size, and the time for candidates by depth."""
     picture.set_size_inches(11, 4)
@@ -101,11 +80,9 @@ def catalogue(rows: Rows, picture: Any) -> None:
         axes.legend(fontsize=8)
 
 
-@_plot
 def serve(rows: Rows, picture: Any) -> None:
     """Draw answers a second, a bar for each server."""
-    servers = [">token-trie", ">llama-server", ">llama-cpp-python"]
-    servers = [name for name in servers if any(name in row for row in rows)]
+    servers = [name for name in (">token-trie", ">llama-server") if any(name in row for row in rows)]
     models, clients = (list(dict.fromkeys(row[of] for row in rows)) for of in ("model", ">clients"))
     picture.set_size_inches(12.4, 0.8 + 3.2 * len(models))
     grid = picture.subplots(len(models), len(clients), sharey=True, squeeze=False)

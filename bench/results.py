@@ -5,18 +5,16 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich import box
-from rich import table as rich_table
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.progress import track
-from rich.text import Text
 from token_trie.native.core import _core
 
 T = TypeVar("T")
@@ -29,11 +27,10 @@ _TITLES = {
     "decide": ("A decision", "Requests of an agent, their prompts evaluated already."),
     "score": ("Every probability", "Whole answers: as one tree, one by one, and the most probable of many."),
     "record": ("Tool calls", "Whole calls with their arguments."),
-    "extraction": ("Extractions", "Records that texts state."),
     "questions": ("Questions about a state", "Many questions at once, beside bare passes for the same tokens."),
     "many": ("Many prompts", "1 to 512 prompts at once."),
     "mask": ("Masks of batches", "Bits on the host and tensors on a device."),
-    "serve": ("Servers", "Answers over HTTP, beside llama.cpp's own server and llama-cpp-python's."),
+    "serve": ("Servers", "Answers over HTTP, beside llama.cpp's own server."),
     "catalogue": ("Catalogues", "Ids and titles by the million."),
 }
 
@@ -88,16 +85,18 @@ class Results:
     rows: list[dict[str, Any]] = field(default_factory=list)
     """Raw figures of the picture."""
 
-    def finish(self, output: Path | None) -> None:
-        """Print the tables and, if an output is given, write the JSON."""
+    def finish(self, output: Path | None, plot: Callable[[list[dict[str, Any]], Any], None] | None = None) -> None:
+        """Print the tables and, if an output is given, write the JSON and the picture that a plot draws of the rows."""
         tables = [table.to_dict() for table in self.tables]
         console = Console()
         if not console.is_terminal:
             console.width = _WIDTH
         for table in tables:
-            console.print(_on_screen(table))
+            console.print(Markdown(_markdown(table)))
         if output is None:
             return
+        from matplotlib.figure import Figure
+
         document = {
             "mode": self.mode,
             "command": shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
@@ -109,20 +108,11 @@ class Results:
         }
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(_lines(document) + "\n", encoding="utf-8")
+        if plot is not None:
+            picture = Figure(layout="constrained")
+            plot(self.rows, picture)
+            picture.savefig(output.with_suffix(".png"), dpi=130)
         console.print(f"Written: {output}")
-
-
-def _on_screen(table: dict[str, Any]) -> rich_table.Table:
-    out = rich_table.Table(
-        title=table["title"], caption=table["caption"], box=box.SIMPLE_HEAD, title_justify="left",
-        caption_justify="left",
-    )  # fmt: skip
-    for column in table["columns"]:
-        right = column.startswith(">")
-        out.add_column(Text(column.removeprefix(">")), justify="right" if right else "left", no_wrap=not right)
-    for row in table["rows"]:
-        out.add_row(*map(Text, row))
-    return out
 
 
 def _lines(value: Any) -> str:

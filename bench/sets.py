@@ -38,18 +38,14 @@ class Answers:
         return len({tokens[0] for tokens in self.tokens})
 
     @cache  # noqa: B019  sets live as long as the run
-    def _tail(self, any_spelling: bool) -> bytes:
-        names = self.names or map(str, range(len(self)))
-        if any_spelling:
-            descriptor: dict[str, Any] = {"tokenization": "any", "leaves": [{"name": n, "text": n} for n in names]}
-        else:
-            pairs = zip(names, self.tokens, strict=True)
-            descriptor = {"path": "", "leaves": [{"name": name, "tokens": tokens} for name, tokens in pairs]}
+    def _tail(self) -> bytes:
+        pairs = zip(self.names or map(str, range(len(self))), self.tokens, strict=True)
+        descriptor = {"path": "", "leaves": [{"name": name, "tokens": tokens} for name, tokens in pairs]}
         return json.dumps({"descriptors": [descriptor]}, separators=(",", ":")).encode()[1:]
 
-    def payload(self, nonce: int = 0, *, any_spelling: bool = False) -> bytes:
+    def payload(self, nonce: int = 0) -> bytes:
         """Return the set as token-trie's payload; another nonce makes other bytes of the same set."""
-        return b'{"modelId":"%010d",' % nonce + self._tail(any_spelling)
+        return b'{"modelId":"%010d",' % nonce + self._tail()
 
 
 def actions(model: Model) -> Answers:

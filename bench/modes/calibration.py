@@ -26,7 +26,7 @@ def run(options: Any) -> None:
     """Evaluate all ways on all tables with all models."""
     results, rows = Results("calibration"), []
     for name in options.models:
-        model = load(name, n_ctx=4096, n_batch=512, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
+        model = load(name, options, n_ctx=4096)
         for table, texts, gold, asked in progress(list(_tables(min(options.prompts, 500))), name):
             without = "mean" if isinstance(asked, Choice) else "contextual"
             ways = [way for way in _WAYS if way != without]

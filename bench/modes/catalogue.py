@@ -24,6 +24,7 @@ from bench.contenders import greedy_sampler
 from bench.models import load
 from bench.plots import catalogue as plot
 from bench.results import Results, Table, figure, progress
+from bench.timing import timed
 
 _SIZES = [100_000, 1_000_000, 10_000_000]
 _V, _LENGTH, _ROWS, _FEW = 2048, 8, 140, 30  # ids are 8 uniform tokens out of 2,048, as STATIC is measured
@@ -70,18 +71,11 @@ def run(options: Any) -> None:
             what = row["quantity"] + ("" if row["depth"] is None else f" after {row['depth']} tokens")
             lines.setdefault(what, {"": what})[f">{row['contender']}"] = f"{figure(row['value'])} {row['unit']}".strip()
         results.tables.append(Table(f"{of[0]}, {of[1]:,} members", list(lines.values())))
-    results.finish(options.output)
-    if options.output is not None:
-        plot(results.rows, Path(options.output).with_suffix(".png"))
+    results.finish(options.output, plot)
 
 
 def _seconds(work: Callable[[], Any], times: int = 1) -> float:
-    taken = []
-    for _ in range(times):
-        start = perf_counter()
-        work()
-        taken.append(perf_counter() - start)
-    return median(taken)
+    return median(timed(work)[0] for _ in range(times)) / 1e9
 
 
 def _memory(what: str) -> int:
@@ -130,9 +124,8 @@ def _build(rows: _Rows, ids: Any, order: str) -> TokenTrie:
     if can_tell := Path("/proc/self/clear_refs").exists():
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
         before = _memory("VmRSS")
-    start = perf_counter()
-    trie = _trie_of(ids)
-    rows.put(_OURS, "build" + order, perf_counter() - start, "s")
+    ns, trie = timed(lambda: _trie_of(ids))
+    rows.put(_OURS, "build" + order, ns / 1e9, "s")
     if can_tell:
         rows.put(_OURS, "peak of build, of the result" + order, (_memory("VmHWM") - before) / trie.nbytes, "x")
     rows.put(_OURS, "bytes a member" + order, trie.nbytes / rows.members, "B")
@@ -199,9 +192,8 @@ def _static(rows: _Rows, tokens: Any, logprobs: Any) -> list[Callable[[], Any]] 
     from static_decoding.csr_utils import build_static_index  # type: ignore[import-not-found]
     from static_decoding.decoding_pt import generate_and_apply_logprobs_mask  # type: ignore[import-not-found]
 
-    start = perf_counter()
-    made = build_static_index(_drawn(rows.members), _V, 2)
-    rows.put(_STATIC, "build", perf_counter() - start, "s")
+    ns, made = timed(lambda: build_static_index(_drawn(rows.members), _V, 2))
+    rows.put(_STATIC, "build", ns / 1e9, "s")
     nbytes = sum(np.asarray(each).nbytes for each in made)
     rows.put(_STATIC, "bytes a member on a device", nbytes / rows.members, "B")
     packed, indptr, limits, start_mask, dense_mask, dense_states = (
@@ -234,9 +226,8 @@ def _marisa(rows: _Rows, ids: Any) -> None:
     except ImportError:
         return
     keys = ids.astype(">u2")
-    start = perf_counter()
-    made = marisa_trie.Trie(bytes(key).decode("utf-16-be", "surrogatepass") for key in keys)
-    rows.put(_MARISA, "build", perf_counter() - start, "s")
+    ns, made = timed(lambda: marisa_trie.Trie(bytes(key).decode("utf-16-be", "surrogatepass") for key in keys))
+    rows.put(_MARISA, "build", ns / 1e9, "s")
     rows.put(_MARISA, "bytes a member", len(made.tobytes()) / rows.members, "B")
 
 
@@ -253,9 +244,8 @@ def _titles(name: str, llm: Any, rounds: int) -> _Rows:
     some = texts[:: _N_TITLES // 20_000]
     alone = _seconds(lambda: [llm._model.tokenize(text.encode(), False, False) for text in some])
     rows.put(_ALONE, "texts to tokens", alone * _N_TITLES / len(some), "s")
-    start = perf_counter()
-    trie = TokenTrie.from_choices(llm, texts, prompt=_PROMPT)
-    rows.put(_OURS, "build from texts", perf_counter() - start, "s")
+    ns, trie = timed(lambda: TokenTrie.from_choices(llm, texts, prompt=_PROMPT))
+    rows.put(_OURS, "build from texts", ns / 1e9, "s")
     rows.put(_OURS, "bytes a member", trie.core.structure_bytes / _N_TITLES, "B")
     few = trie.filtered(np.random.default_rng(0).random(len(trie)) < 0.1)
     for what, among, n_best in (("choose", trie, 1), ("choose, 10 % left", few, 1), ("ten best", trie, 10)):

@@ -28,7 +28,7 @@ def run(options: Any) -> None:
     """Measure with all models."""
     results, rows = Results("questions"), []
     for name in options.models:
-        model = load(name, n_ctx=4096, n_batch=512, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
+        model = load(name, options, n_ctx=4096)
         rows += _measure(model, options.rounds or 3)
     results.tables.append(Table("Questions about a state", rows))
     results.finish(options.output)

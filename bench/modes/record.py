@@ -1,6 +1,9 @@
 """Whole records: 100 tool calls and 63 records, side by side."""
 
 import json
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from typing import Any, Literal
 
 import jsonschema
@@ -11,7 +14,7 @@ from token_trie import StreamHandle
 from token_trie.records.fill import RecordStats
 from token_trie.sets.prompt import tokenize_prompt
 
-from bench.completion import Completion, Outcome, portions, shared_tokens
+from bench.completion import Completion, Handle, Outcome
 from bench.contenders import llguidance_tokenizer
 from bench.models import Model, load
 from bench.results import PROMPTS, Results, Share, Table, progress
@@ -47,7 +50,7 @@ class _Records:
             "minutes": {"type": "integer", "minimum": 0, "maximum": 60},
             "note": {"type": "string", "maxLength": 60},
         }
-        self.schema = _object(properties)
+        self.schema = object_schema(properties)
         shown = f"Request: Show me the bank's page in ten minutes\nRecord: {_json(_RECORD)}"
         begin = f"Actions: {', '.join(actions)}\n\n{shown}\n\n"
         self.prompts = [f"{begin}Request: {request['text']}\nRecord:" for request in data("requests.json")]
@@ -68,7 +71,7 @@ class _Calls:
         self._tools = given["tools"]
         functions = [tool["function"] for tool in self._tools]
         calls = ({"name": {"const": f["name"]}, "arguments": f["parameters"]} for f in functions)
-        self.schema = {"anyOf": list(map(_object, calls))}
+        self.schema = {"anyOf": list(map(object_schema, calls))}
         lines = ["Tools:", *(f"- {function['name']}: {function['description']}" for function in functions)]
         for request, name, arguments in _SHOWN:
             lines += ["", f"Request: {request}", f"Call: {_json({'name': name, 'arguments': arguments})}"]
@@ -81,51 +84,20 @@ class _Calls:
         return _json({"name": call.name, "arguments": call.arguments}), call.stats
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
+def object_schema(properties: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that requires all properties and allows no other."""
     required = list(properties)
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-
-
-class _Trie:
-    """`StreamHandle.choose_tool` and `StreamHandle.fill`."""
-
-    def __init__(self, model: Model, requests: Any, prompts: list[list[int]], mode: Any) -> None:
-        self._requests, self._mode = requests, mode
-        self._n_shared = shared_tokens(prompts)
-        self._handle = StreamHandle(model.llm)
-        self._handle.prefill(prompts[0][: self._n_shared])
-        self.close = self._handle.close
-
-    def write(self, prompt: list[int]) -> Outcome:
-        for end in portions(prompt, self._n_shared):
-            self._handle.prefill(prompt[:end])
-        with watch() as took:
-            text, stats = self._requests.write(self._handle, self._mode)
-        assert stats is not None
-        return Outcome([0] * stats.n_tokens, text, took.wall_ns, took.cpu_ns, 0, 0, stats.n_passes)
-
-
-class _Grammar:
-    """`Llama.create_completion` with the grammar that response_format makes of the schema."""
-
-    def __init__(self, model: Model, requests: Any, prompts: list[list[int]]) -> None:
-        self._completion = Completion(model, prompts)
-        self._grammar = LlamaGrammar.from_json_schema(json.dumps(requests.schema), verbose=False)
-
-    def write(self, prompt: list[int]) -> Outcome:
-        self._completion.prepare(prompt)
-        return self._completion.answer(prompt, max_tokens=_MAX_TOKENS, grammar=self._grammar)
 
 
 class _Guidance:
     """llguidance in a loop of our own: forced tokens are evaluated in one batch with the next token."""
 
-    def __init__(self, model: Model, requests: Any, prompts: list[list[int]]) -> None:
+    def __init__(self, model: Model, requests: Any, completion: Completion) -> None:
         import llguidance.numpy as with_numpy
         from llguidance import LLMatcher
 
-        self._model = model
-        self._completion = Completion(model, prompts)
+        self._model, self._completion = model, completion
         compact = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
         grammar = LLMatcher.grammar_from_json_schema(json.dumps(requests.schema), overrides=compact)
         self._matcher = LLMatcher(llguidance_tokenizer(model), grammar)
@@ -167,9 +139,9 @@ class _Guidance:
 
 def run(options: Any) -> None:
     """Let everyone write all calls and records with all models."""
-    results, lines = Results(options.mode), []
+    results, lines = Results("record"), []
     for name in options.models:
-        model = load(name, n_ctx=1024, n_batch=512, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
+        model = load(name, options, n_ctx=1024)
         for requests in (_Calls(), _Records()):
             lines += _measure(model, requests, options.rounds or 1)
     results.tables.append(Table(_TITLE, lines, PROMPTS))
@@ -178,21 +150,29 @@ def run(options: Any) -> None:
 
 def _measure(model: Model, requests: Any, rounds: int) -> list[dict[str, Any]]:
     prompts = [tokenize_prompt(model.llm, prompt) for prompt in requests.prompts]
-    greedy, exact = (_Trie(model, requests, prompts, mode) for mode in ("greedy", "exact"))
-    contenders: dict[str, Any] = {
-        GREEDY: greedy,
-        EXACT: exact,
-        GRAMMAR: _Grammar(model, requests, prompts),
-        GUIDANCE: _Guidance(model, requests, prompts),
+    handle, completion = Handle(model, prompts), Completion(model, prompts)
+    grammar = LlamaGrammar.from_json_schema(json.dumps(requests.schema), verbose=False)
+
+    def ours(mode: Literal["exact", "greedy"], prompt: list[int]) -> Outcome:
+        handle.prepare(prompt)
+        with watch() as took:
+            text, stats = requests.write(handle.stream, mode)
+        assert stats is not None
+        return Outcome([0] * stats.n_tokens, text, took.wall_ns, took.cpu_ns, 0, 0, stats.n_passes)
+
+    contenders: dict[str, Callable[[list[int]], Outcome]] = {
+        GREEDY: partial(ours, "greedy"),
+        EXACT: partial(ours, "exact"),
+        GRAMMAR: partial(completion.answer, max_tokens=_MAX_TOKENS, grammar=grammar),
+        GUIDANCE: _Guidance(model, requests, completion).write,
     }
-    for contender in contenders.values():  # what they build at the first use is not timed
-        contender.write(prompts[0])
+    for write in contenders.values():  # what they build at the first use is not timed
+        write(prompts[0])
     found: dict[str, list[Outcome]] = {who: [] for who in contenders}
-    for prompt in progress(prompts * rounds, f"{model.name}, {requests.name}"):
-        for who, contender in contenders.items():
-            found[who].append(contender.write(prompt))
-    greedy.close()
-    exact.close()
+    with closing(handle.stream):
+        for prompt in progress(prompts * rounds, f"{model.name}, {requests.name}"):
+            for who, write in contenders.items():
+                found[who].append(write(prompt))
     return [_row(model, requests, who, outcomes, rounds) for who, outcomes in found.items()]
 
 

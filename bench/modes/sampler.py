@@ -1,6 +1,5 @@
 """The cost of one constrained sampling step, of the constraint alone, and of building the set."""
 
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
@@ -28,9 +27,7 @@ def run(options: Any) -> None:
     results = Results("sampler")
     for name in options.models:
         _measure(name, options, results)
-    results.finish(options.output)
-    if options.output is not None:
-        plot(results.rows, Path(options.output).with_suffix(".png"))
+    results.finish(options.output, plot)
 
 
 def _measure(name: str, options: Any, results: Results) -> None:

@@ -10,6 +10,7 @@ from token_trie import Contextual, StreamHandle, TokenTrie, choose, score
 from token_trie.cli.demo import ACTIONS, REQUESTS, prompt_for
 from token_trie.sets.prompt import tokenize_prompt
 
+from bench.completion import decode
 from bench.models import Model, load
 from bench.results import PROMPTS, Results, Share, Table, progress
 from bench.sets import data
@@ -39,14 +40,7 @@ def run(options: Any) -> None:
     n_ctx = longest_prompt() // 3 + 256
     rows: dict[str, list[dict[str, Any]]] = {part: [] for part in _TITLES}
     for name in options.models:
-        model = load(
-            name,
-            n_ctx=n_ctx,
-            n_batch=512,
-            n_gpu_layers=options.n_gpu_layers if options.device else 0,
-            threads=options.threads,
-            device=options.device,
-        )
+        model = load(name, options, n_ctx=n_ctx)
         rounds = options.rounds or 2
         with StreamHandle(model.llm, n_ctx=n_ctx) as handle:
             rows["scoring"] += _scoring(model, handle, rounds)
@@ -87,7 +81,9 @@ class _OneByOne:
         for leaf in trie:
             rows = [self._first]
             if leaf.tokens[1:]:
-                self._decode(leaf.tokens[:-1])
+                llama_cpp.llama_memory_seq_rm(self._memory, 0, self._n_prompt, -1)
+                rows_of = [(token, self._n_prompt + i, 0, True) for i, token in enumerate(leaf.tokens[:-1])]
+                decode(self._model.llm.ctx, self._batch, rows_of)
                 pointers = (llama_cpp.llama_get_logits_ith(self._model.llm.ctx, i) for i in range(len(leaf.tokens) - 1))
                 rows += [np.ctypeslib.as_array(each, shape=(self._model.n_vocab,)) for each in pointers]
             pairs = zip(rows, leaf.tokens, strict=True)
@@ -96,16 +92,6 @@ class _OneByOne:
 
     def close(self) -> None:
         llama_cpp.llama_batch_free(self._batch)
-
-    def _decode(self, tokens: list[int]) -> None:
-        batch = self._batch
-        batch.n_tokens = len(tokens)
-        for i, token in enumerate(tokens):
-            batch.token[i], batch.pos[i], batch.logits[i] = token, self._n_prompt + i, True
-            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
-        llama_cpp.llama_memory_seq_rm(self._memory, 0, self._n_prompt, -1)
-        if llama_cpp.llama_decode(self._model.llm.ctx, batch) != 0:
-            raise RuntimeError("llama_decode failed")
 
 
 def _log_sum_exp(logits: Any) -> float:

@@ -1,12 +1,7 @@
-"""Servers on loopback in one run: records, calls, choices, decisions and plain text, for 1, 8 and 32 clients.
-
-The contenders are llama.cpp's own server, which is built from the sources in llama-cpp-python's sdist for this
-processor and kept in the user's cache, and llama-cpp-python's.
-"""
+"""Servers on loopback in one run: records, calls, choices, decisions and plain text, for 1, 8 and 32 clients."""
 
 import asyncio
 import base64
-import importlib.util
 import json
 import math
 import os
@@ -14,13 +9,10 @@ import shutil
 import socket
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -29,13 +21,13 @@ import httpx
 import numpy as np
 from token_trie import TokenTrie
 from token_trie.cli.demo import ACTIONS, prompt_for
-from token_trie.native.loaded import users_cache
 from token_trie.questions.options import profile_of
 
-from bench import plots
 from bench.contenders import alternatives
 from bench.models import find, load
 from bench.modes.catalogue import titles
+from bench.modes.record import object_schema
+from bench.plots import serve as plot
 from bench.results import Results, Table, progress
 from bench.sets import data
 from bench.tasks import MAIN_SET, requests
@@ -45,11 +37,10 @@ _SECONDS = 3.0  # of each cell; clients end what they have begun
 _START_S = 120
 _MAX_TOKENS = 96
 _SLOTS = 8  # of llama-server
-_MOST_SERIAL = 8  # clients of a server that answers one request after the other
 _N_MEMBERS = 1_000_000
 _N_HEAVY = 4  # clients of each kind of heavy request
 
-OURS, LLAMA, PYTHON = "token-trie", "llama-server", "llama-cpp-python"
+OURS, LLAMA = "token-trie", "llama-server"
 
 
 Body: TypeAlias = Callable[[str], dict[str, Any]]
@@ -66,17 +57,12 @@ class Work(NamedTuple):
     """Whether a response has what was asked for."""
 
 
-_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "title": {"type": "string", "maxLength": 40},
-        "urgent": {"type": "boolean"},
-        "priority": {"enum": ["low", "medium", "high"]},
-        "minutes": {"type": "integer", "minimum": 0, "maximum": 60},
-        "note": {"type": "string", "maxLength": 60},
-    },
-    "required": ["title", "urgent", "priority", "minutes", "note"],
-    "additionalProperties": False,
+_FIELDS = {
+    "title": {"type": "string", "maxLength": 40},
+    "urgent": {"type": "boolean"},
+    "priority": {"enum": ["low", "medium", "high"]},
+    "minutes": {"type": "integer", "minimum": 0, "maximum": 60},
+    "note": {"type": "string", "maxLength": 60},
 }
 _ABOUT = "What is the request about?"
 _DESCRIBED = {
@@ -100,10 +86,6 @@ def _chat(task: str, **more: Any) -> tuple[str, Body]:
     return "/v1/chat/completions", body
 
 
-def _systemone(state: str) -> dict[str, Any]:
-    return {"state": state, "questions": {"q": {"type": "choice", "instructions": _ABOUT, "criteria": _DESCRIBED}}}
-
-
 def _decision(state: str) -> dict[str, Any]:
     choices = [{"value": name, "description": text} for name, text in _DESCRIBED.items()]
     return {
@@ -118,6 +100,9 @@ def _choice(criteria: Any, **options: Any) -> tuple[str, Body]:
     return "/v1/systemone", lambda state: {"state": state, "questions": {"q": question}}
 
 
+_SHORT = _choice(_DESCRIBED)
+
+
 def _save_set(model: str, folder: str) -> None:
     """Write the set of made-up titles for a model."""
     llm = load(model, n_ctx=256).llm
@@ -128,18 +113,17 @@ def _save_set(model: str, folder: str) -> None:
     llm.close()
 
 
-def _report(state: str) -> dict[str, Any]:
-    """Return a request for a record of up to 200 tokens."""
-    fields = {f"answer_{i}": {"type": "string"} for i in range(8)}
-    report = {"type": "object", "properties": fields, "required": list(fields)}
-    schema = {"name": "report", "schema": report, "strict": True}
-    form = {"type": "json_schema", "json_schema": schema}
-    return _chat("Write eight answers to the user, as JSON.", response_format=form, max_tokens=200)[1](state)
+def _report() -> tuple[str, Body]:
+    """Return requests for a record of up to 200 tokens."""
+    report = object_schema({f"answer_{i}": {"type": "string"} for i in range(8)})
+    form = {"type": "json_schema", "json_schema": {"name": "report", "schema": report, "strict": True}}
+    return _chat("Write eight answers to the user, as JSON.", response_format=form, max_tokens=200)
 
 
-def _long_state(state: str) -> dict[str, Any]:
-    """Return a question about a state of about 1,500 tokens."""
-    return _systemone(" ".join([state] * 140))
+def _long_state() -> tuple[str, Body]:
+    """Return a question about states of about 1,500 tokens."""
+    path, body = _SHORT
+    return path, lambda state: body(" ".join([state] * 140))
 
 
 def _listed(state: str) -> str:
@@ -164,10 +148,6 @@ def _has_top(n: int) -> Callable[[Any], bool]:
     return lambda reply: len(reply["answers"]["q"]["probabilities"]) == n
 
 
-def _some_titles(n: int) -> Iterator[str]:
-    return islice(titles(), 0, _N_MEMBERS, _N_MEMBERS // n + 1)
-
-
 def _mask() -> str:
     left = np.random.default_rng(0).random(_N_MEMBERS) < 0.1
     return base64.b64encode(np.packbits(left, bitorder="little")).decode()
@@ -175,13 +155,15 @@ def _mask() -> str:
 
 def _work() -> list[Work]:
     form, call = "Fill in the form for the user's request, as JSON.", "Call a tool for the user."
-    schema = {"type": "json_schema", "json_schema": {"name": "form", "schema": _SCHEMA, "strict": True}}
+    schema = {"type": "json_schema", "json_schema": {"name": "form", "schema": object_schema(_FIELDS), "strict": True}}
     tools = data("tool_calls.json")["tools"]
     names = {tool["function"]["name"] for tool in tools}
     record, text = _chat(form, response_format=schema), _chat("Tell a story about it.", max_tokens=32)
     required = _chat(call, tools=tools, tool_choice="required")
     by_grammar = _completion(prompt_for, grammar=alternatives([f" {action}" for action in ACTIONS]))
     by_name = _completion(_listed, grammar=alternatives([f" {name}" for name in _DESCRIBED]))
+
+    some_titles = islice(titles(), 0, _N_MEMBERS, _N_MEMBERS // 30 + 1)
 
     def has_call(reply: Any) -> bool:
         (made,) = reply["choices"][0]["message"]["tool_calls"]
@@ -190,86 +172,42 @@ def _work() -> list[Work]:
     return [
         Work(
             "a record of five fields",
-            {
-                OURS: record,
-                LLAMA: record,
-                PYTHON: _chat(form, response_format={"type": "json_object", "schema": _SCHEMA}),
-            },
-            lambda reply: json.loads(_text_of(reply)).keys() == _SCHEMA["properties"].keys(),
+            {OURS: record, LLAMA: record},
+            lambda reply: json.loads(_text_of(reply)).keys() == _FIELDS.keys(),
         ),
         Work(
             f"a call of one of {len(tools)} tools",
-            {OURS: required, LLAMA: required, PYTHON: _chat(call, tools=tools, tool_choice="auto")},
+            {OURS: required, LLAMA: required},
             has_call,
         ),
         Work(
             f"one of {MAIN_SET}",
-            {
-                OURS: _completion(prompt_for, structured_outputs={"choice": list(ACTIONS)}),
-                LLAMA: by_grammar,
-                PYTHON: by_grammar,
-            },
+            {OURS: _completion(prompt_for, structured_outputs={"choice": list(ACTIONS)}), LLAMA: by_grammar},
             lambda reply: _text_of(reply).strip() in ACTIONS,
         ),
-        Work(
-            "4 described options, /v1/systemone",
-            {OURS: ("/v1/systemone", _systemone), LLAMA: by_name, PYTHON: by_name},
-            _has_answer,
-        ),
+        Work("4 described options, /v1/systemone", {OURS: _SHORT, LLAMA: by_name}, _has_answer),
         Work(f"a choice of {len(ACTIONS)} actions", {OURS: _choice(dict.fromkeys(ACTIONS))}, _has_top(len(ACTIONS))),
-        Work("a choice of 30 titles", {OURS: _choice(dict.fromkeys(_some_titles(30)))}, _has_top(30)),
+        Work("a choice of 30 titles", {OURS: _choice(dict.fromkeys(some_titles))}, _has_top(30)),
         Work(
             f"5 of {_N_MEMBERS:,} titles, of which a filter leaves a tenth",
             {OURS: _choice(None, x_set="titles", x_filter={"mask": _mask()})},
             _has_top(5),
         ),
         Work("4 described options, /v1/decisions", {OURS: ("/v1/decisions", _decision), LLAMA: by_name}, _has_answer),
-        Work("a text of 32 tokens", dict.fromkeys((OURS, LLAMA, PYTHON), text), lambda reply: bool(_text_of(reply))),
+        Work("a text of 32 tokens", {OURS: text, LLAMA: text}, lambda reply: bool(_text_of(reply))),
     ]
 
 
-def _own(model: str, port: str, threads: str, sets: str) -> list[str]:
-    program = str(Path(sys.executable).with_name("token-trie"))
-    return [program, "serve", "-m", model, "--port", port, "--threads", threads, "--sets", sets]
-
-
-def _python(model: str, port: str, threads: str, _sets: str) -> list[str] | None:
-    command = [sys.executable, "-m", "llama_cpp.server", "--model", model, "--port", port, "--n_ctx", "2048"]
-    command += ["--n_threads", threads, "--n_threads_batch", threads, "--verbose", "false"]
-    command += ["--chat_format", "chatml-function-calling"]  # which all of these models read, and tools need
-    return command if importlib.util.find_spec("fastapi") else None
-
-
-def _llama(model: str, port: str, threads: str, _sets: str) -> list[str] | None:
-    more = ["-t", threads, "-tb", threads, "-np", str(_SLOTS), "-c", "16384", "--jinja"]
-    return [program, "-m", model, "--port", port, *more] if (program := _llama_server()) else None
-
-
-def _llama_server() -> str | None:
-    """Return llama.cpp's server, built if there is none; None without a compiler."""
-    if found := os.environ.get("LLAMA_SERVER") or shutil.which("llama-server"):
-        return found
-    release = version("llama-cpp-python")
-    folder = users_cache() / "llama-server" / release
-    program, cmake = folder / "bin" / "llama-server", shutil.which("cmake")
-    if program.exists() or cmake is None:
-        return str(program) if program.exists() else None
-    print(f"building {program}, which takes some minutes", file=sys.stderr)
-    with tempfile.TemporaryDirectory() as made:
-        name = "llama-cpp-python"  # alone without a wheel: what builds it, cmake too, comes as wheels
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", name, "-d", made]
-        subprocess.run([*pip, f"{name}=={release}"], check=True)
-        with tarfile.open(next(Path(made).glob("*.tar.gz"))) as archive:
-            archive.extractall(made, filter="data")
-        source = next(Path(made).glob("*/vendor/llama.cpp"))
-        unused = ("BUILD_SHARED_LIBS", "LLAMA_BUILD_UI", "LLAMA_USE_PREBUILT_UI", "LLAMA_OPENSSL")
-        options = ["-DCMAKE_BUILD_TYPE=Release", *(f"-D{name}=OFF" for name in unused)]
-        subprocess.run([cmake, "-S", source, "-B", folder, *options], check=True)
-        subprocess.run([cmake, "--build", folder, "--target", "llama-server", "-j", "2"], check=True)
-    return str(program)
-
-
-_SERVERS = {OURS: (_own, "/health"), LLAMA: (_llama, "/health"), PYTHON: (_python, "/v1/models")}
+def _servers(model: str, threads: str, sets: str) -> dict[str, list[str]]:
+    """Return the commands of the servers that are there, without a port."""
+    ours = str(Path(sys.executable).with_name("token-trie"))
+    commands = {OURS: [ours, "serve", "-m", model, "--threads", threads, "--sets", sets]}
+    if theirs := os.environ.get("LLAMA_SERVER") or shutil.which("llama-server"):
+        more = ["-t", threads, "-tb", threads, "-np", str(_SLOTS), "-c", "16384", "--jinja"]
+        commands[LLAMA] = [theirs, "-m", model, *more]
+    else:
+        print(f"{LLAMA}: neither on the PATH nor in LLAMA_SERVER, left out", file=sys.stderr)
+    return commands
 
 
 _TITLE = "Answers a second over HTTP, on loopback"
@@ -289,49 +227,38 @@ def run(options: Any) -> None:
         with ExitStack() as stack:
             sets = stack.enter_context(tempfile.TemporaryDirectory())
             _save_set(str(model), sets)
-            given = str(model), str(options.threads), sets
-            urls = {name: stack.enter_context(_running(name, *given)) for name in _SERVERS}
+            commands = _servers(str(model), str(options.threads), sets)
+            urls = {name: stack.enter_context(_running(command)) for name, command in commands.items()}
             for work, n in progress([(work, n) for work in _work() for n in _CLIENTS], model.stem):
-                row = {"model": model.stem, "answer": work.name, ">clients": n}
+                row: dict[str, Any] = {"model": model.stem, "answer": work.name, ">clients": n}
                 for name, (path, body) in work.of.items():
-                    if (url := urls[name]) is not None and (name != PYTHON or n <= _MOST_SERIAL):
-                        row |= asyncio.run(_press(url + path, body, work.is_valid, n, seconds, name))
-                for other in (LLAMA, PYTHON):
-                    if f">{other}" in row and f">{other} invalid" not in row:
-                        row[f">x {other}"] = row[f">{OURS}"] / row[f">{other}"]
+                    if name in urls:
+                        row |= asyncio.run(_press(urls[name] + path, body, work.is_valid, n, seconds, name))
+                if f">{LLAMA}" in row and f">{LLAMA} invalid" not in row:
+                    row[f">x {LLAMA}"] = row[f">{OURS}"] / row[f">{LLAMA}"]
                 rows.append(row)
-            assert urls[OURS] is not None  # otherwise an error was raised
             waits.append({"model": model.stem, **asyncio.run(_beside_heavy(urls[OURS], 4 * seconds))})
     results.rows = rows
     results.tables += [Table(_TITLE, rows, _NOTE), Table(_BESIDE, waits, _HEAVY)]
-    results.finish(options.output)
-    if options.output is not None:
-        plots.serve(rows, options.output.with_suffix(".png"))
+    results.finish(options.output, plot)
 
 
 @contextmanager
-def _running(name: str, model: str, threads: str, sets: str) -> Iterator[str | None]:
-    """Run a server until the context ends; yield its address once that answers, None if it is not there."""
+def _running(command: list[str]) -> Iterator[str]:
+    """Run a server until the context ends; yield its address once that answers."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    make, is_up = _SERVERS[name]
-    command, url = make(model, str(port), threads, sets), f"http://127.0.0.1:{port}"
-    if command is None:
-        print(f"{name}: not installed, left out", file=sys.stderr)
-        yield None
-        return
+        port = str(one.getsockname()[1])
+    url = f"http://127.0.0.1:{port}"
     quiet: dict[str, Any] = dict.fromkeys(("stdout", "stderr", "stdin"), subprocess.DEVNULL)
-    with subprocess.Popen(command, **quiet) as process:
+    with subprocess.Popen([*command, "--port", port], **quiet) as process:
         try:
             until = time.monotonic() + _START_S
-            while not (is_there := _answers(url + is_up)) and process.poll() is None and time.monotonic() < until:
+            while not (is_there := _answers(f"{url}/health")) and process.poll() is None and time.monotonic() < until:
                 time.sleep(0.2)
-            if not is_there and name == OURS:
-                raise RuntimeError(f"{' '.join(command[:3])} does not come up")
             if not is_there:
-                print(f"{name}: does not come up, left out; LLAMA_SERVER names another llama-server", file=sys.stderr)
-            yield url if is_there else None
+                raise RuntimeError(f"{' '.join(command[:3])} does not come up")
+            yield url
         finally:
             process.terminate()
             process.wait(60)
@@ -382,17 +309,12 @@ async def _press(
 async def _beside_heavy(url: str, seconds: float) -> dict[str, float]:
     """Return how long a client waits for answers to short questions, alone and beside clients with heavy requests."""
 
-    async def press(path: str, body: Body, is_valid: Callable[[Any], bool], n: int, seconds: float) -> dict[str, float]:
-        return await _press(url + path, body, is_valid, n, seconds, OURS)
+    async def press(work: tuple[str, Body], n: int, seconds: float) -> dict[str, float]:
+        return await _press(url + work[0], work[1], bool, n, seconds, OURS)
 
-    short = partial(press, "/v1/systemone", _systemone, _has_answer, 1, seconds)
-    heavy = [
-        partial(press, "/v1/chat/completions", _report, lambda reply: bool(_text_of(reply))),
-        partial(press, "/v1/systemone", _long_state, _has_answer),
-    ]
-    alone = await short()
-    others = [asyncio.ensure_future(each(_N_HEAVY, math.inf)) for each in heavy]
-    beside = await short()
+    alone = await press(_SHORT, 1, seconds)
+    others = [asyncio.ensure_future(press(each, _N_HEAVY, math.inf)) for each in (_report(), _long_state())]
+    beside = await press(_SHORT, 1, seconds)
     for other in others:
         other.cancel()
     await asyncio.gather(*others, return_exceptions=True)

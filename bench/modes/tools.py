@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from token_trie import ToolCall, choose, choose_tool
 from bench.models import Model, load
 from bench.results import Results, Share, Table, progress
 from bench.sets import data
+from bench.timing import watch
 
 _N_CTX, _MAX_TOKENS = 4096, 96
 _TITLE = "A call, or text where no tool fits: 70 requests of 140, 12 and 6 tools; the other 70 chose how"
@@ -63,10 +63,10 @@ _CONTENDERS: dict[str, Callable[[Model, Any, Any], Call]] = {
 
 def run(options: Any) -> None:
     """Let everyone answer the held-out requests with all models, and measure further turns."""
-    results, groups = Results(options.mode), data("tool_requests.json")
+    results, groups = Results("tools"), data("tool_requests.json")
     answers, turns = [], []
     for name in options.models:
-        model = load(name, n_ctx=_N_CTX, n_batch=512, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
+        model = load(name, options, n_ctx=_N_CTX)
         for who, call in _CONTENDERS.items():
             ms, right = [], []
             for group in groups:
@@ -74,9 +74,9 @@ def run(options: Any) -> None:
                 requests = requests[:: -(-len(requests) // options.prompts)]
                 call(model, [{"role": "user", "content": "Hello"}], tools)  # reads the tools
                 for request in progress(requests, f"{model.name}, {who}"):
-                    started = time.perf_counter()
-                    found = call(model, [{"role": "user", "content": request["request"]}], tools)
-                    ms.append((time.perf_counter() - started) * 1e3)
+                    with watch() as took:
+                        found = call(model, [{"role": "user", "content": request["request"]}], tools)
+                    ms.append(took.wall_ns / 1e6)
                     right.append((request["tool"] is not None, *_is_right(found, request)))
             of, tool, whole = np.array(right).T
             answers.append(
@@ -128,6 +128,6 @@ def _continued(model: Model, group: Any) -> dict[str, Any]:
 
 
 def _timed(model: Model, messages: Any, tools: Any) -> float:
-    started = time.perf_counter()
-    choose_tool(model.llm, messages, tools, tool_choice="auto", max_tokens=1)
-    return (time.perf_counter() - started) * 1e3
+    with watch() as took:
+        choose_tool(model.llm, messages, tools, tool_choice="auto", max_tokens=1)
+    return took.wall_ns / 1e6

@@ -289,7 +289,7 @@ def test_devices_lists_what_llama_cpp_sees() -> None:
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac may have it")
 def test_the_bench_says_in_a_line_that_a_device_is_not_there() -> None:
     root = Path(__file__).resolve().parents[3]
-    command = [sys.executable, "-m", "bench", "--mode", "strict-trie-ffi", "--device", "metal"]
+    command = [sys.executable, "-m", "bench", "--mode", "decide", "--device", "metal"]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root, timeout=300)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "--device metal: llama.cpp sees none here; see token-trie devices\n"
