@@ -3,7 +3,6 @@
 import ctypes
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +43,9 @@ class Model:
     def pieces(self, tokens: Iterable[int], *, special: bool) -> list[bytes]:
         """Return the bytes of tokens; without special, none for control tokens."""
         buffer = ctypes.create_string_buffer(1024)
-        size = partial(llama_cpp.llama_token_to_piece, self.vocab)
-        return [buffer.raw[: size(token, buffer, len(buffer), 0, special)] for token in tokens]
+        # Which is written before it is read.
+        sizes = (llama_cpp.llama_token_to_piece(self.vocab, t, buffer, len(buffer), 0, special) for t in tokens)
+        return [buffer.raw[:size] for size in sizes]
 
     def text(self, tokens: Iterable[int]) -> str:
         """Return the text of an answer's tokens, a space before its first word included."""

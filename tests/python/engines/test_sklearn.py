@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 import pickle
 import subprocess
 import sys
@@ -118,7 +117,6 @@ def test_threads_share_a_model(path: str) -> None:
         ({}, "a text", ["a"], "X: str where texts belong"),
         ({}, ["a", 1], ["a", "b"], r"X\[1\]: int where a text belongs"),
         ({}, ["a", "b"], ["a"], "y: 1 classes for 2 texts"),
-        ({}, ["a", "b"], ["food", math.nan], r"y\[1\]: missing"),
         ({"prompt": "none"}, TEXTS, CLASSES, r"prompt: no \{column\} in it"),
         ({"prompt": "{text} {other}"}, TEXTS, CLASSES, r"prompt: is to have \{text\}"),
         ({"choices": {"food": "Pizza"}}, TEXTS, CLASSES, "choices: nothing for the class 'cities'"),

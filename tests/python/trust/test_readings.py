@@ -64,7 +64,6 @@ def test_no_rows_are_none(precise: Any) -> None:
     ("choices", "options", "message"),
     [
         (["a", "b", "a"], {}, r"choices\[2\]: 'a' is there twice"),
-        (["yes", "no", " yes"], {}, "'yes' and ' yes' are the same answer here"),
         (CHOICES, {"form": "listed"}, "form, orders and examples: go with a Choice"),
         (TEAM, {"leaf_end": "any"}, "template, leaf_end and leading_space: are for choices"),
         (TEAM, {"template": "{text}"}, "template, leaf_end and leading_space: are for choices"),
