@@ -383,7 +383,7 @@ class TokenTrie(Collection[Leaf]):
         found = leaves_named(self.core, names, missing_ok)
         rows = np.full(len(names), -1, np.int64)
         for i, leaf in found:
-            if rows[i] >= 0:
+            if rows[i] not in (-1, leaf):
                 raise ArgumentError(f"names[{i}]: {names[i]!r} is the name of several members")
             rows[i] = leaf
         return rows

@@ -117,6 +117,12 @@ def test_a_mask_of_the_rows_of_a_table_keeps_what_one_of_its_rows_keeps(
                 trie.filtered(mask, rows=rows)
 
 
+def test_rows_may_repeat_a_name_that_gave_way_to_another() -> None:
+    names = ["b", "a", "b", "c"]
+    trie = TokenTrie.from_arrays(np.array([7, 7, 7, 8]), np.arange(5), names)
+    assert trie.rows(names).tolist() == [0, 0, 0, 1]
+
+
 def test_a_row_without_its_own_member_is_named() -> None:
     trie = TokenTrie.from_arrays(np.array([1, 2, 3]), np.array([0, 1, 2, 2, 3]), ["a", "b", "none", "b"])
     with pytest.raises(ArgumentError, match=r"names\[2\]: 'none' is no member of the set"):
