@@ -146,12 +146,16 @@ void rollback(const std::vector<MatcherPtr> & matchers, const std::vector<std::u
 using Positions = py::array_t<std::int64_t, py::array::c_style>;
 
 // Addresses are those of tensors that the caller holds and has looked at: of numbers that numpy has no type for, too.
+void * pointer(std::uintptr_t address) {
+    return reinterpret_cast<void *>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
 Tables::Matrix matrix(std::uintptr_t address,
                       std::int64_t n_columns,
                       std::int64_t stride,
                       std::uint32_t n_bytes,
                       std::uint64_t minus_infinity) {
-    return {reinterpret_cast<void *>(address), n_columns, stride, n_bytes, minus_infinity};
+    return {pointer(address), n_columns, stride, n_bytes, minus_infinity};
 }
 
 Tables::Tokens tokens_of(const py::array & given) {
@@ -165,13 +169,13 @@ Tables::Tokens tokens_of(const py::array & given) {
 // Tables with the arrays that they are views of.
 struct HeldTables {
     HeldTables(std::int32_t vocab_size,
-               py::array_t<std::int32_t> first,
-               py::array_t<std::uint8_t> kinds,
-               py::array tokens,
-               py::array_t<std::int32_t> targets,
-               py::array tails,
-               py::array_t<std::int32_t> tail_begins,
-               py::array_t<std::int32_t> completes) {
+               const py::array_t<std::int32_t> & first,
+               const py::array_t<std::uint8_t> & kinds,
+               const py::array & tokens,
+               const py::array_t<std::int32_t> & targets,
+               const py::array & tails,
+               const py::array_t<std::int32_t> & tail_begins,
+               const py::array_t<std::int32_t> & completes) {
         tables.vocab_size = vocab_size;
         tables.n_rows = kinds.size();
         tables.n_in_tails = tails.size();
@@ -183,8 +187,7 @@ struct HeldTables {
         tables.tails = tokens_of(tails);
         tables.tail_begins = tail_begins.data();
         tables.completes = completes.data();
-        held = py::make_tuple(std::move(first), std::move(kinds), std::move(tokens), std::move(targets),
-                              std::move(tails), std::move(tail_begins), std::move(completes));
+        held = py::make_tuple(first, kinds, tokens, targets, tails, tail_begins, completes);
     }
 
     Tables tables;
@@ -277,8 +280,7 @@ void register_matcher(py::module_ & module) {
                 std::int64_t * to_targets = targets.mutable_data();
                 const std::int64_t width = tokens.shape(1);
                 const py::gil_scoped_release unlocked;
-                self.tables.candidates(rows, nodes.data(), nodes.size(), width, reinterpret_cast<void *>(values),
-                                       to_tokens, to_targets);
+                self.tables.candidates(rows, nodes.data(), nodes.size(), width, pointer(values), to_tokens, to_targets);
             },
             "logprobs"_a, "n_columns"_a, "stride"_a, "n_bytes"_a, "minus_infinity"_a, "nodes"_a, "values"_a, "tokens"_a,
             "targets"_a);
