@@ -25,7 +25,8 @@ def main(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="smollm2 (49,152 tokens), gemma3 (262,144) or a GGUF file; may be repeated. Default: the first two."
+            help="smollm2, gemma3, qwen05 or qwen15 (downloaded once, 0.5 and 1.1 GB), or a GGUF file; repeatable. "
+            "Default: the first two."
         ),
     ] = None,
     output: Annotated[
@@ -86,8 +87,8 @@ def main(
     names its checkout); 200,000 titles as texts: build, a decision, the ten best.
 
     [bold]serve[/bold]: servers on loopback under 1, 8 and 32 clients: records, calls of tools, choices, decisions (also
-    between a million titles, with a filter) and plain text of token-trie serve and of llama.cpp's own server
-    (llama-server, on the PATH or in the environment variable LLAMA_SERVER).
+    between a million titles, with a filter) and plain text of token-trie serve, of llama.cpp's own server (on the PATH,
+    in the environment variable LLAMA_SERVER, or built once), and of llama-cpp-python's (its extra `server`).
     """
     if context.invoked_subcommand is not None:
         return

