@@ -503,8 +503,12 @@ class Undecided(NamedTuple):
         return self.bound.choices.aligned(leaves - np.logaddexp.reduce(leaves))
 
     def decide(self, calibrator: Calibrator, left: Ints, mean: Floats | None) -> Decision[Any]:
-        """Decide by a calibrator of the choices that are left, with a mean that is subtracted from their scores."""
-        return self.bound.decide(self.answer, BoundCalibration(calibrator, self.bound.choices, left, mean))
+        """Decide by a calibrator of the choices that are left, with a mean that is subtracted from their scores.
+
+        Without a mean, which too few rows do not have, the decision is raw.
+        """
+        calibration = None if mean is None else BoundCalibration(calibrator, self.bound.choices, left, mean)
+        return self.bound.decide(self.answer, calibration)
 
 
 _warned: set[str] = set()

@@ -430,10 +430,10 @@ class FormAsked(Asked):
         mass = min(float(np.mean([s.mass for s in scored])), 1.0) if self._takes_scores else None
         scores = self.of_options(scored, priors) if self._takes_scores else None
         calibrator, kind, weights = self.calibrator, "raw", scores
-        if calibrator is not None:
+        is_raw = all(prior is None for prior in priors)
+        if calibrator is not None and not (is_raw and calibrator.window is not None):  # as of too few rows
             states = None if scored[0].state is None else scored[0].state[None]
             weights = calibrator.log_weights(None if scores is None else scores[None], states)[0]
-            is_raw = all(prior is None for prior in priors)
             kind = "fitted" if calibrator.binding is not None else "raw" if is_raw else calibrator.kind
         assert weights is not None  # because either the scores or the calibrator give them
         calibration: Any = kind
