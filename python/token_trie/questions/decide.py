@@ -197,7 +197,8 @@ def answering(
     answers = yield from read(list(asked), None)
     if options.think is not None:
         close: Any = answers
-        answers |= yield from read(to_think_about(known, options.think, close), options.think)
+        if names := to_think_about(known, options.think, close):
+            answers |= yield from read(names, options.think)
     return answers
 
 

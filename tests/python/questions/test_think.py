@@ -106,10 +106,12 @@ def test_only_close_ones_think(precise: Any) -> None:
     assert all(answer.thought is None for answer in never.values())
 
 
-@pytest.mark.parametrize("seconds", [None, 60])
-def test_many_states_think_as_one_after_the_other(model_paths: dict[str, Path], seconds: float | None) -> None:
+@pytest.mark.parametrize(("share", "seconds"), [(0.35, None), (0.35, 60), (0.05, None), (0, None)])
+def test_many_states_think_as_one_after_the_other(
+    model_paths: dict[str, Path], share: float, seconds: float | None
+) -> None:
     states = [f"{STATE} {i}" for i in range(9)]
-    think = Think(max_tokens=4, margin=1, share=0.35, seconds=seconds)
+    think = Think(max_tokens=4, margin=1, share=share, seconds=seconds)
     one, other = (llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=512, verbose=False) for _ in range(2))
     alone = [decide(one, state, QUESTIONS, think=think) for state in states]
     together = list(decide_many(other, iter(states), QUESTIONS, think=think))
@@ -117,7 +119,7 @@ def test_many_states_think_as_one_after_the_other(model_paths: dict[str, Path], 
         assert [a[name].thought is None for name in a] == [b[name].thought is None for name in b]
         for name in a:
             assert a[name].probabilities == pytest.approx(b[name].probabilities, abs=1e-2)
-    assert sum(x.thought is not None for found in together for x in found.values()) == math.ceil(0.35 * 27)
+    assert sum(x.thought is not None for found in together for x in found.values()) == math.ceil(share * 27)
     one.close()
     other.close()
 
