@@ -354,7 +354,7 @@ def doctor(
     works = all(finding.poor is None for finding in found)
     if as_json:
         listed = [
-            {"about": one.about, "verdict": one.verdict, "told": one.text, "change": one.poor or one.fair}
+            {"about": one.about, "verdict": one.verdict, "text": one.text, "change": one.poor or one.fair}
             for one in found
         ]
         whole = {"model": model.path.name, "works": works, "findings": listed}

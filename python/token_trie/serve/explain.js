@@ -3,11 +3,11 @@
 async function explain(card, state, name, question, signal) {
   const key = keyOf(state, question);
   if (card.explained === key) return;
-  const told = await post("v1/x_explain", bodyOf(state, new Map([[name, question]])), signal);
+  const explained = await post("v1/x_explain", bodyOf(state, new Map([[name, question]])), signal);
   const meant = (key) => (question.get("type") === "noul" ? YES_NO[key] : question.get("type") === "score" ? `${key} · ${question.get("criteria")[key]}` : key);
   // Of a quantized model the last digits depend on what is read together: the same are shown above and below.
-  showAnswer(card, question, told.answer);
-  $(".why .body", card).replaceChildren(sentence(told, meant), ...numbers(told, meant), ...tree(told, meant), prompt(told));
+  showAnswer(card, question, explained.answer);
+  $(".why .body", card).replaceChildren(sentence(explained, meant), ...numbers(explained, meant), ...tree(explained, meant), prompt(explained));
   card.explained = key;
 }
 
@@ -25,16 +25,16 @@ function piece(text) {
   return shown;
 }
 
-function bestOf(told) {
-  return told.options.reduce((a, b) => (b.probability > a.probability ? b : a)).option;
+function bestOf(explained) {
+  return explained.options.reduce((a, b) => (b.probability > a.probability ? b : a)).option;
 }
 
-function sentence(told, meant) {
-  const answer = bestOf(told);
-  const rows = told.branches;
+function sentence(explained, meant) {
+  const answer = bestOf(explained);
+  const rows = explained.branches;
   const said = make("p");
   const parting = rows.findIndex((row) => row.parting);
-  if (told.greedy.includes(answer) || parting < 0) {
+  if (explained.greedy.includes(answer) || parting < 0) {
     said.append("Token by token, ", named("greedy", "greedy"), " comes to the same answer, ", named("exact", meant(answer)), ".");
     return said;
   }
@@ -45,7 +45,7 @@ function sentence(told, meant) {
   said.append(before ? "After “" : "At the first token, ");
   if (before) said.append(make("bdi", {}, before), "”, ");
   said.append(named("greedy", "greedy"), " takes “", piece(taken.text), `” (${percent(taken.share)}) over “`, piece(missed.text), `” (${percent(missed.share)}) and ends at `);
-  said.append(named("greedy", told.greedy.map(meant).join(", ")), "; the answer is ", named("exact", meant(answer)), ".");
+  said.append(named("greedy", explained.greedy.map(meant).join(", ")), "; the answer is ", named("exact", meant(answer)), ".");
   return said;
 }
 
@@ -56,11 +56,11 @@ function times(nats) {
   return `${nats < 0 ? "÷" : "×"}\u00a0${shown}`;
 }
 
-function numbers(told, meant) {
-  const answer = bestOf(told);
-  const calibration = told.answer.x_calibration;
+function numbers(explained, meant) {
+  const answer = bestOf(explained);
+  const calibration = explained.answer.x_calibration;
   const given = (what) => {
-    const total = told.options.reduce((sum, each) => sum + Math.exp(each[what] ?? -Infinity), 0);
+    const total = explained.options.reduce((sum, each) => sum + Math.exp(each[what] ?? -Infinity), 0);
     return (each) => (each[what] === null ? "–" : percent(Math.exp(each[what]) / total));
   };
   const columns = [["answer", (each) => percent(each.probability)]];
@@ -69,7 +69,7 @@ function numbers(told, meant) {
     columns.unshift(["without a state", given("prior")], ["with it", given("raw")], ["state", gain], ["tokens", (each) => Number(each.tokens.toFixed(1))]);
   }
   const body = make("tbody");
-  const ranked = [...told.options].sort((a, b) => b.probability - a.probability);
+  const ranked = [...explained.options].sort((a, b) => b.probability - a.probability);
   for (const each of ranked.slice(0, 2 * RANKED)) {
     const head = make("th", { scope: "row" }, make("bdi", {}, meant(each.option)));
     const cells = columns.map(([, read]) => make("td", {}, String(read(each))));
@@ -92,7 +92,7 @@ const CALIBRATIONS = {
   trained: "The model was trained for decisions, and is asked as it was trained.",
 };
 
-function tree(told, meant) {
+function tree(explained, meant) {
   const top = make("ul", { class: "tree", role: "list" });
   const lists = new Map([[0, top]]);
   const listOf = (at, row) => {
@@ -102,18 +102,18 @@ function tree(told, meant) {
     }
     return lists.get(at);
   };
-  told.branches.forEach((row, i) => {
+  explained.branches.forEach((row, i) => {
     if (i === 0) return;
     row.item = make("li", { class: pathOf(row) }, branch(row, meant));
-    listOf(row.parent, told.branches[row.parent]).append(row.item);
+    listOf(row.parent, explained.branches[row.parent]).append(row.item);
   });
   // Behind the branches that are there, so many were left out.
-  told.branches.forEach((row, i) => {
+  explained.branches.forEach((row, i) => {
     if (row.more?.texts) listOf(i, row).append(make("li", { class: "more" }, `… ${row.more.texts} more, ${percent(row.more.mass)}`));
   });
   const legend = make("p", { class: "legend" }, named("greedy", "Share"), ": of what may come at that place, which is what greedy goes by. ");
-  legend.append(named("exact", "Mass"), `: of the whole texts behind it. All texts together have ${percent(told.answer.x_mass)} of what the model might write.`);
-  if (told.readings > 1) legend.append(` This is the first of the ${told.readings} readings that make the answer.`);
+  legend.append(named("exact", "Mass"), `: of the whole texts behind it. All texts together have ${percent(explained.answer.x_mass)} of what the model might write.`);
+  if (explained.readings > 1) legend.append(` This is the first of the ${explained.readings} readings that make the answer.`);
   return [make("h4", {}, "The tree of their texts"), legend, top];
 }
 
@@ -138,7 +138,7 @@ function part(whose, what, p) {
   return make("span", { class: `part ${whose}` }, make("span", { class: "track", "aria-hidden": "true" }, bar), make("b", {}, make("span", { class: "sr" }, ` ${what} `), percent(p)));
 }
 
-function prompt(told) {
-  const text = make("pre", { tabindex: "0", dir: "auto", role: "region", "aria-label": "What the model read" }, told.prompt);
+function prompt(explained) {
+  const text = make("pre", { tabindex: "0", dir: "auto", role: "region", "aria-label": "What the model read" }, explained.prompt);
   return make("details", {}, make("summary", {}, "What the model read"), text);
 }

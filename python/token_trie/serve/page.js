@@ -229,13 +229,13 @@ async function ask() {
   const began = performance.now();
   try {
     if (wanted.size) {
-      const told = await post("v1/systemone", bodyOf(state, wanted), own.signal);
+      const reply = await post("v1/systemone", bodyOf(state, wanted), own.signal);
       const took = performance.now() - began;
       for (const [name, question] of wanted) {
-        showAnswer(cards.get(name), question, told.answers[name]);
+        showAnswer(cards.get(name), question, reply.answers[name]);
         cards.get(name).answered = keyOf(state, question);
       }
-      showUsage(told, took);
+      showUsage(reply, took);
       announce(wanted, cards);
     }
     for (const element of all(".old")) element.classList.remove("old");
@@ -293,14 +293,14 @@ function refuse(text = "") {
   if (text) say($("#status"), "");
 }
 
-// What changed is told to screen readers when no more keys come.
+// What changed is announced to screen readers when no more keys come.
 let telling = 0;
 
 function announce(wanted, cards) {
   clearTimeout(telling);
-  const told = (name) => `${name}: ${$(".value", cards.get(name)).textContent}, ${$(".sure", cards.get(name)).textContent}`;
+  const announced = (name) => `${name}: ${$(".value", cards.get(name)).textContent}, ${$(".sure", cards.get(name)).textContent}`;
   telling = setTimeout(() => {
-    say($("#told"), [...wanted.keys()].map(told).join(". "));
+    say($("#announced"), [...wanted.keys()].map(announced).join(". "));
   }, 900);
 }
 

@@ -62,6 +62,6 @@ async function copy() {
     document.execCommand("copy");
   }
   $("#copy").textContent = "Copied";
-  say($("#told"), "Copied");
+  say($("#announced"), "Copied");
   setTimeout(() => { $("#copy").textContent = "Copy"; }, 2000);
 }

@@ -19,14 +19,14 @@ const decided = (points, confidence) => {
 document.querySelectorAll(".way").forEach((section, i) => {
   const slider = section.querySelector("input[type=range]");
   if (!slider) return;
-  const told = section.querySelector("output"), mark = section.querySelector(".mark");
+  const shown = section.querySelector("output"), mark = section.querySelector(".mark");
   const move = () => {
     const confidence = Number(slider.value), found = decided(data.points[i], confidence);
     const text = found
       ? `${found[1].toLocaleString("en")} of ${data.n.toLocaleString("en")} rows are decided, ${percent(found[1] / data.n)}; `
         + `${percent(found[2])} of these are right.`
       : "No row is decided.";
-    told.textContent = `From a confidence of ${percent(confidence)} on: ${text}`;
+    shown.textContent = `From a confidence of ${percent(confidence)} on: ${text}`;
     slider.setAttribute("aria-valuetext", `${percent(confidence)}: ${text}`);
     mark.toggleAttribute("hidden", !found);
     mark.style.display = found ? "" : "none";

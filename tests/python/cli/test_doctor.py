@@ -29,13 +29,13 @@ def test_a_model_that_is_fit_is_said_to_be() -> None:
     found = findings()
     for about in ("cache", "chat template", "end tokens", "labels", "context", "decisions", "questions", "memory"):
         assert found[about]["verdict"] == "good", found[about]
-    assert "134,515,008 parameters" in found["model"]["told"]
-    assert "<|im_end|> (2)" in found["end tokens"]["told"]
-    assert "52 of 52" in found["labels"]["told"]
-    assert "8,192" in found["context"]["told"]
-    assert " ms for a question about " in found["speed"]["told"]
-    assert "GOMP_SPINCOUNT=1000" in found["waiting"]["told"]
-    assert "92 MiB of weights, 180 MiB for 8,192 tokens" in found["memory"]["told"]
+    assert "134,515,008 parameters" in found["model"]["text"]
+    assert "<|im_end|> (2)" in found["end tokens"]["text"]
+    assert "52 of 52" in found["labels"]["text"]
+    assert "8,192" in found["context"]["text"]
+    assert " ms for a question about " in found["speed"]["text"]
+    assert "GOMP_SPINCOUNT=1000" in found["waiting"]["text"]
+    assert "92 MiB of weights, 180 MiB for 8,192 tokens" in found["memory"]["text"]
 
 
 def test_what_a_model_lacks_is_reported_with_what_to_change(model_paths: dict[str, Path]) -> None:
@@ -90,7 +90,7 @@ def test_a_model_trained_for_decisions_that_cannot_be_asked_so_is_asked_by_a_for
     write_tiny_model(model, said={"llama.decision.type": kind})
     found = findings("-m", str(model))
     assert found["decisions"]["verdict"] == "fair"
-    assert "by letters" in found["questions"]["told"]
+    assert "by letters" in found["questions"]["text"]
 
 
 def test_a_table_has_a_line_each(model_paths: dict[str, Path]) -> None:

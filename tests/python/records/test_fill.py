@@ -418,11 +418,11 @@ def test_a_slot_that_cannot_end_is_an_error_that_names_it(stream: StreamHandle) 
 
 def test_an_error_in_the_middle_leaves_all_as_it_was(smollm2: Any) -> None:
     def fail(piece: str) -> None:
-        told.append(piece)
+        pieces.append(piece)
         if "unit" in piece:
             raise KeyError("mine")
 
-    told: list[str] = []
+    pieces: list[str] = []
     with StreamHandle(smollm2, n_ctx=256) as stream:
         trie = TokenTrie.from_choices(smollm2, ["READ", "STOP"])
         stream.prefill(PROMPT)
@@ -431,7 +431,7 @@ def test_an_error_in_the_middle_leaves_all_as_it_was(smollm2: Any) -> None:
         before = stream.tokens
         with pytest.raises(KeyError, match="mine"):
             stream.fill(WEATHER, on_text=fail)
-        assert len(told) > 1
+        assert len(pieces) > 1
         assert stream.tokens == before
         assert "".join(step.text for step in stream.generate()) in ("READ", "STOP")
         stream.clear_token_trie()
@@ -456,10 +456,10 @@ def test_a_grammar_begins_anew_after_a_record(smollm2: Any) -> None:
 
 
 def test_the_text_is_passed_on_part_by_part(smollm2: Any) -> None:
-    told: list[str] = []
-    record = fill(smollm2, PROMPT, WEATHER, mode="greedy", on_text=told.append)
-    assert "".join(told) == record.text
-    assert len(told) > 5
+    pieces: list[str] = []
+    record = fill(smollm2, PROMPT, WEATHER, mode="greedy", on_text=pieces.append)
+    assert "".join(pieces) == record.text
+    assert len(pieces) > 5
 
 
 def test_without_room_the_sequence_is_what_it_was(precise: Any) -> None:

@@ -352,9 +352,9 @@ def test_what_cannot_be_kept_is_left_out_where_there_is_a_list_for_it(
     schema: Any, ignored: list[str], left: Any
 ) -> None:
     given = copy.deepcopy(schema)
-    told: list[str] = []
-    node = read_schema(schema, told)
-    assert [note.partition(": ")[0].removeprefix("schema#") for note in told] == ignored
+    notes: list[str] = []
+    node = read_schema(schema, notes)
+    assert [note.partition(": ")[0].removeprefix("schema#") for note in notes] == ignored
     assert schema == given
     assert grammar_as_text(node) == grammar_as_text(read_schema(left))
 

@@ -166,7 +166,7 @@ def test_a_button_copies_the_request(page: Tab) -> None:
     page.click("#copy")
     page.until("document.querySelector('#copy').textContent == 'Copied'")
     assert page.run("navigator.clipboard.readText()") == text(page, "#request")
-    assert text(page, "#told") == "Copied"
+    assert text(page, "#announced") == "Copied"
 
 
 def test_a_state_may_be_json(page: Tab) -> None:
@@ -353,9 +353,9 @@ def test_a_screen_reader_finds_names_and_hears_answers(page: Tab) -> None:
         ("region", "The request to copy"),
     ]:
         assert (role, name) in found, (role, name)
-    assert page.run("document.querySelector('#told').getAttribute('role')") == "status"
-    page.until("document.querySelector('#told').textContent")
-    said = text(page, "#told")
+    assert page.run("document.querySelector('#announced').getAttribute('role')") == "status"
+    page.until("document.querySelector('#announced').textContent")
+    said = text(page, "#announced")
     assert re.match(r"action: \w+, \d", said)
     assert "food: " in said
 

@@ -23,7 +23,7 @@ def explain(url: str, question: object, state: str = "Hungry.") -> httpx.Respons
     return httpx.post(f"{url}/v1/x_explain", json={"state": state, "questions": {"q": question}}, timeout=60)
 
 
-def told(url: str, question: object, state: str = "Hungry.") -> Any:
+def explained_by(url: str, question: object, state: str = "Hungry.") -> Any:
     answer = explain(url, question, state)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -37,7 +37,7 @@ def path(branches: list[Any], i: int) -> list[Any]:
 def test_the_answer_is_the_one_that_is_given_without_an_explanation(url: str) -> None:
     body = {"state": "Hungry.", "questions": {"q": CHOICE}}
     answer = httpx.post(f"{url}/v1/systemone", json=body).json()["answers"]["q"]
-    explained = told(url, CHOICE)
+    explained = explained_by(url, CHOICE)
     assert explained["answer"]["choice"] == answer["choice"]
     assert explained["answer"]["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-3)
     assert {each["option"]: each["probability"] for each in explained["options"]} == explained["answer"][
@@ -46,7 +46,7 @@ def test_the_answer_is_the_one_that_is_given_without_an_explanation(url: str) ->
 
 
 def test_masses_and_shares_are_those_of_score(url: str, precise: Any) -> None:
-    explained = told(url, CHOICE)
+    explained = explained_by(url, CHOICE)
     prompt, branches = explained["prompt"], explained["branches"]
     assert prompt.endswith("Hungry.\n\nQuestion: Which?\nAnswer:")
     whole = np.exp(score(precise, "Hungry.\n\nQuestion: Which?\nAnswer:", TEXTS, leaf_end="any"))
@@ -62,7 +62,7 @@ def test_masses_and_shares_are_those_of_score(url: str, precise: Any) -> None:
 
 def test_greedy_ends_where_choose_does(url: str, precise: Any) -> None:
     for state in ("Hungry.", "yes", "Pizza or Paris?", "no no no"):
-        explained = told(url, CHOICE, state)
+        explained = explained_by(url, CHOICE, state)
         greedy = choose(precise, f"{state}\n\nQuestion: Which?\nAnswer:", TEXTS, mode="greedy")
         assert explained["greedy"] == ["abcd"[greedy.index]]
         ends = [row for row in explained["branches"] if row["options"] and row["greedy"]]
@@ -101,7 +101,7 @@ def test_every_form_is_explained_by_what_it_reads(url: str, how: dict[str, Any])
     ],
 )
 def test_every_option_has_its_numbers_and_its_branch_or_is_counted(url: str, question: Any, names: list[str]) -> None:
-    explained = told(url, question)
+    explained = explained_by(url, question)
     assert [each["option"] for each in explained["options"]] == names
     branches = explained["branches"]
     drawn = [name for row in branches for name in row["options"] or []]
@@ -134,7 +134,7 @@ def test_a_model_trained_for_decisions_is_explained_by_its_labels(kind: str, tmp
         asked = {"state": "Hungry.", "questions": questions}
         answers = httpx.post(f"{serving.url}/v1/systemone", json=asked).json()["answers"]
         for name, question in questions.items():
-            explained = told(serving.url, question)
+            explained = explained_by(serving.url, question)
             key = "noul" if name == "noul" else "probabilities"
             assert explained["answer"][key] == pytest.approx(answers[name][key], abs=1e-3)
             assert explained["answer"]["x_calibration"] == "trained"

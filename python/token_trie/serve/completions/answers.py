@@ -424,8 +424,8 @@ class Calling:
         shown, must, llm = [tool.shown for tool in self.tools], self.otherwise is None, engine.llm
         with lease(llm):
             if not has_chat_template(llm):
-                told = tell_of_tools(turns, shown, must=must)
-                return tokenize_prompt(llm, plain(told), engine.n_ctx), PLAIN
+                described = tell_of_tools(turns, shown, must=must)
+                return tokenize_prompt(llm, plain(described), engine.n_ctx), PLAIN
             return ask_for_tools(llm, turns, shown, engine.n_ctx, must=must)
 
 

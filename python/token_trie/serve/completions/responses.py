@@ -61,19 +61,19 @@ class Wire:
         """Return the response."""
         choices = []
         for i, answer in enumerate(answers):
-            told: dict[str, Any] = {"text": answer.text}
+            content: dict[str, Any] = {"text": answer.text}
             if self.is_chat:
                 called = {} if answer.call is None else {"content": answer.text or None, "tool_calls": [answer.call]}
-                told = {"message": {"role": "assistant", "content": answer.text, "refusal": None, **called}}
-            choices.append({"index": i, **told, **self._end(answer)})
+                content = {"message": {"role": "assistant", "content": answer.text, "refusal": None, **called}}
+            choices.append({"index": i, **content, **self._end(answer)})
         return {**self._head("chat.completion"), "choices": choices, "usage": usage_of(answers, self.n_each)}
 
     def part(self, index: int, part: Part, answer: Finished | None = None) -> dict[str, Any]:
         """Return a chunk; the last one has the answer."""
         delta = {"content": part} if part and isinstance(part, str) else part or {}
-        told = {"delta": delta} if self.is_chat else {"text": part}
+        content = {"delta": delta} if self.is_chat else {"text": part}
         end = {"logprobs": None, "finish_reason": None} if answer is None else self._end(answer)
-        return {**self._head("chat.completion.chunk"), "choices": [{"index": index, **told, **end}]}
+        return {**self._head("chat.completion.chunk"), "choices": [{"index": index, **content, **end}]}
 
     def usage(self, answers: Sequence[Finished]) -> dict[str, Any]:
         """Return the chunk with the usage."""
