@@ -125,6 +125,17 @@ def test_a_handle_on_a_file_chooses_among_texts_too(model_paths: dict[str, Path]
         assert stream.choose(range(5)).value in range(5)
 
 
+def test_a_handle_on_a_file_writes_records_and_calls_too(model_paths: dict[str, Path], tiny: Any) -> None:
+    schema = {"type": "object", "properties": {"action": {"enum": ACTIONS}, "urgent": {"type": "boolean"}}}
+    tools = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in ("act", "plan")]
+    with StreamHandle(model_paths["tiny"], n_ctx=512, n_threads=1) as own, StreamHandle(tiny, n_ctx=512) as other:
+        for stream in (own, other):
+            stream.prefill(PROMPT)
+            stream.fill(schema)
+            stream.choose_tool(tools)
+        assert own.tokens == other.tokens
+
+
 def test_another_threads_generation_keeps_the_handle(stream: StreamHandle) -> None:
     stream.prefill(PROMPT)
     steps = stream.generate(8)

@@ -186,8 +186,13 @@ class NativeStream(Closeable):
         check(function(self.pointer, *arguments))
 
     def with_vocab(self, use: Callable[[_core.Vocab], T]) -> T:
-        """Call a function with the vocabulary, which stays valid meanwhile; BusyError as of `call`."""
+        """Call a function with the vocabulary, which stays valid meanwhile, also inside another call of this thread.
+
+        BusyError as of `call`.
+        """
         thread = get_ident()
+        if self._vocab is not None and self.is_entered_here():
+            return use(self._vocab)
         with self.enter():
             self.entered = thread
             try:
