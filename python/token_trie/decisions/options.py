@@ -297,8 +297,8 @@ class RecordOptions(Sampling):
         none; a space after each comma and colon; or each field on a line of its own, with two spaces for each level,
         and short lists likewise or on a single line. A number: so many spaces for each level. None: no white space.
     on_text : callable, optional
-        It is called with each part of the record's text as soon as it is decided, on the working thread. If it raises
-        an error, the record ends.
+        It is called with each part of the record's text as soon as it is decided, on the working thread; of a call,
+        from the tool's name on. If it raises an error, the record ends. It must not change the handle.
     think : Think, optional
         Lets the model write freely up to a marker first, for `Record.thought`. The record follows the marker.
     """
