@@ -5,8 +5,6 @@
 #include "sampler/sampler.h"
 #include "trie/cache.h"
 
-#include <cstring>
-
 namespace {
 
 using namespace token_trie;

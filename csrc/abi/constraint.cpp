@@ -10,12 +10,8 @@ namespace {
 constexpr std::int32_t kMaxSpan = 500;
 
 std::vector<Token> to_tokens(const llama_token * tokens, std::size_t n, const char * what) {
-    if (tokens == nullptr && n > 0) {
-        throw Error(Status::argument, std::string(what) + ": null, with n_" + what + " = " + std::to_string(n));
-    }
-    if (n > kMaxLeafTokens) {
-        throw Error(Status::limit, std::string("n_") + what + ": " + std::to_string(n) + "; at most 65535");
-    }
+    throw_if(tokens == nullptr && n > 0, Status::argument, what, ": null, with n_", what, " = ", n);
+    throw_if(n > kMaxLeafTokens, Status::limit, "n_", what, ": ", n, "; at most 65535");
     return {tokens, tokens + n};
 }
 

@@ -1,6 +1,5 @@
 #include "abi/guard.h"
 
-#include <algorithm>
 #include <cstring>
 
 namespace token_trie {

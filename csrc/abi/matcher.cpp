@@ -23,13 +23,10 @@ Matcher make_matcher(const llama_vocab * address,
                      const Set & set,
                      const token_trie_params & params) {
     const Vocab vocab(address);
-    if (n_vocab < 0 || (n_vocab == 0 && address == nullptr)) {
-        throw Error(Status::argument, "n_vocab: " + std::to_string(n_vocab) + " is no size of a vocabulary");
-    }
-    if (n_vocab > 0 && n_vocab < vocab.size()) {
-        throw Error(Status::argument, "n_vocab: " + std::to_string(n_vocab) + " is less than the vocabulary has (" +
-                                          std::to_string(vocab.size()) + " tokens)");
-    }
+    throw_if(n_vocab < 0 || (n_vocab == 0 && address == nullptr), Status::argument, "n_vocab: ", n_vocab,
+             " is no size of a vocabulary");
+    throw_if(n_vocab > 0 && n_vocab < vocab.size(), Status::argument, "n_vocab: ", n_vocab,
+             " is less than the vocabulary has (", vocab.size(), " tokens)");
     return {make_constraint(vocab, set, params).cursor, n_vocab == 0 ? vocab.size() : n_vocab};
 }
 
@@ -94,22 +91,11 @@ int32_t token_trie_matcher_fill_masks(const token_trie_matcher * const * matcher
             require_not_null(masks, "masks");
         }
         const auto row_of = [&](std::size_t i) { return rows == nullptr ? i : rows[i]; };
-        const auto place = [](const char * what, std::size_t i) {
-            return std::string(what) + "[" + std::to_string(i) + "]: ";
-        };
         for (std::size_t i = 0; i < n; ++i) {
-            if (matchers[i] == nullptr) {
-                throw Error(Status::argument, place("matchers", i) + "null");
-            }
-            if (row_of(i) >= n_rows) {
-                throw Error(Status::argument,
-                            place("rows", i) + std::to_string(row_of(i)) + " of " + std::to_string(n_rows) + " rows");
-            }
-            if (matchers[i]->matcher.n_words() != n_words) {
-                throw Error(Status::argument, "n_words: " + std::to_string(n_words) + ", but a row of matchers[" +
-                                                  std::to_string(i) + "] has " +
-                                                  std::to_string(matchers[i]->matcher.n_words()));
-            }
+            throw_if(matchers[i] == nullptr, Status::argument, "matchers[", i, "]: null");
+            throw_if(row_of(i) >= n_rows, Status::argument, "rows[", i, "]: ", row_of(i), " of ", n_rows, " rows");
+            throw_if(matchers[i]->matcher.n_words() != n_words, Status::argument, "n_words: ", n_words,
+                     ", but a row of matchers[", i, "] has ", matchers[i]->matcher.n_words());
         }
         for (std::size_t i = 0; i < n; ++i) {
             const bool is_constrained = matchers[i]->matcher.fill(masks + row_of(i) * n_words);

@@ -23,10 +23,9 @@ class OpenHandles {
     Handle * open(const llama_context * context, const Make & make) {
         std::unique_lock<std::mutex> lock(mutex_);
         forget_gone();
-        if (context != nullptr &&
-            std::any_of(open_.begin(), open_.end(), [&](const Entry & other) { return other.context == context; })) {
-            throw Error(Status::busy, std::string("ctx: another ") + kind_ + " is open on it");
-        }
+        const auto is_on_it = [&](const Entry & other) { return other.context == context; };
+        throw_if(context != nullptr && std::any_of(open_.begin(), open_.end(), is_on_it), Status::busy, "ctx: another ",
+                 kind_, " is open on it");
         return add(lock, context, make);
     }
 
@@ -43,10 +42,8 @@ class OpenHandles {
     std::shared_ptr<Object> find(const Handle * handle) {
         const std::lock_guard<std::mutex> lock(mutex_);
         const auto at = position_of(handle);
-        if (at == open_.end() || at->object == nullptr || at->is_closed) {
-            throw Error(Status::argument,
-                        std::string(kind_) + (handle == nullptr ? ": null" : ": closed, or never opened"));
-        }
+        throw_if(at == open_.end() || at->object == nullptr || at->is_closed, Status::argument, kind_,
+                 handle == nullptr ? ": null" : ": closed, or never opened");
         return at->object;
     }
 

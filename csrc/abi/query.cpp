@@ -14,15 +14,11 @@ std::shared_ptr<const LeafWeights> read_leaf_weights(const token_trie_query & qu
     if (query.leaf_weights == nullptr) {
         return nullptr;
     }
-    if (query.n_leaf_weights != trie->n_leaves()) {
-        throw Error(Status::argument, "query.n_leaf_weights: " + std::to_string(query.n_leaf_weights) +
-                                          " where the trie has " + std::to_string(trie->n_leaves()));
-    }
+    throw_if(query.n_leaf_weights != trie->n_leaves(), Status::argument, "query.n_leaf_weights: ", query.n_leaf_weights,
+             " where the trie has ", trie->n_leaves());
     for (std::size_t i = 0; i < query.n_leaf_weights; ++i) {
-        if (!std::isfinite(query.leaf_weights[i])) {
-            throw Error(Status::argument, "query.leaf_weights[" + std::to_string(i) +
-                                              "]: " + std::to_string(query.leaf_weights[i]) + " is not finite");
-        }
+        throw_if(!std::isfinite(query.leaf_weights[i]), Status::argument, "query.leaf_weights[", i,
+                 "]: ", query.leaf_weights[i], " is not finite");
     }
     return LeafWeights::of(trie, {query.leaf_weights, query.leaf_weights + query.n_leaf_weights});
 }
@@ -55,9 +51,8 @@ SearchOptions read_search(const token_trie_query & query) {
 
 Sampling read_sampling(const token_trie_sampling * from, const char * what, bool may_keep) {
     const Sampling out = from == nullptr ? Sampling{} : read_struct(from, what);
-    if (out.seed < (may_keep ? TOKEN_TRIE_SEED_KEEP : TOKEN_TRIE_SEED_RANDOM) || out.seed > UINT32_MAX) {
-        throw Error(Status::argument, std::string(what) + ".seed: " + std::to_string(out.seed) + " is none here");
-    }
+    throw_if(out.seed < (may_keep ? TOKEN_TRIE_SEED_KEEP : TOKEN_TRIE_SEED_RANDOM) || out.seed > UINT32_MAX,
+             Status::argument, what, ".seed: ", out.seed, " is none here");
     check(out);
     return out;
 }

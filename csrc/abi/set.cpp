@@ -15,16 +15,12 @@ std::shared_ptr<const Trie> build_texts(const Vocab & vocab, std::vector<std::st
         return Trie::build(std::move(leaves));
     }
     const std::shared_ptr<const Lexicon> & lexicon = vocab.lexicon();
-    if (lexicon == nullptr) {
-        throw Error(Status::vocab, "vocab: this model has no tokenizer");
-    }
+    throw_if(lexicon == nullptr, Status::vocab, "vocab: this model has no tokenizer");
     LeafList leaves;
     leaves.texts = true;
     for (std::size_t i = 0; i < texts.size(); ++i) {
-        if (texts[i].size() > kMaxNameBytes) {
-            throw Error(Status::limit, "texts[" + std::to_string(i) + "]: " + std::to_string(texts[i].size()) +
-                                           " bytes; at most 65535");
-        }
+        throw_if(texts[i].size() > kMaxNameBytes, Status::limit, "texts[", i, "]: ", texts[i].size(),
+                 " bytes; at most 65535");
         leaves.add_text(texts[i]);
     }
     leaves.names = std::move(texts);
@@ -96,10 +92,8 @@ token_trie_set * token_trie_set_filter(const token_trie_set * set, const unsigne
     return guard_pointer<token_trie_set *>([&] {
         const std::shared_ptr<const Trie> & trie = to_set(set).whole();
         require_not_null(keep, "keep");
-        if (n_members != trie->n_leaves()) {
-            throw Error(Status::argument, "n_members: " + std::to_string(n_members) + " for a set of " +
-                                              std::to_string(trie->n_leaves()));
-        }
+        throw_if(n_members != trie->n_leaves(), Status::argument, "n_members: ", n_members, " for a set of ",
+                 trie->n_leaves());
         return std::make_unique<Set>(Trie::filtered(trie, keep)).release();
     });
 }
@@ -125,9 +119,7 @@ int32_t token_trie_set_get_info(const token_trie_set * set, token_trie_set_info 
 const char * token_trie_set_get_path(const token_trie_set * set, size_t i) {
     return guard_pointer<const char *>([&] {
         const TrieSets & paths = to_set(set).by_path();
-        if (i >= paths.size()) {
-            throw Error(Status::argument, "i: " + std::to_string(i) + " of " + std::to_string(paths.size()) + " paths");
-        }
+        throw_if(i >= paths.size(), Status::argument, "i: ", i, " of ", paths.size(), " paths");
         return std::next(paths.begin(), static_cast<std::ptrdiff_t>(i))->first.c_str();
     });
 }
@@ -136,14 +128,9 @@ int32_t token_trie_set_get_member(
     const token_trie_set * set, size_t i, const char ** name, llama_token * tokens, size_t capacity, size_t * n) {
     return guard([&] {
         const Trie & trie = *to_set(set).whole();
-        if (i >= trie.n_leaves()) {
-            throw Error(Status::argument,
-                        "i: " + std::to_string(i) + " of " + std::to_string(trie.n_leaves()) + " members");
-        }
+        throw_if(i >= trie.n_leaves(), Status::argument, "i: ", i, " of ", trie.n_leaves(), " members");
         const auto leaf = static_cast<LeafId>(i);
-        if (!trie.has_leaf(leaf)) {
-            throw Error(Status::argument, "i: member " + std::to_string(i) + " is filtered out");
-        }
+        throw_if(!trie.has_leaf(leaf), Status::argument, "i: member ", i, " is filtered out");
         write_tokens(trie.sequence(leaf), tokens, capacity, n);
         if (name != nullptr) {
             *name = trie.stored_name(leaf);

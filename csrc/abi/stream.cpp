@@ -138,9 +138,7 @@ int32_t token_trie_stream_get_item(token_trie_stream * stream, size_t i, token_t
     return guard([&] {
         const SharedStream::Call open = enter(stream);
         const std::vector<ItemLog::Item> & items = open->items().items();
-        if (i >= items.size()) {
-            throw Error(Status::argument, "i: " + std::to_string(i) + " of " + std::to_string(items.size()) + " items");
-        }
+        throw_if(i >= items.size(), Status::argument, "i: ", i, " of ", items.size(), " items");
         const ItemLog::Item & seen = items[i];
         token_trie_item out{};
         out.leaf = static_cast<std::int64_t>(seen.leaf);
@@ -172,9 +170,7 @@ int32_t token_trie_stream_answer(token_trie_stream * stream,
         check_fits(n_tokens, open->n_ctx_max());
         Query read = read_query(open->facts(), query);
         if (tokens != nullptr) {
-            if (n_tokens == 0) {
-                throw Error(Status::argument, "n_tokens: 0; tokens is null for the stream's sequence");
-            }
+            throw_if(n_tokens == 0, Status::argument, "n_tokens: 0; tokens is null for the stream's sequence");
             read.search.prefix.assign(tokens, tokens + n_tokens);
         }
         auto out = std::make_unique<Answer>();

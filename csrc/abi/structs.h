@@ -14,15 +14,11 @@ namespace token_trie {
 // are zero. Members that this library does not know have to be, as it would leave out what they ask for.
 
 inline void require_not_null(const void * pointer, const char * what) {
-    if (pointer == nullptr) {
-        throw Error(Status::argument, std::string(what) + ": null");
-    }
+    throw_if(pointer == nullptr, Status::argument, what, ": null");
 }
 
 inline void check_not_negative(std::int32_t value, const char * what) {
-    if (value < 0) {
-        throw Error(Status::argument, std::string(what) + ": " + std::to_string(value) + " is negative");
-    }
+    throw_if(value < 0, Status::argument, what, ": ", value, " is negative");
 }
 
 inline std::size_t to_count(std::int32_t value, const char * what) {
@@ -32,10 +28,7 @@ inline std::size_t to_count(std::int32_t value, const char * what) {
 
 // A value of an enum of the header, which begins with 0.
 inline void check_enum(std::int32_t value, std::int32_t last, const char * what) {
-    if (value < 0 || value > last) {
-        throw Error(Status::argument,
-                    std::string(what) + ": " + std::to_string(value) + " is not in [0, " + std::to_string(last) + "]");
-    }
+    throw_if(value < 0 || value > last, Status::argument, what, ": ", value, " is not in [0, ", last, "]");
 }
 
 // Null is an array of none.
@@ -48,10 +41,8 @@ inline void require_array(const void * pointer, std::size_t n, const char * what
 // A sane size: the first member at least, and no more than these structs could ever grow to.
 inline void check_struct_size(std::size_t size, const char * what) {
     constexpr std::size_t max = 4096;
-    if (size < sizeof(std::size_t) || size > max) {
-        throw Error(Status::argument,
-                    std::string(what) + ".size: " + std::to_string(size) + " is not sizeof(*" + what + ")");
-    }
+    throw_if(size < sizeof(std::size_t) || size > max, Status::argument, what, ".size: ", size, " is not sizeof(*",
+             what, ")");
 }
 
 template <typename Struct>
@@ -62,10 +53,8 @@ Struct read_struct(const Struct * from, const char * what) {
     std::memcpy(&out, from, std::min(from->size, sizeof out));
     const auto * bytes = reinterpret_cast<const unsigned char *>(from);
     for (std::size_t i = sizeof out; i < from->size; ++i) {
-        if (bytes[i] != 0) {
-            throw Error(Status::argument, std::string(what) + ": sets a member that version " TOKEN_TRIE_VERSION
-                                                              " of the library does not know");
-        }
+        throw_if(bytes[i] != 0, Status::argument, what,
+                 ": sets a member that version " TOKEN_TRIE_VERSION " of the library does not know");
     }
     return out;
 }
@@ -88,14 +77,10 @@ inline void write_tokens(const std::vector<Token> & from, Token * tokens, std::s
 }
 
 inline std::vector<std::string> to_names(const char * const * names, std::size_t n, const std::string & what) {
-    if (names == nullptr && n > 0) {
-        throw Error(Status::argument, what + ": null, with n_" + what + " = " + std::to_string(n));
-    }
+    throw_if(names == nullptr && n > 0, Status::argument, what, ": null, with n_", what, " = ", n);
     std::vector<std::string> out;
     for (std::size_t i = 0; i < n; ++i) {
-        if (names[i] == nullptr) {
-            throw Error(Status::argument, what + "[" + std::to_string(i) + "]: null");
-        }
+        throw_if(names[i] == nullptr, Status::argument, what, "[", i, "]: null");
         out.emplace_back(names[i]);
     }
     return out;

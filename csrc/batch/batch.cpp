@@ -10,8 +10,7 @@ namespace token_trie {
 Batch::Batch(const ContextMaker & maker, const Scheduler::Options & options)
     : scheduler_(std::make_unique<Scheduler>(maker, options)),
       facts_(scheduler_->vocab()),
-      n_ctx_max_(scheduler_->n_ctx_max()),
-      n_parallel_(scheduler_->n_ids()) {}
+      n_ctx_max_(scheduler_->n_ctx_max()) {}
 
 namespace {
 
@@ -30,11 +29,8 @@ void Batch::check(const Request & request) const {
          "max_before: no limit, where the answer needs its cells in the context"},
     });
     const std::size_t n_answer = request.max_tokens();
-    if (request.prompt.size() + n_answer > n_ctx_max_) {
-        throw Error(Status::context, std::to_string(request.prompt.size()) + " tokens and an answer of up to " +
-                                         std::to_string(n_answer) + " do not fit the context of " +
-                                         std::to_string(n_ctx_max_));
-    }
+    throw_if(request.prompt.size() + n_answer > n_ctx_max_, Status::context, request.prompt.size(),
+             " tokens and an answer of up to ", n_answer, " do not fit the context of ", n_ctx_max_);
     if (request.is_decoded()) {
         static_cast<void>(Decoding(request, facts_.get(), 0));  // which checks its options
     }
@@ -50,9 +46,7 @@ bool Batch::is_calling() const noexcept {
 
 Batch::Call::Call(std::shared_ptr<Batch> batch) : batch_(std::move(batch)) {
     const std::lock_guard<std::mutex> lock(batch_->mutex_);
-    if (batch_->closed_) {
-        throw Error(Status::argument, "batch: closed");
-    }
+    throw_if(batch_->closed_, Status::argument, "batch: closed");
     ++batch_->n_calls_;
     outer_ = std::exchange(innermost, this);
 }
@@ -77,9 +71,7 @@ Ticket Batch::Call::submit(Request request) const {
     }
     batch.check(request);
     const std::lock_guard<std::mutex> lock(batch.mutex_);
-    if (batch.closed_) {
-        throw Error(Status::argument, "batch: closed");
-    }
+    throw_if(batch.closed_, Status::argument, "batch: closed");
     const Ticket ticket = batch.last_ + 1;
     Scheduler::Requests requests;
     requests.emplace(ticket, std::move(request));
@@ -99,22 +91,14 @@ Batch::Found Batch::next(Ticket wanted, std::int32_t timeout_ms, Answer & answer
     using Clock = std::chrono::steady_clock;
     const Clock::time_point until = Clock::now() + std::chrono::milliseconds(std::max(timeout_ms, 0));
     std::unique_lock<std::mutex> lock(mutex_);
-    if (closed_) {
-        throw Error(Status::argument, "batch: closed");
-    }
-    if (is_working()) {
-        throw Error(Status::busy, "batch: this thread is inside its pass, by a callback");
-    }
+    throw_if(closed_, Status::argument, "batch: closed");
+    throw_if(is_working(), Status::busy, "batch: this thread is inside its pass, by a callback");
     for (;;) {
-        if (closed_) {
-            throw Error(Status::cancelled, "the batch was closed");
-        }
+        throw_if(closed_, Status::cancelled, "the batch was closed");
         auto at = ready_.begin();
         if (wanted != kAny) {
             const auto known = tickets_.find(wanted);
-            if (known == tickets_.end()) {
-                throw Error(Status::argument, "ticket: " + std::to_string(wanted) + " is not out");
-            }
+            throw_if(known == tickets_.end(), Status::argument, "ticket: ", wanted, " is not out");
             at = known->second->is_ready ? known->second : ready_.end();
         }
         if (at != ready_.end()) {
@@ -191,9 +175,7 @@ void Batch::keep(Ticket ticket, Answer answer) noexcept {
 std::size_t Batch::copy_text(Ticket ticket, std::size_t from, Token * tokens, std::size_t max_tokens) const {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto known = tickets_.find(ticket);
-    if (known == tickets_.end()) {
-        throw Error(Status::argument, "ticket: " + std::to_string(ticket) + " is not out");
-    }
+    throw_if(known == tickets_.end(), Status::argument, "ticket: ", ticket, " is not out");
     const std::vector<Token> & text = known->second->text;
     const std::size_t begin = std::min(from, text.size());
     const std::size_t n = std::min(text.size() - begin, max_tokens);

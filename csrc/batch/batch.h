@@ -2,9 +2,9 @@
 
 #include "batch/scheduler.h"
 #include "llama/vocab.h"
+#include "trie/non_copyable.h"
 
 #include <condition_variable>
-#include <functional>
 #include <list>
 #include <map>
 #include <mutex>
@@ -26,16 +26,13 @@ class Batch {
     Batch(const ContextMaker & maker, const Scheduler::Options & options);
 
     std::size_t n_ctx_max() const noexcept { return n_ctx_max_; }
-    std::size_t n_parallel() const noexcept { return n_parallel_; }
 
     // What a caller does that touches the model, the reading of a payload included: close waits for it.
-    class Call {
+    class Call : NonCopyable {
        public:
         // Throws Error (argument) if closed.
         explicit Call(std::shared_ptr<Batch> batch);
         ~Call();
-        Call(const Call &) = delete;
-        Call & operator=(const Call &) = delete;
 
         const Vocab & facts() const noexcept { return batch_->facts_; }
         std::size_t n_ctx_max() const noexcept { return batch_->n_ctx_max_; }
@@ -74,12 +71,10 @@ class Batch {
         Answer answer{};
     };
     // Being the one who makes a pass, with the lock; its end has the lock again.
-    class Turn {
+    class Turn : NonCopyable {
        public:
         Turn(Batch & batch, std::unique_lock<std::mutex> & lock) noexcept;
         ~Turn();
-        Turn(const Turn &) = delete;
-        Turn & operator=(const Turn &) = delete;
 
        private:
         Batch & batch_;
@@ -101,7 +96,6 @@ class Batch {
     std::size_t n_calls_ = 0;
     const Vocab facts_;
     const std::size_t n_ctx_max_;
-    const std::size_t n_parallel_;
     Ticket last_ = 0;
     Scheduler::Requests submitted_;  // since the last pass began
     std::vector<Ticket> cancelled_;  // likewise; reserved for all that are out

@@ -5,13 +5,6 @@
 #include <algorithm>
 
 namespace token_trie {
-namespace {
-
-std::uint64_t ns_between(std::chrono::steady_clock::time_point start, std::chrono::steady_clock::time_point end) {
-    return static_cast<std::uint64_t>(std::chrono::nanoseconds(end - start).count());
-}
-
-}  // namespace
 
 Job::Job(Ticket ticket,
          Request request,

@@ -37,23 +37,32 @@ constexpr int kStays = 5;
 // Of cells and ids, the part that those under way which go on leave to others, and to what they themselves write next.
 constexpr std::size_t kRoomOfCells = 4;
 constexpr std::size_t kRoomOfIds = 8;
+// Of as many rows as make a prompt a long one, those that long ones have in a pass.
+constexpr double kChunk = 0.5;
+// Of these, the part that they have beside others.
+constexpr double kBesideOthers = 0.25;
+// Passes without a short prompt after which none is expected.
+constexpr std::size_t kQuiet = 32;
 
 std::size_t checked_ids(const ContextMaker & maker, std::size_t wanted) {
     const std::size_t n = wanted == 0 ? maker.max_ids() : std::min(wanted, maker.max_ids());
-    if (n < 2) {
-        throw Error(Status::argument,
-                    "the context holds one sequence alone: the model keeps a state that sequences cannot share, or the "
-                    "context is too small");
-    }
+    throw_if(n < 2, Status::argument,
+             "the context holds one sequence alone: the model keeps a state that sequences cannot share, or the "
+             "context is too small");
     return n;
 }
 
 OwnedContext make_context(const ContextMaker & maker, std::size_t n_ids) {
     OwnedContext context = maker.make(maker.max_tokens(), n_ids);
-    if (context == nullptr) {
-        throw Error(Status::memory, "no context of " + std::to_string(maker.max_tokens()) + " tokens could be made");
-    }
+    throw_if(context == nullptr, Status::memory, "no context of ", maker.max_tokens(), " tokens could be made");
     return context;
+}
+
+// A row after so many cells takes twice as long as one after none: attention is then as much work as the weights, of
+// which it makes half as good use.
+double depth_of(const llama_model * model) {
+    const double n_multiplied = 4.0 * llama_model_n_embd(model) * llama_model_n_layer(model);
+    return std::max(static_cast<double>(llama_model_n_params(model)) / std::max(n_multiplied, 1.0), 1.0);
 }
 
 }  // namespace
@@ -163,22 +172,12 @@ void Scheduler::admit(BatchRows & rows, std::size_t part, const OnAnswer & on_an
     bool has_long_waiting = false;
     // Whether those after it may go on.
     const auto admit_one = [&](Requests & from, Requests::iterator at) {
-        const Ticket ticket = at->first;
-        const bool is_oldest = ticket == oldest().begin()->first;
+        const bool is_oldest = at->first == oldest().begin()->first;
         const bool waits_as_long = is_long(at->second.prompt);
-        try {
-            const int max_rank = &from == &behind_texts_ || n_overtaken_ >= max_overtaken ? kLive : kLive - 1;
-            if ((waits_as_long && has_long_waiting) ||
-                !begin(ticket, at->second, has_long_waiting, max_rank, on_answer)) {
-                has_long_waiting = has_long_waiting || waits_as_long;
-                return waits_as_long;
-            }
-        } catch (...) {
-            if (!cells_.has_count()) {
-                throw;
-            }
-            on_answer(ticket, failure());
-            reclaim_ids();
+        const int max_rank = &from == &behind_texts_ || n_overtaken_ >= max_overtaken ? kLive : kLive - 1;
+        if ((waits_as_long && has_long_waiting) || !try_begin(*at, has_long_waiting, max_rank, on_answer)) {
+            has_long_waiting = has_long_waiting || waits_as_long;
+            return waits_as_long;
         }
         n_overtaken_ = is_oldest ? 0 : n_overtaken_ + 1;
         from.erase(at);
@@ -210,17 +209,9 @@ void Scheduler::admit_apart(BatchRows & rows, const OnAnswer & on_answer) {
         return;
     }
     const auto at = apart_.begin();
-    try {
-        if (!begin(at->first, at->second, /* has_long_waiting = */ false, kLive, on_answer)) {
-            clear_cache();  // beside nothing it fits, in the next pass
-            return;
-        }
-    } catch (...) {
-        if (!cells_.has_count()) {
-            throw;
-        }
-        on_answer(at->first, failure());
-        reclaim_ids();
+    if (!try_begin(*at, /* has_long_waiting = */ false, kLive, on_answer)) {
+        clear_cache();  // beside nothing it fits, in the next pass
+        return;
     }
     apart_.erase(at);
     is_apart_ = true;
@@ -236,7 +227,24 @@ Scheduler::Requests & Scheduler::oldest() noexcept {
     return is_behind ? behind_texts_ : waiting_;
 }
 
-// False where it has to wait for others to end. What throws has left ids to be reclaimed.
+// False where it has to wait for others to end; what fails is its answer.
+bool Scheduler::try_begin(Requests::value_type & waiting,
+                          bool has_long_waiting,
+                          int max_rank,
+                          const OnAnswer & on_answer) {
+    try {
+        return begin(waiting.first, waiting.second, has_long_waiting, max_rank, on_answer);
+    } catch (...) {
+        if (!cells_.has_count()) {
+            throw;
+        }
+        on_answer(waiting.first, failure());
+        reclaim_ids();
+        return true;
+    }
+}
+
+// What throws has left ids to be reclaimed.
 bool Scheduler::begin(
     Ticket ticket, Request & request, bool has_long_waiting, int max_rank, const OnAnswer & on_answer) {
     const std::vector<Token> & prompt = request.prompt;
@@ -551,9 +559,7 @@ const float * Scheduler::logits_of(const WantedRow & row, const Task & task) {
         return few_logits_.data();
     }
     const float * logits = llama_get_logits_ith(context_.get(), row.row);
-    if (logits == nullptr) {
-        throw Error(Status::context, "the context gives no logits");
-    }
+    throw_if(logits == nullptr, Status::context, "the context gives no logits");
     check_finite(logits, {true, {}, {}}, static_cast<std::size_t>(llama_vocab_n_tokens(vocab_)));
     return logits;
 }
@@ -574,24 +580,6 @@ void Scheduler::fail_all(const OnAnswer & on_answer) noexcept {
     });
     jobs_.clear();
     clear_cache();
-}
-
-namespace {
-
-// Of as many rows as make a prompt a long one, those that long ones have in a pass.
-constexpr double kChunk = 0.5;
-// Of these, the part that they have beside others.
-constexpr double kBesideOthers = 0.25;
-// Passes without a short prompt after which none is expected.
-constexpr std::size_t kQuiet = 32;
-
-}  // namespace
-
-// A row after so many cells takes twice as long as one after none: attention is then as much work as the weights, of
-// which it makes half as good use.
-double Scheduler::depth_of(const llama_model * model) {
-    const double n_multiplied = 4.0 * llama_model_n_embd(model) * llama_model_n_layer(model);
-    return std::max(static_cast<double>(llama_model_n_params(model)) / std::max(n_multiplied, 1.0), 1.0);
 }
 
 void Scheduler::plan_by_chunks(BatchRows & rows, const OnAnswer & on_answer) {

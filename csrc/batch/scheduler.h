@@ -50,7 +50,6 @@ class [[gnu::visibility("default")]] Scheduler {
     Scheduler(const ContextMaker & maker, const Options & options);
 
     const llama_vocab * vocab() const noexcept { return vocab_; }
-    std::size_t n_ids() const noexcept { return n_ids_; }
     // Tokens of a prompt and its longest answer.
     std::size_t n_ctx_max() const noexcept { return n_ctx_max_; }
 
@@ -84,11 +83,11 @@ class [[gnu::visibility("default")]] Scheduler {
     void place_rows(Job & job, BatchRows & rows);
     void plan_by_chunks(BatchRows & rows, const OnAnswer & on_answer);
     void plan_long(BatchRows & rows, double chunk);
-    static double depth_of(const llama_model * model);
     bool is_long(std::size_t n_own) const noexcept { return n_chunk_ > 0 && n_own > n_chunk_; }
     bool is_long(const std::vector<Token> & prompt) const;
     bool has_reserve(std::size_t n_needed, bool for_long, bool has_long_waiting) const noexcept;
     void admit(BatchRows & rows, std::size_t part, const OnAnswer & on_answer);
+    bool try_begin(Requests::value_type & waiting, bool has_long_waiting, int max_rank, const OnAnswer & on_answer);
     bool begin(Ticket ticket, Request & request, bool has_long_waiting, int max_rank, const OnAnswer & on_answer);
     bool outgrows_window(const Request & request) const noexcept;
     bool was_shared(llama_seq_id id) const noexcept { return n_shared_[static_cast<std::size_t>(id)] > 0; }

@@ -1,5 +1,4 @@
 #include "batch/tasks.h"
-#include "cursor/reserve_more.h"
 
 #include <algorithm>
 
@@ -89,8 +88,6 @@ void DecodeTask::advance() {
         decoding_.step(*this);
     }
 }
-
-void DecodeTask::reserve() { reserve_more(tokens_); }
 
 void DecodeTask::write(Answer & answer) const {
     decoding_.write(tokens_.data(), tokens_.size(), answer);

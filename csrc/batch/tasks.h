@@ -1,9 +1,11 @@
 #pragma once
 
 #include "context/batch_rows.h"
+#include "cursor/reserve_more.h"
 #include "decode/decoder.h"
 #include "search/tree_paths.h"
 #include "stream/query.h"
+#include "trie/non_copyable.h"
 
 #include <memory>
 
@@ -39,7 +41,7 @@ inline Answer failure() noexcept {
 //     text                         READ _    on it too, as far as the logits have come
 //     tree                         READ _    a wave of nodes, on it or the ids lent; then the next
 //                                  SEND
-class Task {
+class Task : NonCopyable {
    public:
     // Where its rows go: after so many tokens on an id.
     struct Origin {
@@ -48,10 +50,7 @@ class Task {
         std::size_t n_before;
     };
 
-    Task() = default;
     virtual ~Task() = default;
-    Task(const Task &) = delete;
-    Task & operator=(const Task &) = delete;
 
     // Whether the logits after the prompt are the first that it observes, as those of the root.
     virtual bool wants_root() const noexcept = 0;
@@ -161,7 +160,7 @@ class DecodeTask final : public Task, private Decoder::Host {
     Written written() const noexcept override;
 
    private:
-    void reserve() override;
+    void reserve() override { reserve_more(tokens_); }
     const float * logits(const AllowedSet & /*wanted*/) override { return logits_; }
     std::size_t n_tokens() const noexcept override { return tokens_.size(); }
     void append(Token token) noexcept override { tokens_.push_back(token); }

@@ -25,5 +25,10 @@ template <typename T>
 py::array_t<T> to_array(const T * data, std::size_t n) {
     return py::array_t<T>(static_cast<py::ssize_t>(n), data);
 }
+inline py::array_t<Token> to_array(const TokenSpan & tokens) { return to_array(tokens.data, tokens.size); }
+template <typename T>
+py::array_t<T> to_array(const std::vector<T> & values) {
+    return to_array(values.data(), values.size());
+}
 
 }  // namespace token_trie

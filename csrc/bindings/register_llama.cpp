@@ -3,8 +3,8 @@
 #include "llama/library.h"
 #include "llama/vocab.h"
 #include "sampler/sampler.h"
+#include "trie/non_copyable.h"
 
-#include <algorithm>
 #include <chrono>
 
 namespace token_trie {
@@ -35,18 +35,15 @@ py::object allowed(const Cursor & cursor) {
         return py::none();
     }
     if (set.is_children_alone()) {
-        return to_array(set.children.data, set.children.size);
+        return to_array(set.children);
     }
     std::vector<Token> tokens;
-    set.for_each([&](Token token) {
-        tokens.push_back(token);
-        return true;
-    });
-    return to_array(tokens.data(), tokens.size());
+    set.for_each([&](Token token) { tokens.push_back(token); });
+    return to_array(tokens);
 }
 
 // No garbage collection for that long, which could run Python of anyone's.
-class WithoutCollection {
+class WithoutCollection : NonCopyable {
    public:
     WithoutCollection() : was_on_(PyGC_Disable() == 1) {}
     ~WithoutCollection() {
@@ -54,8 +51,6 @@ class WithoutCollection {
             PyGC_Enable();
         }
     }
-    WithoutCollection(const WithoutCollection &) = delete;
-    WithoutCollection & operator=(const WithoutCollection &) = delete;
 
    private:
     bool was_on_;
@@ -122,8 +117,7 @@ void register_llama(py::module_ & module) {
                     leaves = tokenize(vocab.get(), copies, what, special, SignalCheck());
                 }
                 const std::vector<std::int64_t> offsets(leaves.offsets.begin(), leaves.offsets.end());
-                return py::make_tuple(to_array(leaves.tokens.data(), leaves.tokens.size()),
-                                      to_array(offsets.data(), offsets.size()));
+                return py::make_tuple(to_array(leaves.tokens), to_array(offsets));
             },
             "texts"_a, "what"_a, "special"_a = false)
         .def(

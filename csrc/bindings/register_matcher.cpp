@@ -38,10 +38,6 @@ auto alone(Result (Of::*method)(Arguments...) const) {
     };
 }
 
-[[noreturn]] void fail(const std::string & message) { throw Error(Status::argument, message); }
-
-std::string place(const char * what, std::size_t i) { return std::string(what) + "[" + std::to_string(i) + "]: "; }
-
 struct Rows {
     std::int32_t * data;
     std::size_t n;
@@ -52,22 +48,20 @@ struct Rows {
 
 Rows rows_of(py::array & mask, std::size_t n_words) {
     if (!mask.dtype().equal(py::dtype::of<std::int32_t>())) {
-        fail("bitmask: " + std::string(py::str(mask.dtype())) + " where int32 belongs");
+        throw Error(Status::argument, "bitmask: ", std::string(py::str(mask.dtype())), " where int32 belongs");
     }
     if (mask.ndim() != 2 || static_cast<std::size_t>(mask.shape(1)) != n_words) {
-        fail("bitmask: shape " + std::string(py::str(mask.attr("shape"))) + " where (rows, " + std::to_string(n_words) +
-             ") belongs");
+        throw Error(Status::argument, "bitmask: shape ", std::string(py::str(mask.attr("shape"))), " where (rows, ",
+                    n_words, ") belongs");
     }
     constexpr auto word = static_cast<py::ssize_t>(sizeof(std::int32_t));
     const bool are_rows_whole = mask.shape(0) == 0 || n_words == 1 || mask.strides(1) == word;
     const bool is_aligned = reinterpret_cast<std::uintptr_t>(mask.data()) % sizeof(std::int32_t) == 0;
     if (!are_rows_whole || !is_aligned || mask.strides(0) % word != 0) {
-        fail("bitmask: strides " + std::string(py::str(mask.attr("strides"))) +
-             "; the words of a row must be neighbours, and aligned");
+        throw Error(Status::argument, "bitmask: strides ", std::string(py::str(mask.attr("strides"))),
+                    "; the words of a row must be neighbours, and aligned");
     }
-    if (!mask.writeable()) {
-        fail("bitmask: read-only");
-    }
+    throw_if(!mask.writeable(), Status::argument, "bitmask: read-only");
     return {static_cast<std::int32_t *>(mask.mutable_data()), static_cast<std::size_t>(mask.shape(0)),
             mask.strides(0) / word};
 }
@@ -81,18 +75,14 @@ std::vector<bool> fill(const std::vector<MatcherPtr> & matchers,
     // The width of a matcher never changes.
     const std::size_t n_words = matchers.front()->matcher.n_words();
     const Rows rows = rows_of(mask, n_words);
-    if (indices && indices->size() != matchers.size()) {
-        fail("indices: " + std::to_string(indices->size()) + " for " + std::to_string(matchers.size()) + " matchers");
-    }
+    throw_if(indices && indices->size() != matchers.size(), Status::argument,
+             "indices: ", indices ? indices->size() : 0, " for ", matchers.size(), " matchers");
     const auto row_of = [&](std::size_t i) { return indices ? (*indices)[i] : static_cast<std::int64_t>(i); };
     for (std::size_t i = 0; i < matchers.size(); ++i) {
-        if (matchers[i]->matcher.n_words() != n_words) {
-            fail(place("matchers", i) + "a row of " + std::to_string(matchers[i]->matcher.n_words()) +
-                 " words, where matchers[0] has " + std::to_string(n_words));
-        }
-        if (row_of(i) < 0 || static_cast<std::size_t>(row_of(i)) >= rows.n) {
-            fail(place("indices", i) + "row " + std::to_string(row_of(i)) + " of " + std::to_string(rows.n));
-        }
+        throw_if(matchers[i]->matcher.n_words() != n_words, Status::argument, "matchers[", i, "]: a row of ",
+                 matchers[i]->matcher.n_words(), " words, where matchers[0] has ", n_words);
+        throw_if(row_of(i) < 0 || static_cast<std::size_t>(row_of(i)) >= rows.n, Status::argument, "indices[", i,
+                 "]: row ", row_of(i), " of ", rows.n);
     }
     const py::gil_scoped_release unlocked;
     std::vector<bool> is_needed(matchers.size());
@@ -111,19 +101,16 @@ void for_each(const std::vector<MatcherPtr> & matchers,
               const char * what,
               void (Matcher::*check)(Value) const,
               const Work & work) {
-    if (values.size() != matchers.size()) {
-        fail(std::string(what) + ": " + std::to_string(values.size()) + " for " + std::to_string(matchers.size()) +
+    throw_if(values.size() != matchers.size(), Status::argument, what, ": ", values.size(), " for ", matchers.size(),
              " matchers");
-    }
     std::map<const SharedMatcher *, std::size_t> seen;
     for (std::size_t i = 0; i < matchers.size(); ++i) {
-        if (const auto [at, is_new] = seen.emplace(matchers[i].get(), i); !is_new) {
-            fail(place("matchers", i) + "the same as matchers[" + std::to_string(at->second) + "]");
-        }
+        const auto [at, is_new] = seen.emplace(matchers[i].get(), i);
+        throw_if(!is_new, Status::argument, "matchers[", i, "]: the same as matchers[", at->second, "]");
         try {
             alone(*matchers[i], [&](const Matcher & matcher) { (matcher.*check)(values[i]); });
         } catch (const Error & error) {
-            throw Error(error.status(), place(what, i) + error.what());
+            throw Error(error.status(), what, "[", i, "]: ", error.what());
         }
     }
     for (std::size_t i = 0; i < matchers.size(); ++i) {
@@ -160,9 +147,8 @@ Tables::Matrix matrix(std::uintptr_t address,
 
 Tables::Tokens tokens_of(const py::array & given) {
     const bool is_narrow = given.dtype().equal(py::dtype::of<std::int16_t>());
-    if (!is_narrow && !given.dtype().equal(py::dtype::of<std::int32_t>())) {
-        throw Error(Status::argument, "tokens: neither int16 nor int32");
-    }
+    throw_if(!is_narrow && !given.dtype().equal(py::dtype::of<std::int32_t>()), Status::argument,
+             "tokens: neither int16 nor int32");
     return {given.data(), is_narrow};
 }
 
@@ -225,7 +211,7 @@ void register_matcher(py::module_ & module) {
                  alone(shared, [&](const Matcher & matcher) {
                      matcher.for_each_allowed([&](Token token) { tokens.push_back(token); });
                  });
-                 return to_array(tokens.data(), tokens.size());
+                 return to_array(tokens);
              })
         .def("forced", alone(&Matcher::forced), "n"_a)
         .def_property_readonly(

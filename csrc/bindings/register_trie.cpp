@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <sstream>
 
@@ -25,10 +26,9 @@ std::shared_ptr<Trie> build(const TokenArray & tokens,
                             std::vector<std::string> names,
                             std::string vocab,
                             std::optional<bool> compact) {
-    if (tokens.ndim() != 1 || offsets.ndim() != 1 || offsets.size() == 0 ||
-        offsets.data()[offsets.size() - 1] != tokens.size()) {
-        throw Error(Status::argument, "tokens and offsets: one dimension each, and offsets end with len(tokens)");
-    }
+    throw_if(tokens.ndim() != 1 || offsets.ndim() != 1 || offsets.size() == 0 ||
+                 offsets.data()[offsets.size() - 1] != tokens.size(),
+             Status::argument, "tokens and offsets: one dimension each, and offsets end with len(tokens)");
     const LeafView leaves{tokens.data(), reinterpret_cast<const std::uint64_t *>(offsets.data()),
                           static_cast<std::size_t>(offsets.size()) - 1};
     const Layout layout = !compact.has_value() ? Layout::by_size : *compact ? Layout::compact : Layout::flat;
@@ -47,7 +47,7 @@ py::tuple prefix_dict(const std::string & given, bool is_path) {
             errno = 0;
             file.open(given, std::ios::binary);
             if (!file) {
-                throw Error(Status::argument, "file: " + quote(given, kMaxPathBytes) + ": " + std::strerror(errno));
+                throw Error(Status::argument, "file: ", quote(given, kMaxPathBytes), ": ", std::strerror(errno));
             }
         } else {
             text.str(given);
@@ -55,23 +55,31 @@ py::tuple prefix_dict(const std::string & given, bool is_path) {
         try {
             dict = read_prefix_dict(is_path ? static_cast<std::istream &>(file) : text);
         } catch (const std::ios_base::failure & error) {
-            throw Error(Status::argument, "file: " + quote(given, kMaxPathBytes) + ": " + error.what());
+            throw Error(Status::argument, "file: ", quote(given, kMaxPathBytes), ": ", error.what());
         }
         trie = shared(Trie::build(std::move(dict.members)));
     }
     return py::make_tuple(trie, dict.start, dict.n_ids_skipped, dict.n_keys_unreached, dict.keys_unreached);
 }
 
-void check_node(const Trie & trie, std::uint32_t node) {
-    if (node >= trie.n_nodes()) {
-        throw py::index_error("node " + std::to_string(node) + " of " + std::to_string(trie.n_nodes()));
-    }
+// A method that has a leaf, or a node, for its first argument, which is looked at.
+template <typename Method>
+auto at_leaf(const Method & method) {
+    return [method](const Trie & trie, LeafId leaf) {
+        if (leaf >= trie.n_leaves()) {
+            throw py::index_error(concat("leaf ", leaf, " of ", trie.n_leaves()));
+        }
+        return method(trie, leaf);
+    };
 }
-
-void check_leaf(const Trie & trie, std::uint32_t leaf) {
-    if (leaf >= trie.n_leaves()) {
-        throw py::index_error("leaf " + std::to_string(leaf) + " of " + std::to_string(trie.n_leaves()));
-    }
+template <typename... More, typename Method>
+auto at_node(const Method & method) {
+    return [method](const Trie & trie, NodeId node, More... more) {
+        if (node >= trie.n_nodes()) {
+            throw py::index_error(concat("node ", node, " of ", trie.n_nodes()));
+        }
+        return method(trie, node, more...);
+    };
 }
 
 py::tuple to_arrays(const Trie & trie) {
@@ -87,7 +95,7 @@ py::tuple to_arrays(const Trie & trie) {
             offsets.push_back(static_cast<std::int64_t>(tokens.size()));
         }
     }
-    return py::make_tuple(to_array(tokens.data(), tokens.size()), to_array(offsets.data(), offsets.size()));
+    return py::make_tuple(to_array(tokens), to_array(offsets));
 }
 
 template <typename T>
@@ -134,27 +142,10 @@ Mask to_left(const Trie & trie) {
 }
 
 const std::uint8_t * mask_of(const Trie & trie, const Mask & keep) {
-    if (keep.ndim() != 1 || keep.size() != trie.n_leaves()) {
-        throw Error(Status::argument,
-                    "mask: " + std::to_string(keep.size()) + " for " + std::to_string(trie.n_leaves()) + " members");
-    }
+    throw_if(keep.ndim() != 1 || keep.size() != trie.n_leaves(), Status::argument, "mask: ", keep.size(), " for ",
+             trie.n_leaves(), " members");
     return reinterpret_cast<const std::uint8_t *>(keep.data());
 }
-
-// The bytes of a file, each piece valid as long as the image, which memoryviews keep.
-class Image {
-   public:
-    explicit Image(const std::shared_ptr<Trie> & trie) : image_(trie) {}
-    std::size_t size() const noexcept { return image_.pieces().size(); }
-    py::bytes digest() const { return image_.digest(); }
-    py::memoryview piece(std::size_t i) const {
-        const std::string_view bytes = image_.pieces().at(i);
-        return py::memoryview::from_memory(bytes.data(), static_cast<py::ssize_t>(bytes.size()));
-    }
-
-   private:
-    TrieImage image_;
-};
 
 // None for none.
 py::object to_id(std::uint32_t id) { return id == UINT32_MAX ? py::object(py::none()) : py::object(py::int_(id)); }
@@ -180,11 +171,18 @@ void register_trie(py::module_ & module) {
             return reinterpret_cast<std::uintptr_t>(std::make_unique<Set>(std::move(trie)).release());
         },
         py::arg("trie").none(false));
-    py::class_<Image>(module, "TrieImage")
+    py::class_<TrieImage>(module, "TrieImage")
         .def(py::init<std::shared_ptr<Trie>>(), py::arg("trie").none(false), Unlocked())
-        .def("__len__", &Image::size)
-        .def_property_readonly("digest", &Image::digest)
-        .def("piece", &Image::piece, "i"_a);
+        .def("__len__", [](const TrieImage & image) { return image.pieces().size(); })
+        .def_property_readonly("digest", [](const TrieImage & image) { return py::bytes(image.digest()); })
+        // Valid as long as the image, which memoryviews keep.
+        .def(
+            "piece",
+            [](const TrieImage & image, std::size_t i) {
+                const std::string_view bytes = image.pieces().at(i);
+                return py::memoryview::from_memory(bytes.data(), static_cast<py::ssize_t>(bytes.size()));
+            },
+            "i"_a);
     module.def(
         "open_trie", [](const std::string & path) { return shared(open_trie_file(path)); }, "path"_a, Unlocked());
     module.def("trie_digest", [](const std::string & path) { return py::bytes(trie_file_digest(path)); }, "path"_a);
@@ -236,71 +234,35 @@ void register_trie(py::module_ & module) {
         .def("leaves_named", &Trie::leaves_named, "names"_a, Unlocked())
         .def_property_readonly("is_view", &Trie::is_view)
         .def_property_readonly("n_members", &Trie::n_members)
-        .def(
-            "has_leaf",
-            [](const Trie & trie, LeafId leaf) {
-                check_leaf(trie, leaf);
-                return trie.has_leaf(leaf);
-            },
-            "leaf"_a)
+        .def("has_leaf", at_leaf(std::mem_fn(&Trie::has_leaf)), "leaf"_a)
         .def_property_readonly("is_compact", [](const Trie & trie) { return trie.compact() != nullptr; })
         .def("arrays", &to_arrays)
         .def("tensors", &tensors_of)
         .def("leaf_nodes", &to_leaf_nodes)
         .def("left", &to_left)
-        .def(
-            "name",
-            [](const Trie & trie, LeafId leaf) {
-                check_leaf(trie, leaf);
-                // Of a damaged file a name may be any bytes.
-                const std::string name = trie.name(leaf);
-                return py::reinterpret_steal<py::object>(
-                    PyUnicode_DecodeUTF8(name.data(), static_cast<py::ssize_t>(name.size()), "replace"));
-            },
-            "leaf"_a)
-        .def(
-            "text",
-            [](const Trie & trie, LeafId leaf) {
-                check_leaf(trie, leaf);
-                return py::bytes(std::string(trie.text(leaf)));
-            },
-            "leaf"_a)
-        .def(
-            "sequence",
-            [](const Trie & trie, LeafId leaf) {
-                check_leaf(trie, leaf);
-                const std::vector<Token> tokens = trie.sequence(leaf);
-                return to_array(tokens.data(), tokens.size());
-            },
-            "leaf"_a)
+        .def("name", at_leaf([](const Trie & trie, LeafId leaf) {
+                 // Of a damaged file a name may be any bytes.
+                 const std::string name = trie.name(leaf);
+                 return py::reinterpret_steal<py::object>(
+                     PyUnicode_DecodeUTF8(name.data(), static_cast<py::ssize_t>(name.size()), "replace"));
+             }),
+             "leaf"_a)
+        .def("text", at_leaf([](const Trie & trie, LeafId leaf) { return py::bytes(std::string(trie.text(leaf))); }),
+             "leaf"_a)
+        .def("sequence", at_leaf([](const Trie & trie, LeafId leaf) { return to_array(trie.sequence(leaf)); }),
+             "leaf"_a)
         .def(
             "descend",
             [](const Trie & trie, const TokenArray & tokens) {
                 return to_id(trie.descend(tokens.data(), static_cast<std::size_t>(tokens.size())));
             },
             "tokens"_a)
-        .def(
-            "children",
-            [](const Trie & trie, NodeId node) {
-                check_node(trie, node);
-                const TokenSpan span = trie.children(node);
-                return to_array(span.data, span.size);
-            },
-            "node"_a)
-        .def(
-            "child",
-            [](const Trie & trie, NodeId node, Token token) {
-                check_node(trie, node);
-                return to_id(trie.child(node, token));
-            },
-            "node"_a, "token"_a)
-        .def(
-            "leaf",
-            [](const Trie & trie, NodeId node) {
-                check_node(trie, node);
-                return to_id(trie.leaf(node));
-            },
-            "node"_a);
+        .def("children", at_node([](const Trie & trie, NodeId node) { return to_array(trie.children(node)); }),
+             "node"_a)
+        .def("child",
+             at_node<Token>([](const Trie & trie, NodeId node, Token token) { return to_id(trie.child(node, token)); }),
+             "node"_a, "token"_a)
+        .def("leaf", at_node([](const Trie & trie, NodeId node) { return to_id(trie.leaf(node)); }), "node"_a);
     module.def(
         "cached_trie",
         [](const std::string & json, const std::optional<std::string> & path, const Vocab * vocab) {

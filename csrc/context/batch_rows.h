@@ -58,23 +58,19 @@ class BatchRows {
 
     // Wants rows that nobody observes as well, where the last logits would be multiplied in a group that is not full.
     // Where there are none and the group is worth filling up, adds some, of ids that hold nothing, max_more at most.
-    // Returns whether it has added any.
-    bool fill_up(std::vector<llama_seq_id> & empty, std::size_t max_more) {
+    void fill_up(std::vector<llama_seq_id> & empty, std::size_t max_more) {
         if (n_wanted_ <= kRowGroup) {
-            return false;
+            return;
         }
         for (std::size_t i = size(); i-- > 0 && n_wanted_ % kRowGroup != 0 && n_wanted_ < max_wanted_;) {
             n_wanted_ += wanted_[i] == 0 ? 1 : 0;
             wanted_[i] = 1;
         }
         const std::size_t n_more = n_to_fill_up(n_wanted_);
-        if (n_more == 0 || n_more > std::min(max_more, n_wanted_left())) {
-            return false;
-        }
-        for (std::size_t i = 0; i < n_more; ++i) {
+        const bool fits_whole = n_more <= std::min(max_more, n_wanted_left());
+        for (std::size_t i = 0; fits_whole && i < n_more; ++i) {
             add(tokens_.back(), static_cast<llama_pos>(i), empty, true);
         }
-        return true;
     }
 
     // Of all rows, the tokens before them.

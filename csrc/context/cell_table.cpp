@@ -2,7 +2,6 @@
 
 #include "cursor/reserve_more.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace token_trie {

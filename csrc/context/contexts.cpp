@@ -1,11 +1,9 @@
 #include "context/contexts.h"
 
-#include "context/output_head.h"
 #include "llama/library.h"
 
 #include <ggml-backend.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 
@@ -32,6 +30,26 @@ std::string of_architecture(const llama_model * model, const char * key) {
     return metadata(model, metadata(model, "general.architecture") + key);
 }
 
+// Sequence ids for a TreeEvaluator to work well with: enough for a batch to be worth it, and not more, as every pass
+// compares them in pairs and the context keeps logits for each. llama.cpp ends the process on more than a batch has
+// tokens.
+std::uint32_t n_ids_for(const llama_model * model, const llama_context_params & params) {
+    if (!can_drop_newest(model)) {
+        return 1;
+    }
+    constexpr std::size_t logits_bytes = 64U << 20U;
+    const auto row_bytes = sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
+    const auto n_ctx = params.n_ctx == 0 ? static_cast<std::size_t>(llama_model_n_ctx_train(model)) : params.n_ctx;
+    const auto n = std::min<std::size_t>({64, logits_bytes / row_bytes, params.n_batch, n_ctx});
+    return static_cast<std::uint32_t>(std::max<std::size_t>(n, 1));
+}
+
+void check_length(const llama_model * model, std::int32_t n_ctx) {
+    const std::int32_t trained = llama_model_n_ctx_train(model);
+    throw_if(n_ctx > kStretch * trained, Status::argument, "n_ctx: ", n_ctx, " is more than ", kStretch, " times the ",
+             trained, " tokens that the model was trained with");
+}
+
 }  // namespace
 
 bool can_drop_newest(const llama_model * model) {
@@ -55,10 +73,7 @@ std::size_t n_frugal_ids(const llama_vocab * vocab) {
 }
 
 void check_fits(std::size_t n_tokens, std::size_t n_ctx) {
-    if (n_tokens > n_ctx) {
-        throw Error(Status::context,
-                    std::to_string(n_tokens) + " tokens do not fit the context of " + std::to_string(n_ctx));
-    }
+    throw_if(n_tokens > n_ctx, Status::context, n_tokens, " tokens do not fit the context of ", n_ctx);
 }
 
 void check_decoded(std::int32_t result) {
@@ -69,51 +84,16 @@ void check_decoded(std::int32_t result) {
 }
 
 void check_model(const llama_model * model, const std::string & what) {
-    if (llama_model_has_encoder(model) || !llama_model_has_decoder(model)) {
-        throw Error(Status::argument, what + " is not a decoder");
-    }
+    throw_if(llama_model_has_encoder(model) || !llama_model_has_decoder(model), Status::argument, what,
+             " is not a decoder");
     const llama_vocab * vocab = llama_model_get_vocab(model);
-    if (llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_NONE || llama_vocab_n_tokens(vocab) == 0) {
-        throw Error(Status::argument, what + " has no tokenizer");
-    }
+    throw_if(llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_NONE || llama_vocab_n_tokens(vocab) == 0, Status::argument,
+             what, " has no tokenizer");
 }
 
 void check_threads(std::int32_t n_threads, const std::string & what) {
-    if (n_threads > GGML_MAX_N_THREADS) {
-        throw Error(Status::argument,
-                    what + ": " + std::to_string(n_threads) + " is above " + std::to_string(GGML_MAX_N_THREADS));
-    }
+    throw_if(n_threads > GGML_MAX_N_THREADS, Status::argument, what, ": ", n_threads, " is above ", GGML_MAX_N_THREADS);
 }
-
-void FreeModel::operator()(llama_model * model) const noexcept { llama_model_free(model); }
-void FreeContext::operator()(llama_context * context) const noexcept { llama_free(context); }
-
-namespace {
-
-// Sequence ids for a TreeEvaluator to work well with: enough for a batch to be worth it, and not more, as every pass
-// compares them in pairs and the context keeps logits for each. llama.cpp ends the process on more than a batch has
-// tokens.
-std::uint32_t n_ids_for(const llama_model * model, const llama_context_params & params) {
-    if (!can_drop_newest(model)) {
-        return 1;
-    }
-    constexpr std::size_t logits_bytes = 64U << 20U;
-    const auto row_bytes = sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
-    const auto n_ctx = params.n_ctx == 0 ? static_cast<std::size_t>(llama_model_n_ctx_train(model)) : params.n_ctx;
-    const auto n = std::min<std::size_t>({64, logits_bytes / row_bytes, params.n_batch, n_ctx});
-    return static_cast<std::uint32_t>(std::max<std::size_t>(n, 1));
-}
-
-void check_length(const llama_model * model, std::int32_t n_ctx) {
-    const std::int32_t trained = llama_model_n_ctx_train(model);
-    if (n_ctx > kStretch * trained) {
-        throw Error(Status::argument, "n_ctx: " + std::to_string(n_ctx) + " is more than " + std::to_string(kStretch) +
-                                          " times the " + std::to_string(trained) +
-                                          " tokens that the model was trained with");
-    }
-}
-
-}  // namespace
 
 void ContextMaker::prepare(const llama_model * model, llama_context_params & params) {
     require_same_llama();
@@ -129,7 +109,7 @@ void ContextMaker::prepare(const llama_model * model, llama_context_params & par
     OutputHead::listen(params);
 }
 
-ContextMaker::ContextMaker(llama_model * model, const llama_context_params & params, std::vector<Adapter> adapters)
+ContextMaker::ContextMaker(llama_model * model, const llama_context_params & params, Adapters adapters)
     : model_(model), params_(params), adapters_(std::move(adapters)) {
     set_limits();
 }
@@ -147,8 +127,8 @@ ContextMaker::ContextMaker(const std::string & gguf_path, const FileOptions & op
     }
     owned_model_.reset(llama_model_load_from_file(gguf_path.c_str(), model_params));
     if (!owned_model_) {
-        throw Error(Status::argument,
-                    "gguf_path: " + quote(gguf_path, kMaxPathBytes) + " could not be loaded as a model");
+        throw Error(Status::argument, "gguf_path: ", quote(gguf_path, kMaxPathBytes),
+                    " could not be loaded as a model");
     }
     model_ = owned_model_.get();
     check_length(model_, options.n_ctx);
@@ -184,16 +164,10 @@ OwnedContext ContextMaker::make(std::size_t n_tokens, std::size_t n_ids) const {
     params.n_seq_max = static_cast<std::uint32_t>(std::min(n_ids, max_ids_));
     params.n_outputs_max = params.n_seq_max;
     OwnedContext context(llama_init_from_model(model_, params));
-    if (context != nullptr && !adapters_.empty()) {
-        std::vector<llama_adapter_lora *> adapters;
-        std::vector<float> scales;
-        for (const Adapter & each : adapters_) {
-            adapters.push_back(each.adapter);
-            scales.push_back(each.scale);
-        }
-        if (llama_set_adapters_lora(context.get(), adapters.data(), adapters.size(), scales.data()) != 0) {
-            throw Error(Status::argument, "adapters: they do not fit the model");
-        }
+    if (Adapters given = adapters_; context != nullptr && !given.adapters.empty()) {
+        throw_if(llama_set_adapters_lora(context.get(), given.adapters.data(), given.adapters.size(),
+                                         given.scales.data()) != 0,
+                 Status::argument, "adapters: they do not fit the model");
     }
     return context;
 }
@@ -210,9 +184,7 @@ GrowingContext::GrowingContext(llama_context * context) {
 
 GrowingContext::GrowingContext(ContextMaker maker)
     : maker_(std::make_unique<ContextMaker>(std::move(maker))), owned_(maker_->make_first()), is_taken_(true) {
-    if (owned_ == nullptr) {
-        throw Error(Status::argument, "no context could be made of the model and the params");
-    }
+    throw_if(owned_ == nullptr, Status::argument, "no context could be made of the model and the params");
     adopt(owned_.get());
 }
 
@@ -227,9 +199,7 @@ void GrowingContext::adopt(llama_context * context) {
     check_model(model, "context: its model");
     check_threads(llama_n_threads(context), "context: n_threads");
     check_threads(llama_n_threads_batch(context), "context: n_threads_batch");
-    if (llama_get_memory(context) == nullptr) {
-        throw Error(Status::argument, "context: it has no memory for a sequence");
-    }
+    throw_if(llama_get_memory(context) == nullptr, Status::argument, "context: it has no memory for a sequence");
     context_ = context;
     n_vocab_ = static_cast<std::size_t>(llama_vocab_n_tokens(vocab()));
     n_swa_ = llama_model_n_swa(model);
@@ -249,9 +219,7 @@ OwnedContext GrowingContext::make_larger(std::size_t n_tokens, std::size_t n_ids
                                : by_steps         ? std::max(n_tokens, n_here + n_here / 2)
                                                   : n_tokens;
     OwnedContext next = maker_->make(n_next, n_ids <= this->n_ids() ? this->n_ids() : (n_ids + kIds - 1) / kIds * kIds);
-    if (next == nullptr) {
-        throw Error(Status::memory, "no context of " + std::to_string(n_next) + " tokens could be made");
-    }
+    throw_if(next == nullptr, Status::memory, "no context of ", n_next, " tokens could be made");
     return next;
 }
 

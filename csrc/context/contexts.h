@@ -1,6 +1,7 @@
 #pragma once
 
 #include "context/output_head.h"
+#include "trie/non_copyable.h"
 #include "trie/trie.h"
 
 #include <llama.h>
@@ -33,11 +34,16 @@ void check_decoded(std::int32_t result);
 // Throws Error (argument) where llama.cpp would end the process.
 void check_threads(std::int32_t n_threads, const std::string & what);
 
+inline std::uint64_t ns_between(std::chrono::steady_clock::time_point start,
+                                std::chrono::steady_clock::time_point end) {
+    return static_cast<std::uint64_t>(std::chrono::nanoseconds(end - start).count());
+}
+
 struct FreeModel {
-    void operator()(llama_model * model) const noexcept;
+    void operator()(llama_model * model) const noexcept { llama_model_free(model); }
 };
 struct FreeContext {
-    void operator()(llama_context * context) const noexcept;
+    void operator()(llama_context * context) const noexcept { llama_free(context); }
 };
 using OwnedContext = std::unique_ptr<llama_context, FreeContext>;
 
@@ -82,9 +88,10 @@ class ContextMaker {
         std::int32_t n_threads = 0;
         std::int32_t n_gpu_layers = 0;
     };
-    struct Adapter {
-        llama_adapter_lora * adapter;
-        float scale;
+    // As llama_set_adapters_lora takes them.
+    struct Adapters {
+        std::vector<llama_adapter_lora *> adapters;
+        std::vector<float> scales;
     };
 
     // Sets what a stream wants of a context. Throws Error (llama) if another llama.cpp is loaded than the one compiled
@@ -92,7 +99,7 @@ class ContextMaker {
     static void prepare(const llama_model * model, llama_context_params & params);
 
     // On a model and adapters of the caller's, which must outlive this and what it makes. Throws as prepare does.
-    ContextMaker(llama_model * model, const llama_context_params & params, std::vector<Adapter> adapters);
+    ContextMaker(llama_model * model, const llama_context_params & params, Adapters adapters);
     // On a model file. Throws Error (argument) if it cannot be loaded, or the options are out of bounds.
     ContextMaker(const std::string & gguf_path, const FileOptions & options);
 
@@ -112,7 +119,7 @@ class ContextMaker {
     std::unique_ptr<llama_model, FreeModel> owned_model_;
     llama_model * model_ = nullptr;
     llama_context_params params_{};
-    std::vector<Adapter> adapters_;
+    Adapters adapters_;
     std::size_t min_tokens_ = 0;
     std::size_t max_tokens_ = 0;
     std::size_t max_ids_ = 0;
@@ -120,7 +127,7 @@ class ContextMaker {
 
 // The context that a sequence is evaluated in: one of the caller's; or one of its own, in whose place a larger one
 // comes when that is needed.
-class GrowingContext {
+class GrowingContext : NonCopyable {
    public:
     // The caller's must outlive this and be used by nobody else meanwhile. Throws Error (argument) on one that a
     // sequence can do nothing with.
@@ -128,8 +135,6 @@ class GrowingContext {
     // At first a small one. Throws Error (argument) where none can be made.
     explicit GrowingContext(ContextMaker maker);
     ~GrowingContext();
-    GrowingContext(const GrowingContext &) = delete;
-    GrowingContext & operator=(const GrowingContext &) = delete;
 
     // Until a larger one comes.
     llama_context * get() const noexcept { return context_; }
@@ -176,8 +181,7 @@ class GrowingContext {
     auto wait_for(const Wait & wait) {
         const auto started = std::chrono::steady_clock::now();
         auto result = wait();
-        decode_ns_ +=
-            static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
+        decode_ns_ += ns_between(started, std::chrono::steady_clock::now());
         return result;
     }
 

@@ -3,8 +3,6 @@
 #include "context/contexts.h"
 #include "llama/runs_in_graph.h"
 
-#include <llama.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -115,8 +113,6 @@ struct DeviceHead::Part {
     }
 };
 
-void DeviceHead::Free::operator()(llama_sampler * sampler) const noexcept { llama_sampler_free(sampler); }
-
 bool DeviceHead::prepare(llama_context * context, std::size_t n_taken, const AllowedSet & wanted, Want want) {
     if (!RunsInGraph<llama_sampler_i>::value || is_refused_ || llama_n_seq_max(context) <= n_taken ||
         llama_n_ctx_seq(context) != llama_n_ctx(context) || !can_drop_newest(llama_get_model(context))) {
@@ -186,24 +182,17 @@ std::int32_t DeviceHead::decode(const Token * tokens, std::size_t n, std::size_t
 
 const float * DeviceHead::fetch(const AllowedSet & wanted) {
     const float * row = llama_get_sampled_logits_ith(context_, -1);
-    if (row == nullptr) {
-        throw Error(Status::context, "the context gives no logits");
-    }
+    throw_if(row == nullptr, Status::context, "the context gives no logits");
     logits_.resize(static_cast<std::size_t>(part_->n_vocab));
     std::size_t at = part_->width;
-    wanted.for_each([&](Token token) {
-        logits_[static_cast<std::size_t>(token)] = row[--at];
-        return true;
-    });
+    wanted.for_each([&](Token token) { logits_[static_cast<std::size_t>(token)] = row[--at]; });
     return logits_.data();
 }
 
 DeviceHead::Best DeviceHead::best() const {
     const Token token = llama_get_sampled_token_ith(context_, -1);
     const float * share = llama_get_sampled_logits_ith(context_, -1);
-    if (token < 0 || share == nullptr) {
-        throw Error(Status::context, "the context gives no token");
-    }
+    throw_if(token < 0 || share == nullptr, Status::context, "the context gives no token");
     return {token, std::log(*share)};
 }
 

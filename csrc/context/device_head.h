@@ -2,17 +2,12 @@
 
 #include "context/batch_rows.h"
 #include "cursor/cursor.h"
+#include "trie/non_copyable.h"
 
-#include <ggml-backend.h>
+#include <llama.h>
 
 #include <memory>
-#include <optional>
 #include <vector>
-
-struct ggml_context;
-struct llama_batch;
-struct llama_context;
-struct llama_sampler;
 
 namespace token_trie {
 
@@ -25,7 +20,7 @@ namespace token_trie {
 // It is a sampler of llama.cpp's, set for the last sequence of a context. What sequence 0 evaluates is whole, as if
 // there were none; a pass through here is one of the last, which for that long shares what sequence 0 has cached, and
 // hands over what comes to it. To set a sampler makes llama.cpp plan its graphs anew, so that it stays set.
-class DeviceHead {
+class DeviceHead : NonCopyable {
    public:
     enum class Want { logits, best };
 
@@ -33,11 +28,6 @@ class DeviceHead {
         Token token;
         float logprob;  // natural logarithm of its share among the tokens wanted
     };
-
-    DeviceHead() = default;
-    ~DeviceHead() = default;
-    DeviceHead(const DeviceHead &) = delete;
-    DeviceHead & operator=(const DeviceHead &) = delete;
 
     // Whether a pass of this context can end here: its sequences share one cache of attention alone, the last of them
     // is none of the first n_taken, and its backend has the operations.
@@ -59,7 +49,7 @@ class DeviceHead {
    private:
     struct Part;
     struct [[gnu::visibility("default")]] Free {
-        void operator()(llama_sampler * sampler) const noexcept;
+        void operator()(llama_sampler * sampler) const noexcept { llama_sampler_free(sampler); }
     };
 
     void attach(std::size_t width, Want want);

@@ -1,8 +1,5 @@
 #include "context/output_head.h"
-
-#include <ggml-backend.h>
-#include <ggml.h>
-#include <llama.h>
+#include "trie/non_copyable.h"
 
 #include <algorithm>
 #include <array>
@@ -41,9 +38,6 @@ bool is_computed_by_cpu(ggml_backend_buffer & buffer) {
 
 }  // namespace
 
-void OutputHead::Free::operator()(ggml_backend * backend) const noexcept { ggml_backend_free(backend); }
-void OutputHead::Free::operator()(ggml_context * context) const noexcept { ggml_free(context); }
-
 void OutputHead::listen(llama_context_params & params) {
     if (params.cb_eval == nullptr) {
         params.cb_eval = [](ggml_tensor * node, bool ask, void * /*user_data*/) {
@@ -58,14 +52,12 @@ void OutputHead::listen(llama_context_params & params) {
 
 std::int32_t OutputHead::decode(llama_context * context, const llama_batch & batch, bool cut) {
     // However llama.cpp leaves; the graph is its to use again.
-    struct Listen {
+    struct Listen : NonCopyable {
         explicit Listen(OutputHead * head) : self(head), before(listening) { listening = head; }
         ~Listen() {
             self->put_back();
             listening = before;
         }
-        Listen(const Listen &) = delete;
-        Listen & operator=(const Listen &) = delete;
 
         OutputHead * self;
         OutputHead * before;  // whose pass logs, and a listener has another stream make one
@@ -226,7 +218,6 @@ void OutputHead::multiply(const AllowedSet & wanted, std::int32_t n_threads, flo
         if (n == kRows) {
             multiply_rows();
         }
-        return true;
     });
     if (n > 0) {
         multiply_rows();
@@ -235,14 +226,11 @@ void OutputHead::multiply(const AllowedSet & wanted, std::int32_t n_threads, flo
 
 std::vector<float> OutputHead::hidden_state(std::optional<std::size_t> output) const {
     // Others may have taken the place of what is no output.
-    if (norm_ == nullptr || norm_->type != GGML_TYPE_F32 || !ggml_is_contiguous(norm_) ||
-        (!was_cut_ && (norm_->flags & GGML_TENSOR_FLAG_OUTPUT) == 0)) {
-        throw Error(Status::context, "the model's graph has no hidden state that can be read");
-    }
+    throw_if(norm_ == nullptr || norm_->type != GGML_TYPE_F32 || !ggml_is_contiguous(norm_) ||
+                 (!was_cut_ && (norm_->flags & GGML_TENSOR_FLAG_OUTPUT) == 0),
+             Status::context, "the model's graph has no hidden state that can be read");
     const auto n_rows = static_cast<std::size_t>(ggml_nrows(norm_));
-    if (n_rows == 0 || output.value_or(0) >= n_rows) {
-        throw Error(Status::internal, "the pass has no hidden state");
-    }
+    throw_if(n_rows == 0 || output.value_or(0) >= n_rows, Status::internal, "the pass has no hidden state");
     const auto width = static_cast<std::size_t>(norm_->ne[0]);
     std::vector<float> state(width);
     const std::size_t at = output.value_or(n_rows - 1) * width;
@@ -257,9 +245,8 @@ std::vector<float> OutputHead::hidden_state(std::optional<std::size_t> output) c
 void OutputHead::compute(ggml_cgraph * graph, std::int32_t n_threads) {
     find_set_n_threads(backend_.get())(backend_.get(), n_threads);
     const ggml_status status = ggml_backend_graph_compute(backend_.get(), graph);
-    if (status != GGML_STATUS_SUCCESS) {
-        throw Error(Status::context, "the output matrix could not be multiplied: " + std::to_string(status));
-    }
+    throw_if(status != GGML_STATUS_SUCCESS, Status::context,
+             "the output matrix could not be multiplied: ", static_cast<int>(status));
 }
 
 }  // namespace token_trie

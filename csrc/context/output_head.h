@@ -1,19 +1,14 @@
 #pragma once
 
 #include "cursor/cursor.h"
+#include "trie/non_copyable.h"
+
+#include <ggml-backend.h>
+#include <llama.h>
 
 #include <memory>
 #include <optional>
 #include <vector>
-
-struct ggml_backend;
-struct ggml_backend_buffer;
-struct ggml_cgraph;
-struct ggml_context;
-struct ggml_tensor;
-struct llama_batch;
-struct llama_context;
-struct llama_context_params;
 
 namespace token_trie {
 
@@ -30,15 +25,10 @@ namespace token_trie {
 // llama.cpp queries the nodes of a graph, in their order, before it computes them. The product is made a node
 // without an operation, which computes nothing, when it is queried; one more node after it, and it is itself
 // again.
-class OutputHead {
+class OutputHead : NonCopyable {
    public:
     // Makes contexts of these params report here, unless they are to report elsewhere.
     static void listen(llama_context_params & params);
-
-    OutputHead() = default;
-    ~OutputHead() = default;
-    OutputHead(const OutputHead &) = delete;
-    OutputHead & operator=(const OutputHead &) = delete;
 
     // llama_decode, cut if wanted and where that is possible. Of a pass that was cut, the context's logits are not
     // valid.
@@ -71,8 +61,8 @@ class OutputHead {
 
    private:
     struct [[gnu::visibility("default")]] Free {
-        void operator()(ggml_backend * backend) const noexcept;
-        void operator()(ggml_context * context) const noexcept;
+        void operator()(ggml_backend * backend) const noexcept { ggml_backend_free(backend); }
+        void operator()(ggml_context * context) const noexcept { ggml_free(context); }
     };
 
     void observe(ggml_tensor & node);

@@ -1,10 +1,4 @@
 #include "context/sequence.h"
-#include "context/cell_table.h"
-#include "cursor/reserve_more.h"
-
-#include <algorithm>
-#include <new>
-#include <optional>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
@@ -13,11 +7,33 @@ namespace {
 // are would wait for each other longer than they work.
 constexpr std::size_t kStep = 32;
 
+std::size_t n_held_by(llama_context * context, std::int32_t id) {
+    const std::int64_t last = llama_memory_seq_pos_max(llama_get_memory(context), id);  // -1: none
+    return static_cast<std::size_t>(last + 1);
+}
+
+// Throws Error (context) where a sequence of this kind of model, of which a context holds positions, does not hold n
+// tokens, or not so that it can be cut off after them.
+void check_holds(llama_context * from, std::int32_t id, std::size_t n) {
+    const llama_model * model = llama_get_model(from);
+    llama_memory_t memory = llama_get_memory(from);
+    const llama_pos first = llama_memory_seq_pos_min(memory, id);
+    const std::size_t n_held = n_held_by(from, id);
+    throw_if(n_held < n, Status::context, "from: its sequence holds ", n_held, " tokens, not ", n);
+    if (!can_drop_newest(model)) {
+        throw_if(n_held > n, Status::context, "from: its sequence holds ", n_held,
+                 " tokens, of which the model's state cannot be cut to ", n);
+        return;
+    }
+    // Of a window of sliding attention, llama.cpp copies what is before the end.
+    const auto n_swa = static_cast<llama_pos>(llama_model_n_swa(model));
+    const llama_pos first_copied = n_swa == 0 ? first : std::max(first, static_cast<llama_pos>(n_held) - n_swa);
+    const llama_pos first_needed = n_swa == 0 ? 0 : std::max(0, static_cast<llama_pos>(n) - n_swa + 1);
+    throw_if(first_copied > first_needed, Status::context, "from: its sequence does not hold what comes before ", n,
+             " tokens");
+}
+
 }  // namespace
-
-Sequence::Sequence(llama_context * context) : context_(context) {}
-
-Sequence::Sequence(ContextMaker maker) : context_(std::move(maker)) {}
 
 void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & cancelled) {
     check_fits(tokens.size(), n_ctx_max());
@@ -44,12 +60,9 @@ void Sequence::append(Token token) {
 }
 
 void Sequence::check_not_full() const {
-    if (tokens_.size() >= n_ctx_max()) {
-        throw Error(Status::context, "the context of " + std::to_string(n_ctx_max()) + " tokens is full");
-    }
+    const std::size_t n_max = n_ctx_max();
+    throw_if(tokens_.size() >= n_max, Status::context, "the context of ", n_max, " tokens is full");
 }
-
-void Sequence::reserve(std::size_t n) { reserve_more(tokens_, n); }
 
 void Sequence::cut(std::size_t n) {
     if (n >= tokens_.size()) {
@@ -115,9 +128,7 @@ bool Sequence::evaluate(bool step_by_step,
                         const AllowedSet * wanted,
                         DeviceHead::Want want,
                         const std::atomic<bool> & cancelled) {
-    if (tokens_.empty()) {
-        throw Error(Status::argument, "nothing to go on from: prefill first");
-    }
+    throw_if(tokens_.empty(), Status::argument, "nothing to go on from: prefill first");
     if (has_logits()) {
         return false;
     }
@@ -131,9 +142,7 @@ bool Sequence::evaluate(bool step_by_step,
     // What llama.cpp evaluates at a time, however large the batch.
     const std::size_t n_most = step_by_step ? 1 : llama_n_ubatch(context());
     while (n_cached_ < tokens_.size()) {
-        if (cancelled) {
-            throw Error(Status::cancelled, "cancelled");
-        }
+        throw_if(cancelled, Status::cancelled, "cancelled");
         const std::size_t n_left = tokens_.size() - n_cached_;
         const std::size_t n = std::min(n_most, n_left);
         const bool is_last = n == n_left;
@@ -141,7 +150,8 @@ bool Sequence::evaluate(bool step_by_step,
         const bool ends_on_device =
             is_last && wanted != nullptr && is_on_device() &&
             device_.prepare(context(), static_cast<std::size_t>(first_free_id()), *wanted, want);
-        begin_pass();
+        logits_.begin_pass();
+        cache_is_longer_ = true;  // some of a batch that fails may have been taken in
         if (ends_on_device) {
             check_pass(context_.decode_by(n <= kStep, [&] { return device_.decode(tokens, n, n_cached_, *wanted); }));
         } else {
@@ -162,11 +172,6 @@ const float * Sequence::row(std::int32_t i) {
     const float * logits = context_.wait_for([&] { return LastLogits::row_of(context_, i); });
     or_forget([&] { check_finite(logits, {true, {}, {}}, context_.n_vocab()); });
     return logits;
-}
-
-void Sequence::begin_pass() noexcept {
-    logits_.begin_pass();
-    cache_is_longer_ = true;  // some of a batch that fails may have been taken in
 }
 
 // Before the context's go.
@@ -328,14 +333,18 @@ void Sequence::put_to_work(Suspended & branch) noexcept {
     check_window();
 }
 
-Sequence::Branch Sequence::fork() {
-    Suspended & suspended = suspended_[n_branches_];  // first what may fail
+void Sequence::suspend_as(Branch branch) {
+    Suspended & suspended = suspended_[branch];  // first what may fail
     try {
         suspended = copy_at_work();
     } catch (...) {
-        suspended_.erase(n_branches_);
+        suspended_.erase(branch);
         throw;
     }
+}
+
+Sequence::Branch Sequence::fork() {
+    suspend_as(n_branches_);
     return n_branches_++;
 }
 
@@ -344,13 +353,7 @@ void Sequence::switch_to(Branch branch) {
         return;
     }
     if (branch_ != kNone) {
-        Suspended & suspended = suspended_[branch_];
-        try {
-            suspended = copy_at_work();
-        } catch (...) {
-            suspended_.erase(branch_);
-            throw;
-        }
+        suspend_as(branch_);
     }
     const auto next = suspended_.find(branch);
     put_to_work(next->second);
@@ -407,51 +410,6 @@ void Sequence::move_cells(llama_memory_t to) noexcept {
     }
 }
 
-void Sequence::Suspended::keep(std::size_t n) noexcept {
-    if (n < n_cached) {
-        n_cached = n;
-        logits = {};
-    }
-}
-
-namespace {
-
-std::size_t n_held_by(llama_context * context, std::int32_t id) {
-    const std::int64_t last = llama_memory_seq_pos_max(llama_get_memory(context), id);  // -1: none
-    return static_cast<std::size_t>(last + 1);
-}
-
-// Throws Error (context) where a sequence of this kind of model, of which a context holds positions, does not hold n
-// tokens, or not so that it can be cut off after them.
-void check_holds(llama_context * from, std::int32_t id, std::size_t n) {
-    const llama_model * model = llama_get_model(from);
-    llama_memory_t memory = llama_get_memory(from);
-    const llama_pos first = llama_memory_seq_pos_min(memory, id);
-    const std::size_t n_held = n_held_by(from, id);
-    if (n_held < n) {
-        throw Error(Status::context,
-                    "from: its sequence holds " + std::to_string(n_held) + " tokens, not " + std::to_string(n));
-    }
-    if (!can_drop_newest(model)) {
-        if (n_held > n) {
-            throw Error(Status::context, "from: its sequence holds " + std::to_string(n_held) +
-                                             " tokens, of which the model's state cannot be cut to " +
-                                             std::to_string(n));
-        }
-        return;
-    }
-    // Of a window of sliding attention, llama.cpp copies what is before the end.
-    const auto n_swa = static_cast<llama_pos>(llama_model_n_swa(model));
-    const llama_pos first_copied = n_swa == 0 ? first : std::max(first, static_cast<llama_pos>(n_held) - n_swa);
-    const llama_pos first_needed = n_swa == 0 ? 0 : std::max(0, static_cast<llama_pos>(n) - n_swa + 1);
-    if (first_copied > first_needed) {
-        throw Error(Status::context,
-                    "from: its sequence does not hold what comes before " + std::to_string(n) + " tokens");
-    }
-}
-
-}  // namespace
-
 void Sequence::import_prefix(llama_context * from, std::int32_t id, const std::vector<Token> & tokens) {
     const std::size_t n = tokens.size();
     const std::size_t n_here = import_.held.empty() ? std::min(n_cached_, common_prefix(tokens_, tokens))
@@ -460,22 +418,17 @@ void Sequence::import_prefix(llama_context * from, std::int32_t id, const std::v
         return;
     }
     const llama_model * model = context_.model();
-    if (from == context() || llama_get_model(from) != model || llama_get_memory(from) == nullptr) {
-        throw Error(Status::argument, "from: not another context on the stream's model, with a memory");
-    }
-    if (id < 0 || static_cast<std::uint32_t>(id) >= llama_n_seq_max(from)) {
-        throw Error(Status::argument, "sequence: " + std::to_string(id) + " is none of from's");
-    }
+    throw_if(from == context() || llama_get_model(from) != model || llama_get_memory(from) == nullptr, Status::argument,
+             "from: not another context on the stream's model, with a memory");
+    throw_if(id < 0 || static_cast<std::uint32_t>(id) >= llama_n_seq_max(from), Status::argument, "sequence: ", id,
+             " is none of from's");
     check_holds(from, id, n);
     const std::size_t n_held = n_held_by(from, id);
-    if (n_held > n_ctx_max()) {
-        throw Error(Status::context, "from: its sequence's " + std::to_string(n_held) +
-                                         " tokens do not fit the context of " + std::to_string(n_ctx_max()));
-    }
+    throw_if(n_held > n_ctx_max(), Status::context, "from: its sequence's ", n_held,
+             " tokens do not fit the context of ", n_ctx_max());
     const std::size_t turn = turning_point(model);
-    if (turn > 0 && (llama_n_ctx_seq(from) > turn) != (context_.n_ctx_max() > turn)) {
-        throw Error(Status::argument, "from: the model turns tokens by other angles in a context of its size");
-    }
+    throw_if(turn > 0 && (llama_n_ctx_seq(from) > turn) != (context_.n_ctx_max() > turn), Status::argument,
+             "from: the model turns tokens by other angles in a context of its size");
     const SavedState state(from, id);
     std::vector<Token> held = tokens;  // before anything is changed, as there may be no memory
     context_.take();

@@ -3,6 +3,7 @@
 #include "context/cell_table.h"
 #include "context/contexts.h"
 #include "context/device_head.h"
+#include "cursor/reserve_more.h"
 
 #include <llama.h>
 
@@ -83,9 +84,7 @@ class LastLogits {
     // Of a pass's row. Throws Error (context).
     static float * row_of(const GrowingContext & context, std::int32_t i) {
         float * row = llama_get_logits_ith(context.get(), i);  // waits for the pass to end
-        if (row == nullptr) {
-            throw Error(Status::context, "the context gives no logits (was it made for embeddings?)");
-        }
+        throw_if(row == nullptr, Status::context, "the context gives no logits (was it made for embeddings?)");
         return row;
     }
 
@@ -116,10 +115,10 @@ class Sequence {
    public:
     // On a context of the caller's, which must outlive this and is used by nobody else meanwhile. It is left as it is
     // until something is evaluated, when it is emptied. Throws Error (argument) on one that this can do nothing with.
-    explicit Sequence(llama_context * context);
+    explicit Sequence(llama_context * context) : context_(context) {}
     // On contexts of its own: at first a small one, in whose place a larger one comes, with what it held, when that is
     // needed. Throws Error (argument) where none can be made.
-    explicit Sequence(ContextMaker maker);
+    explicit Sequence(ContextMaker maker) : context_(std::move(maker)) {}
 
     // Until it grows.
     llama_context * context() const noexcept { return context_.get(); }
@@ -166,7 +165,7 @@ class Sequence {
     // Throws Error (context) where the context is full, as append does.
     void check_not_full() const;
     // So that so many appends find memory.
-    void reserve(std::size_t n);
+    void reserve(std::size_t n) { reserve_more(tokens_, n); }
     // Drops the tokens after the first n.
     void cut(std::size_t n);
 
@@ -227,7 +226,12 @@ class Sequence {
         std::optional<SavedState> state;  // but a copy
 
         // Takes note that it has no more than n tokens of the cache.
-        void keep(std::size_t n) noexcept;
+        void keep(std::size_t n) noexcept {
+            if (n < n_cached) {
+                n_cached = n;
+                logits = {};
+            }
+        }
     };
     // What came from another context's cache.
     struct Import {
@@ -238,6 +242,7 @@ class Sequence {
 
     bool shares_cells() const noexcept;
     Suspended copy_at_work();
+    void suspend_as(Branch branch);
     void put_to_work(Suspended & branch) noexcept;
     std::size_t n_elsewhere() const noexcept { return cells_.n_cells() - cells_.n_held(0); }
     void move_cells(llama_memory_t to) noexcept;
@@ -257,7 +262,6 @@ class Sequence {
                   DeviceHead::Want want,
                   const std::atomic<bool> & cancelled);
     void keep_logits();
-    void begin_pass() noexcept;
     void check_pass(std::int32_t result);
 
     DeviceHead device_;  // goes after the context, which borrows it

@@ -1,26 +1,6 @@
 #include "cursor/cursor.h"
 
-#include <algorithm>
-
 namespace [[gnu::visibility("default")]] token_trie {
-
-Marker::Marker(std::vector<Token> tokens) : tokens_(std::move(tokens)) {
-    fallback_.reserve(tokens_.size());
-    for (const Token token : tokens_) {
-        fallback_.push_back(fallback_.empty() ? 0 : step(fallback_.back(), token));
-    }
-}
-
-std::uint32_t Marker::step(std::uint32_t place, Token token) const noexcept {
-    while (place > 0 && tokens_[place] != token) {
-        place = fallback_[place - 1];
-    }
-    return place + (tokens_[place] == token ? 1 : 0);
-}
-
-}  // namespace token_trie
-
-namespace token_trie {
 namespace {
 
 template <typename Id>
@@ -42,8 +22,7 @@ std::vector<LeafId> leaves_of(const Trie & trie, const std::vector<std::string> 
         leaves.push_back(leaf);
     }
     if (n_known < names.size()) {
-        throw Error(Status::argument,
-                    "exclude[" + std::to_string(n_known) + "]: " + quote(names[n_known]) + " is no member of the set");
+        throw Error(Status::argument, "exclude[", n_known, "]: ", quote(names[n_known]), " is no member of the set");
     }
     sort_unique(leaves);
     return leaves;
@@ -51,19 +30,29 @@ std::vector<LeafId> leaves_of(const Trie & trie, const std::vector<std::string> 
 
 }  // namespace
 
+Marker::Marker(std::vector<Token> tokens) : tokens_(std::move(tokens)) {
+    fallback_.reserve(tokens_.size());
+    for (const Token token : tokens_) {
+        fallback_.push_back(fallback_.empty() ? 0 : step(fallback_.back(), token));
+    }
+}
+
+std::uint32_t Marker::step(std::uint32_t place, Token token) const noexcept {
+    while (place > 0 && tokens_[place] != token) {
+        place = fallback_[place - 1];
+    }
+    return place + (tokens_[place] == token ? 1 : 0);
+}
+
 void FollowSet::Options::check() const {
     const bool restart = on_complete == OnComplete::restart;
     for (const std::vector<Token> * tokens : {&end_tokens, &separator, &start_after}) {
-        if (std::any_of(tokens->begin(), tokens->end(), [](Token t) { return t < 0; })) {
-            throw Error(Status::argument,
-                        "end_tokens, separator and start_after hold token ids, which are not negative");
-        }
+        throw_if(std::any_of(tokens->begin(), tokens->end(), [](Token t) { return t < 0; }), Status::argument,
+                 "end_tokens, separator and start_after hold token ids, which are not negative");
     }
     for (const auto & [name, n] :
          {std::pair("max_items", max_items), std::pair("min_items", min_items), std::pair("max_span", max_span)}) {
-        if (n < 0) {
-            throw Error(Status::argument, std::string(name) + ": " + std::to_string(n) + " is negative");
-        }
+        throw_if(n < 0, Status::argument, name, ": ", n, " is negative");
     }
     check_rules({
         {!restart && (max_items != 0 || !separator.empty()),
@@ -76,22 +65,17 @@ void FollowSet::Options::check() const {
          "on_complete restart needs end_tokens, a vocabulary that has some, max_items, or unique: "
          "the list could never end"},
     });
-    if (max_items != 0 && min_items > max_items) {
-        throw Error(Status::argument, "min_items: " + std::to_string(min_items) + " is more than max_items, " +
-                                          std::to_string(max_items));
-    }
+    throw_if(max_items != 0 && min_items > max_items, Status::argument, "min_items: ", min_items,
+             " is more than max_items, ", max_items);
 }
 
 FollowSet::FollowSet(const Trie & trie, Options options) : options_(std::move(options)), marker_(options_.start_after) {
     options_.check();
     sort_unique(options_.end_tokens);
     std::vector<Token> & out = options_.not_before;
-    out.erase(std::remove_if(out.begin(), out.end(),
-                             [&](Token token) {
-                                 const std::vector<Token> & marker = marker_.tokens();
-                                 return std::find(marker.begin(), marker.end(), token) != marker.end();
-                             }),
-              out.end());
+    for (const Token token : marker_.tokens()) {
+        out.erase(std::remove(out.begin(), out.end(), token), out.end());
+    }
     sort_unique(out);
     next_ = options_.end_tokens;
     if (options_.on_complete == OnComplete::restart) {
@@ -108,13 +92,9 @@ FollowSet::FollowSet(const Trie & trie, Options options) : options_(std::move(op
     }
     const std::vector<LeafId> excluded = leaves_of(trie, options_.exclude);
     const std::size_t n = trie.n_members() - excluded.size();
-    if (n == 0) {
-        throw Error(Status::argument, "exclude: no member of the set is left");
-    }
-    if (options_.unique && static_cast<std::size_t>(options_.min_items) > n) {
-        throw Error(Status::argument, "min_items: " + std::to_string(options_.min_items) +
-                                          " without repeats, but there are " + std::to_string(n) + " members");
-    }
+    throw_if(n == 0, Status::argument, "exclude: no member of the set is left");
+    throw_if(options_.unique && static_cast<std::size_t>(options_.min_items) > n, Status::argument,
+             "min_items: ", options_.min_items, " without repeats, but there are ", n, " members");
     left_ = Remainder::of(trie, excluded, options_.unique);
     options_.exclude = {};
 }
@@ -277,16 +257,12 @@ void Cursor::enter(NodeId node, std::int32_t n_before, const std::shared_ptr<con
     }
 }
 
-}  // namespace token_trie
-
-namespace [[gnu::visibility("default")]] token_trie {
-
 void check_tokens(const Token * tokens, std::size_t n, std::int32_t n_vocab, const std::string & what) {
     const Token * const wrong =
         std::find_if(tokens, tokens + n, [n_vocab](Token token) { return token < 0 || token >= n_vocab; });
     if (wrong != tokens + n) {
-        throw Error(Status::vocab, what + "[" + std::to_string(wrong - tokens) + "]: " + std::to_string(*wrong) +
-                                       " is outside the vocabulary (" + std::to_string(n_vocab) + " tokens)");
+        throw Error(Status::vocab, what, "[", wrong - tokens, "]: ", *wrong, " is outside the vocabulary (", n_vocab,
+                    " tokens)");
     }
 }
 

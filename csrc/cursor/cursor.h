@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -149,10 +150,19 @@ struct AllowedSet {
         return alone ? found : -1;
     }
 
-    // Calls visit(token) in ascending order, each token once, until it returns false; returns whether it never did.
+    // Calls visit(token) in ascending order, each token once, to the end where that returns nothing, else until it
+    // returns false; returns whether it never did.
     template <typename Visit>
     bool for_each(Visit && visit) const {
-        return children_out.empty() && beginnings.empty() ? for_each_of_two(visit) : for_each_of_three(visit);
+        const auto goes_on = [&visit](Token token) {
+            if constexpr (std::is_void_v<decltype(visit(token))>) {
+                visit(token);
+                return true;
+            } else {
+                return visit(token);
+            }
+        };
+        return children_out.empty() && beginnings.empty() ? for_each_of_two(goes_on) : for_each_of_three(goes_on);
     }
 
    private:

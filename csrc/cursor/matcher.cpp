@@ -1,6 +1,5 @@
 #include "cursor/matcher.h"
 
-#include "cursor/cursor.h"
 #include "cursor/reserve_more.h"
 
 #include <cstring>
@@ -10,42 +9,24 @@ namespace {
 
 constexpr std::size_t kStride = 256;
 
-void set_bit(std::uint32_t * words, Token token) noexcept {
-    const auto bit = static_cast<std::uint32_t>(token);
-    words[bit / 32] |= std::uint32_t{1} << bit % 32;
-}
-
-void clear_bit(std::uint32_t * words, Token token) noexcept {
-    const auto bit = static_cast<std::uint32_t>(token);
-    words[bit / 32] &= ~(std::uint32_t{1} << bit % 32);
-}
-
 }  // namespace
 
 Matcher::Matcher(Cursor cursor, std::int32_t n_vocab) : cursor_(std::move(cursor)), n_vocab_(n_vocab) {
-    if (n_vocab <= 0) {
-        throw Error(Status::argument, "n_vocab: " + std::to_string(n_vocab) + " is no size of a vocabulary");
-    }
+    throw_if(n_vocab <= 0, Status::argument, "n_vocab: ", n_vocab, " is no size of a vocabulary");
     check_tokens(cursor_.trie(), n_vocab);
     check_tokens(cursor_.follow(), n_vocab);
     cursor_.reset();
 }
 
 void Matcher::check(Token token) const {
-    if (token < 0 || token >= n_vocab_) {
-        throw Error(Status::vocab,
-                    std::to_string(token) + " is outside the vocabulary (" + std::to_string(n_vocab_) + " tokens)");
-    }
-    if (is_terminated() && !ends().contains(token)) {
-        throw Error(Status::argument, std::to_string(token) + " comes after the end, where only end tokens may");
-    }
+    throw_if(token < 0 || token >= n_vocab_, Status::vocab, token, " is outside the vocabulary (", n_vocab_,
+             " tokens)");
+    throw_if(is_terminated() && !ends().contains(token), Status::argument, token,
+             " comes after the end, where only end tokens may");
 }
 
 void Matcher::check_rollback(std::uint64_t n) const {
-    if (n > n_accepted()) {
-        throw Error(Status::argument,
-                    std::to_string(n) + " tokens to take back of " + std::to_string(n_accepted()) + " accepted");
-    }
+    throw_if(n > n_accepted(), Status::argument, n, " tokens to take back of ", n_accepted(), " accepted");
 }
 
 bool Matcher::take(Token token) {
@@ -132,18 +113,19 @@ bool Matcher::fill(std::int32_t * words) const noexcept {
     const AllowedSet set = allowed();
     auto * bits = reinterpret_cast<std::uint32_t *>(words);
     std::memset(words, set.everything ? 0xFF : 0, n_words() * sizeof *words);
+    const auto flip = [bits](Token token) {
+        const auto bit = static_cast<std::uint32_t>(token);
+        bits[bit / 32] ^= std::uint32_t{1} << bit % 32;
+    };
     if (set.everything) {
         for (const Token token : set.except) {
             if (token < n_vocab_) {
-                clear_bit(bits, token);
+                flip(token);
             }
         }
         return !set.except.empty();
     }
-    set.for_each([bits](Token token) {
-        set_bit(bits, token);
-        return true;
-    });
+    set.for_each(flip);
     return true;
 }
 

@@ -40,13 +40,10 @@ class Matcher {
     AllowedSet allowed() const { return is_terminated() ? AllowedSet{false, {}, ends()} : cursor_.allowed(); }
     // Calls visit(token) for each token that is legal, ascending.
     template <typename Visit>
-    void for_each_allowed(Visit && visit) const {
+    void for_each_allowed(const Visit & visit) const {
         const AllowedSet set = allowed();
         if (!set.everything) {
-            set.for_each([&](Token token) {
-                visit(token);
-                return true;
-            });
+            set.for_each(visit);
             return;
         }
         const Token * except = set.except.begin();

@@ -36,8 +36,6 @@ std::shared_ptr<const Remainder> Remainder::without(const Trie & trie, LeafId le
     return left;
 }
 
-bool Remainder::is_out(NodeId node, Token token) const noexcept { return children_out(node).contains(token); }
-
 bool Remainder::has_member_at(const Trie & trie, NodeId node) const noexcept {
     return trie.leaf(node) != kNoLeaf && !std::binary_search(ended_.begin(), ended_.end(), node);
 }

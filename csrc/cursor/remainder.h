@@ -31,7 +31,7 @@ class Remainder {
     std::shared_ptr<const Remainder> without(const Trie & trie, LeafId leaf) const;
 
     bool empty() const noexcept { return empty_; }
-    bool is_out(NodeId node, Token token) const noexcept;
+    bool is_out(NodeId node, Token token) const noexcept { return children_out(node).contains(token); }
     // Of a node that is still to be had: whether the member that ends there is left.
     bool has_member_at(const Trie & trie, NodeId node) const noexcept;
     // Those of the node's children that are out. Valid as long as this is.

@@ -1,7 +1,6 @@
 #include "cursor/tables.h"
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -23,8 +22,7 @@ void Tables::check(const std::int64_t * nodes, std::int64_t n) const {
     const std::int64_t * wrong =
         std::find_if(nodes, nodes + n, [this](std::int64_t node) { return node >= n_rows || node < -n_in_tails; });
     if (wrong != nodes + n) {
-        throw Error(Status::argument,
-                    "nodes[" + std::to_string(wrong - nodes) + "]: " + std::to_string(*wrong) + " is no node");
+        throw Error(Status::argument, "nodes[", wrong - nodes, "]: ", *wrong, " is no node");
     }
 }
 

@@ -1,6 +1,5 @@
 #include "decode/decoder.h"
 
-#include "cursor/reserve_more.h"
 #include "llama/library.h"
 #include "llama/vocab.h"
 
@@ -9,10 +8,6 @@
 #include <limits>
 
 namespace token_trie {
-
-void ItemLog::clear() noexcept { items_.clear(); }
-
-void ItemLog::reserve() { reserve_more(items_); }
 
 void ItemLog::add(
     const Position & before, const Cursor & after, std::size_t n, double logprob_before, double logprob) noexcept {
@@ -124,7 +119,7 @@ Decoder::Outcome Decoder::step(Host & host, WrittenText * written) {
     const bool is_text = written != nullptr && cursor != nullptr && cursor->state() == State::thinking;
     bool is_closed = false;
     if (cursor != nullptr) {
-        const ItemLog::Position before = ItemLog::position_of(*cursor);
+        const ItemLog::Position before = {cursor->node(), cursor->n_before()};
         const bool was_closed = cursor->is_closed();
         cursor->accept(step.token);
         is_closed = !was_closed && cursor->is_closed();

@@ -1,9 +1,11 @@
 #pragma once
 
 #include "cursor/cursor.h"
+#include "cursor/reserve_more.h"
 #include "decode/picker.h"
 #include "decode/text.h"
 #include "sampler/sampler.h"
+#include "trie/non_copyable.h"
 
 #include <optional>
 #include <vector>
@@ -25,15 +27,14 @@ class ItemLog {
         NodeId node;
         std::int32_t n_before;
     };
-    static Position position_of(const Cursor & cursor) noexcept { return {cursor.node(), cursor.n_before()}; }
 
-    void clear() noexcept;
+    void clear() noexcept { items_.clear(); }
     // Takes note of a cursor's step by a token that is the last in a sequence of n. logprob: of the span, before and
     // with it.
     void add(
         const Position & before, const Cursor & after, std::size_t n, double logprob_before, double logprob) noexcept;
     // Sees to it that add finds memory.
-    void reserve();
+    void reserve() { reserve_more(items_); }
 
     const std::vector<Item> & items() const noexcept { return items_; }
 
@@ -52,12 +53,9 @@ class ItemLog {
 // A stream and a batch are hosts.
 class Decoder {
    public:
-    class Host {
+    class Host : NonCopyable {
        public:
-        Host() = default;
         virtual ~Host() = default;
-        Host(const Host &) = delete;
-        Host & operator=(const Host &) = delete;
 
         // So that an append finds memory.
         virtual void reserve() = 0;

@@ -1,9 +1,6 @@
 #include "decode/picker.h"
 
-#include "cursor/reserve_more.h"
 #include "sampler/candidates.h"
-
-#include <llama.h>
 
 #include <algorithm>
 #include <cctype>
@@ -19,15 +16,10 @@ namespace {
 // Natural logarithm of token's share among the allowed; a NaN has none.
 float log_share(const AllowedSet & allowed, const float * logits, Token token) {
     float max = logits[token];
-    allowed.for_each([&](Token t) {
-        max = std::max(max, logits[t]);
-        return true;
-    });
+    allowed.for_each([&](Token t) { max = std::max(max, logits[t]); });
     double sum = 0;
-    allowed.for_each([&](Token t) {
-        sum += std::isnan(logits[t]) ? 0 : std::exp(static_cast<double>(logits[t]) - max);
-        return true;
-    });
+    allowed.for_each(
+        [&](Token t) { sum += std::isnan(logits[t]) ? 0 : std::exp(static_cast<double>(logits[t]) - max); });
     return static_cast<float>(static_cast<double>(logits[token]) - max - std::log(sum));
 }
 
@@ -66,8 +58,6 @@ constexpr float kMaxFloat = std::numeric_limits<float>::max();
 bool is_within(float value, float max) { return value >= 0 && value <= max; }
 
 }  // namespace
-
-void Picker::Free::operator()(llama_sampler * sampler) const noexcept { llama_sampler_free(sampler); }
 
 void check(const Sampling & sampling) {
     check_rules({
@@ -139,10 +129,7 @@ void Picker::set_sampling(const Sampling & sampling) {
 
 Picker::Pick Picker::pick_allowed(const AllowedSet & allowed, const float * logits, bool greedy) {
     candidates_.clear();
-    allowed.for_each([&](Token token) {
-        candidates_.push_back({token, logits[token], 0.0F});
-        return true;
-    });
+    allowed.for_each([&](Token token) { candidates_.push_back({token, logits[token], 0.0F}); });
     const Token token = draw(candidates_.size(), greedy);
     return {token, log_share(allowed, logits, token)};
 }
@@ -166,9 +153,8 @@ Token Picker::pick_any(const float * logits, bool under_grammar, const TokenSpan
         fill(logits, except);
         llama_token_data_array array = {candidates_.data(), candidates_.size(), -1, false};
         llama_sampler_apply(grammar().get(), &array);
-        if (!any_above_minus_infinity(array, array.size)) {
-            throw Error(Status::grammar, "the grammar leaves no token to go on with");
-        }
+        throw_if(!any_above_minus_infinity(array, array.size), Status::grammar,
+                 "the grammar leaves no token to go on with");
         token = draw(array.size, false);
     }
     return token;
@@ -210,8 +196,6 @@ Token Picker::draw(std::size_t n, bool greedy) {
     apply(draw_);
     return array.data[array.selected].id;
 }
-
-void Picker::reserve() { reserve_more(text_); }
 
 void Picker::restart() noexcept {
     if (penalties_ != nullptr) {
@@ -267,17 +251,16 @@ void Picker::catch_up_grammar() {
     }
     Sampler ahead = copy(grammar());
     for (std::size_t i = n_parsed_; i < text_.size(); ++i) {
-        if (llama_vocab_is_eog(vocab_, text_[i])) {
-            throw Error(Status::grammar, "the grammar cannot go on after an end-of-generation token; set it again");
-        }
+        throw_if(llama_vocab_is_eog(vocab_, text_[i]), Status::grammar,
+                 "the grammar cannot go on after an end-of-generation token; set it again");
         try {
             llama_sampler_accept(ahead.get(), text_[i]);
         } catch (const std::bad_alloc &) {
             throw;
         } catch (const std::exception & error) {
             throw Error(Status::grammar,
-                        "the text so far does not fit the grammar, which can only be set again from here (" +
-                            std::string(error.what()) + ")");
+                        "the text so far does not fit the grammar, which can only be set again from here (",
+                        error.what(), ")");
         }
     }
     parsed_ = std::move(ahead);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cursor/cursor.h"
+#include "cursor/reserve_more.h"
 
 #include <llama.h>
 
@@ -66,7 +67,7 @@ class Picker {
     // it when they are applied next.
     void accept(Token token) { text_.push_back(token); }
     // So that the next accept throws nothing.
-    void reserve();
+    void reserve() { reserve_more(text_); }
     // Tokens accepted from here on, and the grammar's beginning, are those of a new text.
     void restart() noexcept;
 
@@ -75,7 +76,7 @@ class Picker {
 
    private:
     struct Free {
-        void operator()(llama_sampler * sampler) const noexcept;
+        void operator()(llama_sampler * sampler) const noexcept { llama_sampler_free(sampler); }
     };
     using Sampler = std::unique_ptr<llama_sampler, Free>;
     static Sampler copy(const Sampler & sampler);

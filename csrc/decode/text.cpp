@@ -95,9 +95,7 @@ std::string Utf8Stream::feed(std::string_view bytes) {
 
 WrittenText::WrittenText(std::vector<std::string> stop_strings) : stop_strings_(std::move(stop_strings)) {
     for (std::size_t i = 0; i < stop_strings_.size(); ++i) {
-        if (stop_strings_[i].empty()) {
-            throw Error(Status::argument, "stop_strings[" + std::to_string(i) + "]: empty");
-        }
+        throw_if(stop_strings_[i].empty(), Status::argument, "stop_strings[", i, "]: empty");
     }
 }
 

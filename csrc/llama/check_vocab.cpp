@@ -8,11 +8,8 @@ void check_vocab(const Trie & trie, const Vocab & vocab) {
         return;
     }
     const auto require_same = [](const std::string & made_for, const std::string & given, const std::string & what) {
-        if (made_for != given) {
-            throw Error(Status::vocab, "vocab: the set was made for another vocabulary (" + made_for +
-                                           ") than this model's (" + given + ")" + what +
-                                           "; build it again with this model");
-        }
+        throw_if(made_for != given, Status::vocab, "vocab: the set was made for another vocabulary (", made_for,
+                 ") than this model's (", given, ")", what, "; build it again with this model");
     };
     if (!trie.vocab().empty()) {
         require_same(trie.vocab(), vocab.fingerprint(), "");

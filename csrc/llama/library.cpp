@@ -8,26 +8,17 @@
 #include <llama.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <new>
 #include <string_view>
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-std::string llama_compiled() { return TOKEN_TRIE_GGML_COMPILED; }
-
-std::string llama_loaded() { return std::string(ggml_version()) + " (" + ggml_commit() + ")"; }
-
-std::uintptr_t llama_constant() {
-    return reinterpret_cast<std::uintptr_t>(llama_flash_attn_type_name(LLAMA_FLASH_ATTN_TYPE_AUTO));
-}
-
 namespace {
 
 [[noreturn]] void refuse(const std::string & difference) {
-    throw Error(Status::llama, "compiled against the llama.cpp with ggml " + llama_compiled() + ", but " + difference +
-                                   "; build token-trie again beside it: pip install --force-reinstall --no-deps "
-                                   "--no-cache-dir --no-binary token-trie token-trie");
+    throw Error(Status::llama, "compiled against the llama.cpp with ggml ", llama_compiled(), ", but ", difference,
+                "; build token-trie again beside it: pip install --force-reinstall --no-deps "
+                "--no-cache-dir --no-binary token-trie token-trie");
 }
 
 // Of "0.25.3 (0c1e570-dirty)", the digits of the commit; none where it is "unknown".
@@ -69,12 +60,28 @@ void require_size(Params (*defaults)(), const char * name) {
     }
     n = (n + alignof(Params) - 1) / alignof(Params) * alignof(Params);
     if (n != sizeof(Params)) {
-        refuse(name + (" has " + std::to_string(sizeof(Params))) + " bytes there and " + std::to_string(n) +
-               " in the library that is loaded");
+        refuse(concat(name, " has ", sizeof(Params), " bytes there and ", n, " in the library that is loaded"));
+    }
+}
+
+const char * kind_of(ggml_backend_dev_t device) {
+    switch (ggml_backend_dev_type(device)) {
+        case GGML_BACKEND_DEVICE_TYPE_CPU: return "cpu";
+        case GGML_BACKEND_DEVICE_TYPE_GPU: return "gpu";
+        case GGML_BACKEND_DEVICE_TYPE_IGPU: return "integrated gpu";
+        default: return "accelerator";
     }
 }
 
 }  // namespace
+
+std::string llama_compiled() { return TOKEN_TRIE_GGML_COMPILED; }
+
+std::string llama_loaded() { return std::string(ggml_version()) + " (" + ggml_commit() + ")"; }
+
+std::uintptr_t llama_constant() {
+    return reinterpret_cast<std::uintptr_t>(llama_flash_attn_type_name(LLAMA_FLASH_ATTN_TYPE_AUTO));
+}
 
 void require_same_llama() {
     const std::string compiled = llama_compiled();
@@ -131,19 +138,6 @@ std::vector<std::pair<std::string, std::size_t>> llama_layout() {
 #undef SIZE_OF
 #undef OFFSET_OF
 }
-
-namespace {
-
-const char * kind_of(ggml_backend_dev_t device) {
-    switch (ggml_backend_dev_type(device)) {
-        case GGML_BACKEND_DEVICE_TYPE_CPU: return "cpu";
-        case GGML_BACKEND_DEVICE_TYPE_GPU: return "gpu";
-        case GGML_BACKEND_DEVICE_TYPE_IGPU: return "integrated gpu";
-        default: return "accelerator";
-    }
-}
-
-}  // namespace
 
 std::vector<Device> devices() {
     ggml_backend_load_all();

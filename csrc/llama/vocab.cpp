@@ -5,25 +5,12 @@
 #include <llama.h>
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
 #include <future>
-#include <mutex>
 #include <thread>
-#include <utility>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
-
-std::vector<Token> compute_end_of_generation(const llama_vocab * vocab) {
-    std::vector<Token> out;
-    for (Token token = 0; token < llama_vocab_n_tokens(vocab); ++token) {
-        if (llama_vocab_is_eog(vocab, token)) {
-            out.push_back(token);
-        }
-    }
-    return out;
-}
 
 // Models without a tokenizer have a vocabulary too, which llama.cpp aborts on when asked for texts.
 bool has_texts(const llama_vocab * vocab) {
@@ -77,6 +64,37 @@ bool looks_like_control(const std::string & text) {
     return text.size() > 4 && text.compare(0, 2, "<|") == 0 && text.compare(text.size() - 2, 2, "|>") == 0;
 }
 
+// Texts begin to end of a list. A tokenizer is read alone, so that any number of threads may use one.
+LeafList tokenize_some(const llama_vocab * vocab,
+                       const std::vector<std::string> & texts,
+                       std::size_t begin,
+                       std::size_t end,
+                       const std::string & what,
+                       bool special) {
+    LeafList out;
+    std::vector<Token> tokens;
+    for (std::size_t i = begin; i < end; ++i) {
+        const std::string & text = texts[i];
+        throw_if(text.size() > kMaxNameBytes, Status::limit, what, "[", i, "]: ", text.size(), " bytes; at most 65535");
+        tokens.resize(text.size() + 8);
+        const std::int32_t n = llama_tokenize(vocab, text.data(), static_cast<std::int32_t>(text.size()), tokens.data(),
+                                              static_cast<std::int32_t>(tokens.size()), /* add_special = */ false,
+                                              /* parse_special = */ special);
+        tokens.resize(static_cast<std::size_t>(std::max(n, 0)));
+        const std::string spelled = detokenize(vocab, tokens);
+        // SentencePiece vocabularies put a space before the text.
+        throw_if(spelled != text && spelled != " " + text, Status::vocab, what, "[", i,
+                 "]: cannot be spelled in this vocabulary");
+        // By a merge, which some tokenizers make into any token.
+        const auto is_control = [&](Token token) { return llama_vocab_is_control(vocab, token); };
+        throw_if(!special && std::any_of(tokens.begin(), tokens.end(), is_control), Status::vocab, what, "[", i,
+                 "]: is spelled with a control token in this vocabulary");
+        out.tokens.insert(out.tokens.end(), tokens.begin(), tokens.end());
+        out.end_leaf();
+    }
+    return out;
+}
+
 }  // namespace
 
 std::int32_t Vocab::size() const { return vocab_ == nullptr ? 0 : llama_vocab_n_tokens(vocab_); }
@@ -123,8 +141,15 @@ bool Vocab::is_control(Token token) const {
 }
 
 const std::vector<Token> & Vocab::end_of_generation() const {
-    return end_of_generation_.get(
-        [this] { return has_texts(vocab_) ? compute_end_of_generation(vocab_) : std::vector<Token>(); });
+    return end_of_generation_.get([this] {
+        std::vector<Token> out;
+        for (Token token = 0; has_texts(vocab_) && token < size(); ++token) {
+            if (llama_vocab_is_eog(vocab_, token)) {
+                out.push_back(token);
+            }
+        }
+        return out;
+    });
 }
 
 std::vector<std::pair<Token, std::string>> Vocab::control_texts() const {
@@ -175,54 +200,12 @@ const std::shared_ptr<const Lexicon> & Vocab::lexicon() const {
     });
 }
 
-namespace {
-
-// Texts begin to end of a list. A tokenizer is read alone, so that any number of threads may use one.
-LeafList tokenize_some(const llama_vocab * vocab,
-                       const std::vector<std::string> & texts,
-                       std::size_t begin,
-                       std::size_t end,
-                       const std::string & what,
-                       bool special) {
-    LeafList out;
-    std::vector<Token> tokens;
-    for (std::size_t i = begin; i < end; ++i) {
-        const std::string & text = texts[i];
-        const auto place = [&] { return what + "[" + std::to_string(i) + "]: "; };
-        if (text.size() > kMaxNameBytes) {
-            throw Error(Status::limit, place() + std::to_string(text.size()) + " bytes; at most 65535");
-        }
-        tokens.resize(text.size() + 8);
-        const std::int32_t n = llama_tokenize(vocab, text.data(), static_cast<std::int32_t>(text.size()), tokens.data(),
-                                              static_cast<std::int32_t>(tokens.size()), /* add_special = */ false,
-                                              /* parse_special = */ special);
-        tokens.resize(static_cast<std::size_t>(std::max(n, 0)));
-        const std::string spelled = detokenize(vocab, tokens);
-        // SentencePiece vocabularies put a space before the text.
-        if (spelled != text && spelled != " " + text) {
-            throw Error(Status::vocab, place() + "cannot be spelled in this vocabulary");
-        }
-        // By a merge, which some tokenizers make into any token.
-        const auto is_control = [&](Token token) { return llama_vocab_is_control(vocab, token); };
-        if (!special && std::any_of(tokens.begin(), tokens.end(), is_control)) {
-            throw Error(Status::vocab, place() + "is spelled with a control token in this vocabulary");
-        }
-        out.tokens.insert(out.tokens.end(), tokens.begin(), tokens.end());
-        out.end_leaf();
-    }
-    return out;
-}
-
-}  // namespace
-
 LeafList tokenize(const llama_vocab * vocab,
                   const std::vector<std::string> & texts,
                   const std::string & what,
                   bool special,
                   const std::function<void()> & check) {
-    if (!has_texts(vocab)) {
-        throw Error(Status::vocab, what + ": this model has no tokenizer; give token sequences instead");
-    }
+    throw_if(!has_texts(vocab), Status::vocab, what, ": this model has no tokenizer; give token sequences instead");
     constexpr std::size_t piece = 512;  // texts for which a thread is worth it
     constexpr std::size_t most_threads = 64;
     const std::size_t n_pieces = std::max<std::size_t>(1, texts.size() / piece);
@@ -266,9 +249,7 @@ LeafList tokenize(const llama_vocab * vocab,
 }
 
 std::string detokenize(const llama_vocab * vocab, const Token * tokens, std::size_t n, bool special) {
-    if (!has_texts(vocab)) {
-        throw Error(Status::vocab, "tokens: this model has no tokenizer");
-    }
+    throw_if(!has_texts(vocab), Status::vocab, "tokens: this model has no tokenizer");
     check_tokens(tokens, n, llama_vocab_n_tokens(vocab), "tokens");
     std::string text;
     std::for_each(tokens, tokens + n, [&](Token token) { append_piece(vocab, token, special, text); });

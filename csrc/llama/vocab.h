@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+struct llama_vocab;
+
 namespace [[gnu::visibility("default")]] token_trie {
 
 // A value that is computed when it is first needed; callers that need it meanwhile wait. What throws leaves it to the
@@ -34,12 +36,6 @@ class Lazy {
     mutable std::atomic<bool> is_there_{false};
     mutable Value value_{};
 };
-
-}  // namespace token_trie
-
-struct llama_vocab;
-
-namespace [[gnu::visibility("default")]] token_trie {
 
 // A model's vocabulary and what this library derives from it, each fact computed when it is first needed. Valid as
 // long as the model lives, which is the owner's to see to: nothing is remembered by a vocabulary's address, where

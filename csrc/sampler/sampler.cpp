@@ -77,10 +77,7 @@ std::size_t gather(const AllowedSet & allowed, Mode mode, llama_token_data_array
     }
     // Ascending order: the token for place n is at n or further on, where no earlier swap has been.
     std::size_t n = 0;
-    allowed.for_each([&](Token token) {
-        swap(candidates, n++, static_cast<std::size_t>(token));
-        return true;
-    });
+    allowed.for_each([&](Token token) { swap(candidates, n++, static_cast<std::size_t>(token)); });
     return n;
 }
 
@@ -122,8 +119,6 @@ std::size_t restore(const AllowedSet & allowed, llama_token_data_array & candida
     candidates.selected = -1;
     return n;
 }
-
-const char * sampler_name(const llama_sampler * /*smpl*/) { return "token-trie"; }
 
 void sampler_accept(llama_sampler * smpl, llama_token token) {
     Context & ctx = context(smpl);
@@ -176,11 +171,7 @@ void sampler_apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
     }
 }
 
-void sampler_reset(llama_sampler * smpl) { context(smpl).cursor.reset(); }
-
 llama_sampler * sampler_clone(const llama_sampler * smpl);
-
-void sampler_free(llama_sampler * smpl) { delete static_cast<Context *>(smpl->ctx); }
 
 template <typename Interface>
 void run_in_graph(Interface & iface) {
@@ -236,12 +227,12 @@ bool is_same_llama() { return llama_compiled().empty() || llama_compiled() == ll
 
 PaddedInterface padded_interface = [] {
     PaddedInterface out{};
-    out.iface.name = sampler_name;
+    out.iface.name = [](const llama_sampler * /*smpl*/) { return "token-trie"; };
     out.iface.accept = sampler_accept;
     out.iface.apply = sampler_apply;
-    out.iface.reset = sampler_reset;
+    out.iface.reset = [](llama_sampler * smpl) { context(smpl).cursor.reset(); };
     out.iface.clone = sampler_clone;
-    out.iface.free = sampler_free;
+    out.iface.free = [](llama_sampler * smpl) { delete static_cast<Context *>(smpl->ctx); };
     if (is_same_llama()) {
         run_in_graph(out.iface);
     }
@@ -262,47 +253,37 @@ PaddedInterface padded_tail = [] {
     return out;
 }();
 
-llama_sampler * wrap_tail(Tail tail) {
-    auto owned = std::make_unique<Tail>(std::move(tail));
-    llama_sampler * smpl = llama_sampler_init(&padded_tail.iface, owned.get());
+template <typename Owned>
+llama_sampler * wrap(PaddedInterface & interface, Owned made) {
+    auto owned = std::make_unique<Owned>(std::move(made));
+    llama_sampler * smpl = llama_sampler_init(&interface.iface, owned.get());
     static_cast<void>(owned.release());
     return smpl;
 }
 
-llama_sampler * wrap(std::unique_ptr<Context> ctx) {
-    llama_sampler * smpl = llama_sampler_init(&padded_interface.iface, ctx.get());
-    static_cast<void>(ctx.release());
-    return smpl;
-}
+llama_sampler * wrap_tail(Tail tail) { return wrap(padded_tail, std::move(tail)); }
 
 llama_sampler * sampler_clone(const llama_sampler * smpl) {
-    auto clone = std::make_unique<Context>(context(smpl));
-    clone->in_graph.reset();
-    return wrap(std::move(clone));
+    Context clone = context(smpl);
+    clone.in_graph.reset();
+    return wrap(padded_interface, std::move(clone));
+}
+
+void check_made_here(const llama_sampler * sampler) {
+    throw_if(sampler == nullptr || sampler->iface != &padded_interface.iface, Status::argument,
+             "sampler: not one that token-trie made (a chain is not; pass its member)");
 }
 
 }  // namespace
 
 llama_sampler * make_sampler(Cursor cursor, Mode mode) {
-    return wrap(std::make_unique<Context>(Context{std::move(cursor), mode}));
+    return wrap(padded_interface, Context{std::move(cursor), mode});
 }
-
-namespace {
-
-void check_made_here(const llama_sampler * sampler) {
-    if (sampler == nullptr || sampler->iface != &padded_interface.iface) {
-        throw Error(Status::argument, "sampler: not one that token-trie made (a chain is not; pass its member)");
-    }
-}
-
-}  // namespace
 
 llama_sampler * make_tail(llama_sampler * sampler, std::int32_t n_vocab) {
     check_made_here(sampler);
     Context & ctx = context(sampler);
-    if (ctx.in_graph != nullptr) {
-        throw Error(Status::argument, "sampler: it has a tail");
-    }
+    throw_if(ctx.in_graph != nullptr, Status::argument, "sampler: it has a tail");
     auto part = std::make_shared<GraphPart>(n_vocab);
     llama_sampler * tail = wrap_tail(part);
     ctx.in_graph = std::move(part);

@@ -2,7 +2,6 @@
 
 #include "trie/compact_tree.h"
 
-#include <algorithm>
 #include <mutex>
 
 namespace [[gnu::visibility("default")]] token_trie {

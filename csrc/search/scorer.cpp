@@ -25,10 +25,7 @@ class Distribution {
     // Renormalized over the allowed tokens.
     Distribution(const float * logits, const AllowedSet & allowed) : logits_(logits) {
         std::vector<float> of_allowed;
-        allowed.for_each([&](Token token) {
-            of_allowed.push_back(logits[token]);
-            return true;
-        });
+        allowed.for_each([&](Token token) { of_allowed.push_back(logits[token]); });
         normalizer_ = log_sum_exp(of_allowed.data(), of_allowed.size());
     }
 
@@ -55,51 +52,6 @@ AllowedSet after_leaf(const Trie & trie, const FollowSet & follow, NodeId node) 
     allowed.everything = allowed.follow.empty();
     return allowed;
 }
-
-}  // namespace
-
-bool ScoreRules::needs_logits_of_leaves() const {
-    return !branches_ && leaf_end_ == LeafEnd::follow && !follow_.after(1).empty();
-}
-
-bool ScoreRules::needs_logits(NodeId node) const {
-    const std::uint32_t n_children = trie_.children(node).size;
-    if (!ends_leaf(node)) {
-        return n_children > (branches_ ? 1 : 0);
-    }
-    return n_children > 0 || needs_logits_of_leaves();
-}
-
-std::size_t ScoreRules::depth() const { return trie_.max_length() - (needs_logits_of_leaves() ? 0U : 1U); }
-
-void ScoreRules::split(NodeId node, const float * logits, std::size_t n_vocab, Split & out) const {
-    AllowedSet allowed{false, trie_.children(node), {}};
-    if (ends_leaf(node)) {
-        allowed = after_leaf(trie_, follow_, node);
-    }
-    const bool renormalized = branches_ && !allowed.everything;
-    const Distribution p = renormalized ? Distribution(logits, allowed) : Distribution(logits, n_vocab);
-    out.children.clear();
-    for (const Token token : allowed.children) {
-        out.children.push_back(p.log(token));
-    }
-    if (!ends_leaf(node)) {
-        out.end = kImpossible;
-    } else if (renormalized || (!branches_ && leaf_end_ == LeafEnd::follow && !allowed.everything)) {
-        // What begins a longer leaf goes on with that.
-        double total = 0;
-        for (const Token token : allowed.follow) {
-            total += allowed.children.contains(token) ? 0 : std::exp(p.log(token));
-        }
-        out.end = std::log(total);
-    } else if (leaf_end_ == LeafEnd::any && !branches_) {
-        out.end = 0;
-    } else {
-        out.end = std::log1p(-std::min(1.0, p.sum(allowed.children)));
-    }
-}
-
-namespace {
 
 std::vector<NodeId> nodes_with_logits(const ScoreRules & rules) {
     const Trie & trie = rules.trie();
@@ -172,6 +124,45 @@ class AllLeaves final : public TreeQuery {
 };
 
 }  // namespace
+
+bool ScoreRules::needs_logits_of_leaves() const {
+    return !branches_ && leaf_end_ == LeafEnd::follow && !follow_.after(1).empty();
+}
+
+bool ScoreRules::needs_logits(NodeId node) const {
+    const std::uint32_t n_children = trie_.children(node).size;
+    if (!ends_leaf(node)) {
+        return n_children > (branches_ ? 1 : 0);
+    }
+    return n_children > 0 || needs_logits_of_leaves();
+}
+
+void ScoreRules::split(NodeId node, const float * logits, std::size_t n_vocab, Split & out) const {
+    AllowedSet allowed{false, trie_.children(node), {}};
+    if (ends_leaf(node)) {
+        allowed = after_leaf(trie_, follow_, node);
+    }
+    const bool renormalized = branches_ && !allowed.everything;
+    const Distribution p = renormalized ? Distribution(logits, allowed) : Distribution(logits, n_vocab);
+    out.children.clear();
+    for (const Token token : allowed.children) {
+        out.children.push_back(p.log(token));
+    }
+    if (!ends_leaf(node)) {
+        out.end = kImpossible;
+    } else if (renormalized || (!branches_ && leaf_end_ == LeafEnd::follow && !allowed.everything)) {
+        // What begins a longer leaf goes on with that.
+        double total = 0;
+        for (const Token token : allowed.follow) {
+            total += allowed.children.contains(token) ? 0 : std::exp(p.log(token));
+        }
+        out.end = std::log(total);
+    } else if (leaf_end_ == LeafEnd::any && !branches_) {
+        out.end = 0;
+    } else {
+        out.end = std::log1p(-std::min(1.0, p.sum(allowed.children)));
+    }
+}
 
 std::unique_ptr<TreeQuery> begin_scoring(const Cursor & cursor, const ScoreOptions & options, std::size_t n_vocab) {
     return std::make_unique<AllLeaves>(cursor, options, n_vocab);

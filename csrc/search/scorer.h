@@ -42,7 +42,7 @@ class ScoreRules {
     // Whether the logits after node are needed.
     bool needs_logits(NodeId node) const;
     // The deepest node whose logits are needed.
-    std::size_t depth() const;
+    std::size_t depth() const { return trie_.max_length() - (needs_logits_of_leaves() ? 0U : 1U); }
 
     // The natural logarithm of what comes after node, from the n_vocab logits there: of each child, in the order of
     // their tokens, and of the end of node's own leaf; -inf without one, and where a logit is not finite.

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <optional>
 #include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -16,97 +15,75 @@ namespace {
 
 constexpr double kImpossible = -std::numeric_limits<double>::infinity();
 
-struct RankedNode {
+// A node by its rank.
+struct Entry {
     double logprob = kImpossible;  // of the tokens to node; of the finished, of the leaf
     NodeId node = kRoot;
     double score = logprob;  // with weights: of no leaf at or below it more
 
     // Nodes are numbered by depth and then by tokens, whatever the order of the leaves.
-    bool operator<(const RankedNode & other) const {
-        return score != other.score ? score < other.score : node > other.node;
-    }
+    bool operator<(const Entry & other) const { return score != other.score ? score < other.score : node > other.node; }
 };
 
 // The best on top.
-class RankedNodes {
+class Heap {
    public:
     bool empty() const noexcept { return entries_.empty(); }
-    const RankedNode & top() const noexcept { return entries_.front(); }
+    const Entry & top() const noexcept { return entries_.front(); }
     void clear() noexcept { entries_.clear(); }
-    const std::vector<RankedNode> & entries() const noexcept { return entries_; }
+    const std::vector<Entry> & entries() const noexcept { return entries_; }
     // Of all that are kept, each of which keep(entry) may change.
     template <typename Keep>
     void filter(const Keep & keep) {
-        const auto dropped = [&](RankedNode & entry) { return !keep(entry); };
+        const auto dropped = [&](Entry & entry) { return !keep(entry); };
         entries_.erase(std::remove_if(entries_.begin(), entries_.end(), dropped), entries_.end());
         std::make_heap(entries_.begin(), entries_.end());
     }
-    void push(const RankedNode & entry) {
+    void push(const Entry & entry) {
         entries_.push_back(entry);
         std::push_heap(entries_.begin(), entries_.end());
     }
-    RankedNode pop() {
+    Entry pop() {
         std::pop_heap(entries_.begin(), entries_.end());
-        const RankedNode entry = entries_.back();
+        const Entry entry = entries_.back();
         entries_.pop_back();
         return entry;
     }
 
    private:
-    std::vector<RankedNode> entries_;
+    std::vector<Entry> entries_;
 };
 
-// Of each node of a tree, which outlives this, the tokens to the nearest end of a leaf, as far as 16 bits count. Of a
-// filtered one, of all leaves; of a joined one, the nearer of both.
-class TokensToEnds {
-   public:
-    explicit TokensToEnds(const Trie & trie)
-        : joined_(trie.parts().get()), first_(joined_ == nullptr ? trie : *joined_->base()) {
-        if (joined_ != nullptr) {
-            more_.emplace(*joined_->more());
+// Tokens from a node to the nearest end of a leaf, as far as 16 bits count. Of a filtered tree, of any leaf; of a
+// joined one, the nearer of both.
+std::uint16_t tokens_to_end(const Trie & trie, NodeId node) {
+    const auto in_part = [](const Trie & part, NodeId of) {
+        if (of == kNoNode || part.compact() != nullptr) {
+            return of == kNoNode ? std::uint16_t{UINT16_MAX} : part.compact()->tokens_to_end(of);
         }
-    }
-    std::uint16_t operator[](NodeId node) const {
-        if (joined_ == nullptr) {
-            return first_[node];
-        }
-        const Joined::Parts in = joined_->parts(node);
-        return std::min<std::uint16_t>(in.base == kNoNode ? UINT16_MAX : first_[in.base],
-                                       in.more == kNoNode || !more_ ? UINT16_MAX : (*more_)[in.more]);
-    }
-
-   private:
-    class Part {
-       public:
-        explicit Part(const Trie & trie) : compact_(trie.compact().get()) {
-            if (compact_ != nullptr) {
-                return;
+        // Where it is flat, the nodes of each depth below a node are neighbours, and an edge has its target's number.
+        std::uint16_t n = 0;
+        NodeId begin = of;
+        NodeId end = of + 1;
+        const auto ends_leaf = [&] {
+            NodeId at = begin;
+            for (; at < end && part.leaf(at) == kNoLeaf; ++at) {
             }
-            constexpr std::uint16_t most = std::numeric_limits<std::uint16_t>::max() - 1;
-            of_nodes_.resize(trie.n_nodes());
-            for (NodeId node = trie.n_nodes(); node-- > 0;) {  // children come after their parents
-                if (trie.leaf(node) == kNoLeaf) {
-                    std::uint16_t least = most;
-                    for (std::uint32_t i = 0, n = trie.children(node).size; i < n; ++i) {
-                        least = std::min(least, of_nodes_[trie.child_at(node, i)]);
-                    }
-                    of_nodes_[node] = static_cast<std::uint16_t>(least + 1);
-                }
-            }
+            return at < end;
+        };
+        for (; !ends_leaf(); ++n) {
+            begin = part.first_edge(begin);
+            end = part.first_edge(end);
         }
-        std::uint16_t operator[](NodeId node) const {
-            return compact_ != nullptr ? compact_->tokens_to_end(node) : of_nodes_[node];
-        }
-
-       private:
-        const CompactTree * compact_;
-        std::vector<std::uint16_t> of_nodes_;  // of a flat tree
+        return n;
     };
-
-    const Joined * joined_;
-    Part first_;  // of a joined tree its base
-    std::optional<Part> more_;
-};
+    if (trie.parts() == nullptr) {
+        return in_part(trie, node);
+    }
+    const Joined & joined = *trie.parts();
+    const Joined::Parts in = joined.parts(node);
+    return std::min(in_part(*joined.base(), in.base), in_part(*joined.more(), in.more));
+}
 
 // What a search has found, and what it knows of the rest.
 class FoundLeaves {
@@ -114,56 +91,46 @@ class FoundLeaves {
     explicit FoundLeaves(std::size_t n_best) : n_best_(n_best) {}
 
     bool empty() const noexcept { return best_.empty(); }
-    const RankedNode & best() const noexcept { return best_.front(); }
+    const Entry & best() const noexcept { return best_.front(); }
 
     // A leaf that ends at a node.
-    void add(const RankedNode & leaf);
+    void add(const Entry & leaf) {
+        mass_max_ += std::exp(leaf.logprob);
+        const auto at =
+            std::lower_bound(best_.begin(), best_.end(), leaf, [](const Entry & a, const Entry & b) { return b < a; });
+        best_.insert(at, leaf);
+        if (best_.size() > n_best_) {
+            rival_min_ = std::max(rival_min_, best_.back().score);
+            rival_max_ = std::max(rival_max_, best_.back().score);
+            best_.pop_back();
+        }
+    }
     // A node that is not gone on from.
-    void miss(const RankedNode & node);
+    void miss(const Entry & node) {
+        rival_max_ = std::max(rival_max_, node.score);
+        mass_max_ += std::exp(node.logprob);
+    }
     // What is ranked lower is not among them; an equal one may still come first by its tokens.
-    double worst() const noexcept;
-    void write(const Trie & trie, Answer & answer) const;
+    double worst() const noexcept { return best_.size() < n_best_ ? kImpossible : best_.back().score; }
+    void write(const Trie & trie, Answer & answer) const {
+        for (const Entry & leaf : best_) {
+            answer.add(trie.leaf(leaf.node), leaf.logprob);
+        }
+        answer.info.gap = rival_max_ > worst() ? rival_max_ - worst() : 0;
+        answer.info.rival_min = rival_min_;
+        answer.info.rival_max = rival_max_;
+        answer.info.mass_max = mass_max_;
+    }
 
    private:
     const std::size_t n_best_;
-    std::vector<RankedNode> best_;    // best first, n_best at most
+    std::vector<Entry> best_;         // best first, n_best at most
     double rival_min_ = kImpossible;  // of leaves that had to give way
     double rival_max_ = kImpossible;  // of these, and of what was missed
     double mass_max_ = 0;             // of the latter, and of leaves
 };
 
-void FoundLeaves::add(const RankedNode & leaf) {
-    mass_max_ += std::exp(leaf.logprob);
-    const auto at = std::lower_bound(best_.begin(), best_.end(), leaf,
-                                     [](const RankedNode & a, const RankedNode & b) { return b < a; });
-    best_.insert(at, leaf);
-    if (best_.size() > n_best_) {
-        rival_min_ = std::max(rival_min_, best_.back().score);
-        rival_max_ = std::max(rival_max_, best_.back().score);
-        best_.pop_back();
-    }
-}
-
-void FoundLeaves::miss(const RankedNode & node) {
-    rival_max_ = std::max(rival_max_, node.score);
-    mass_max_ += std::exp(node.logprob);
-}
-
-double FoundLeaves::worst() const noexcept { return best_.size() < n_best_ ? kImpossible : best_.back().score; }
-
-void FoundLeaves::write(const Trie & trie, Answer & answer) const {
-    for (const RankedNode & leaf : best_) {
-        answer.add(trie.leaf(leaf.node), leaf.logprob);
-    }
-    answer.info.gap = rival_max_ > worst() ? rival_max_ - worst() : 0;
-    answer.info.rival_min = rival_min_;
-    answer.info.rival_max = rival_max_;
-    answer.info.mass_max = mass_max_;
-}
-
 using Clock = std::chrono::steady_clock;
-using Entry = RankedNode;
-using Heap = RankedNodes;
 
 class BestLeaves final : public TreeQuery {
    public:
@@ -182,20 +149,16 @@ class BestLeaves final : public TreeQuery {
 
     std::vector<NodeId> next() override {
         is_late_ = options_.timeout.count() > 0 && Clock::now() - started_ >= options_.timeout;
-        if (!has_begun_) {
-            has_begun_ = true;
-            batch_ = {entry_at(0, kRoot)};
-        } else {
-            batch_ = options_.beam_width > 0 ? next_of_beam() : next_of_best_first();
-        }
+        batch_ = !std::exchange(has_begun_, true) ? std::vector<Entry>{entry_at(0, kRoot)}
+                 : options_.beam_width > 0        ? next_of_beam()
+                                                  : next_of_best_first();
         // A node whose logprob is not known is listed with one above it.
         std::sort(batch_.begin(), batch_.end(), [](const Entry & a, const Entry & b) { return a.node < b.node; });
         std::vector<NodeId> nodes;
         nodes.reserve(batch_.size());
-        std::transform(batch_.begin(), batch_.end(), std::back_inserter(nodes),
-                       [](const Entry & one) { return one.node; });
-        for (const NodeId node : nodes) {
-            n_evaluated_ += node == kRoot ? 0 : n_tokens_to(node);
+        for (const Entry & one : batch_) {
+            nodes.push_back(one.node);
+            n_evaluated_ += one.node == kRoot ? 0 : n_tokens_to(one.node);
         }
         sort_depth_first(trie_, nodes);
         return nodes;
@@ -264,7 +227,7 @@ class BestLeaves final : public TreeQuery {
         if (!goes_on(open_)) {
             return;
         }
-        const std::uint64_t n_depths = TokensToEnds(trie_)[open_.top().node] + 1U;
+        const std::uint64_t n_depths = tokens_to_end(trie_, open_.top().node) + 1U;
         const std::uint64_t rest = is_spent()                ? 1
                                    : options_.max_nodes == 0 ? kMaxDive * n_depths
                                                              : options_.max_nodes - n_evaluated_;
@@ -322,10 +285,7 @@ class BestLeaves final : public TreeQuery {
         if (options_.max_nodes == 0 || is_late_ || n_evaluated_ >= most || open_.empty()) {
             return budget(options_.beam_width);
         }
-        if (!tokens_to_ends_) {
-            tokens_to_ends_.emplace(trie_);
-        }
-        const std::uint64_t n_later = std::max<std::uint64_t>((*tokens_to_ends_)[open_.top().node], 1) - 1;
+        const std::uint64_t n_later = std::max<std::uint64_t>(tokens_to_end(trie_, open_.top().node), 1) - 1;
         const std::uint64_t n_kept = n_evaluated_ + n_later * options_.n_best;
         const std::uint64_t rest = options_.max_nodes - std::min(options_.max_nodes, n_kept);
         const std::uint64_t width = std::max<std::uint64_t>(rest, options_.n_best);
@@ -531,7 +491,6 @@ class BestLeaves final : public TreeQuery {
     Heap open_;
     std::vector<Entry> batch_;  // under way, by node; -inf until the node above it is known
     FoundLeaves found_{options_.n_best};
-    std::optional<TokensToEnds> tokens_to_ends_;  // of a beam
     ScoreRules::Split split_;
 };
 

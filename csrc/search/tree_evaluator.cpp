@@ -15,11 +15,8 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     : sequence_(sequence), trie_(trie), prefix_(std::move(prefix)), cancelled_(cancelled) {
     const std::size_t n_base = prefix_.empty() ? sequence.tokens().size() : prefix_.size();
     const std::size_t n_taken = n_base + (prefix_.empty() ? 0 : sequence.tokens().size());
-    if (n_taken + depth > sequence.n_ctx_max()) {
-        throw Error(Status::context, std::to_string(n_taken) + " tokens and " + std::to_string(depth) +
-                                         " of the longest leaf do not fit the context of " +
-                                         std::to_string(sequence.n_ctx_max()));
-    }
+    throw_if(n_taken + depth > sequence.n_ctx_max(), Status::context, n_taken, " tokens and ", depth,
+             " of the longest leaf do not fit the context of ", sequence.n_ctx_max());
     if (prefix_.empty() && sequence.n_passes() == 0) {
         static_cast<void>(sequence_.logits({true, {}, {}}, false, cancelled_));  // which reports where the layers are
     }
@@ -56,8 +53,6 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
         throw;
     }
 }
-
-TreeEvaluator::~TreeEvaluator() { end(); }
 
 // Puts what is before the root into the cache.
 void TreeEvaluator::begin() {
@@ -176,9 +171,8 @@ void TreeEvaluator::go_back_to(std::size_t depth) {
     }
     const llama_pos end = base_ + static_cast<llama_pos>(depth);
     const bool is_there = rewinds_ && has_window(memory_, 0, static_cast<std::size_t>(end), n_swa_);
-    if (is_there ? !llama_memory_seq_rm(memory_, 0, end, -1) : !restore(states_[depth])) {
-        throw Error(Status::context, "the model's state could not be taken back");
-    }
+    throw_if(is_there ? !llama_memory_seq_rm(memory_, 0, end, -1) : !restore(states_[depth]), Status::context,
+             "the model's state could not be taken back");
     here_.resize(depth);
     states_.erase(states_.begin() + static_cast<std::ptrdiff_t>(keeps_states_ ? depth + 1 : 0), states_.end());
 }
@@ -191,9 +185,7 @@ void TreeEvaluator::keep_state() {
 
 SavedState TreeEvaluator::state() const {
     SavedState state(sequence_.context(), 0);
-    if (!state) {
-        throw Error(Status::context, "the model's state could not be copied");
-    }
+    throw_if(!state, Status::context, "the model's state could not be copied");
     return state;
 }
 
@@ -218,12 +210,6 @@ void TreeEvaluator::decode(std::vector<Row> rows, std::size_t max_rows, const Vi
                 visit(begin->node, sequence_.row(static_cast<std::int32_t>(i)));
             }
         }
-    }
-}
-
-void TreeEvaluator::check_cancelled() const {
-    if (cancelled_) {
-        throw Error(Status::cancelled, "cancelled");
     }
 }
 

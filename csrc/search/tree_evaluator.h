@@ -3,6 +3,7 @@
 #include "context/sequence.h"
 #include "search/tree_paths.h"
 #include "search/tree_query.h"
+#include "trie/non_copyable.h"
 
 #include <functional>
 #include <limits>
@@ -18,7 +19,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 // llama.cpp that does not tell), nodes are evaluated one after the other, and the state is taken back or, after what
 // is longer than a window of sliding attention too, restored from a copy in between: a copy of the whole for each node
 // of the path under way.
-class TreeEvaluator {
+class TreeEvaluator : NonCopyable {
    public:
     // After the whole sequence; or, where prefix is not empty, after these tokens instead. All must outlive this.
     // Nodes are at most so deep. Each path takes memory for logits: where all will be queried about, or after a
@@ -30,9 +31,7 @@ class TreeEvaluator {
                   std::vector<Token> prefix,
                   const std::atomic<bool> & cancelled,
                   bool all = false);
-    ~TreeEvaluator();
-    TreeEvaluator(const TreeEvaluator &) = delete;
-    TreeEvaluator & operator=(const TreeEvaluator &) = delete;
+    ~TreeEvaluator() { end(); }
 
     using Visit = std::function<void(NodeId node, const float * logits)>;
 
@@ -65,7 +64,7 @@ class TreeEvaluator {
     SavedState state() const;
     bool restore(const SavedState & state) noexcept;
     void decode(std::vector<Row> rows, std::size_t max_rows, const Visit & visit);
-    void check_cancelled() const;
+    void check_cancelled() const { throw_if(cancelled_, Status::cancelled, "cancelled"); }
 
     // Sequence ids: 0 is the sequence's, then come those of its other branches, the paths', and the prefix has the
     // last.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "decode/answer.h"
+#include "trie/non_copyable.h"
 #include "trie/trie.h"
 
 #include <cstdint>
@@ -12,12 +13,9 @@ namespace [[gnu::visibility("default")]] token_trie {
 // queries more.
 //
 //     next -> READ, _, SEND     observe(READ) observe(_) observe(SEND)     next -> FILE, MAIL     ...     next -> none
-class TreeQuery {
+class TreeQuery : NonCopyable {
    public:
-    TreeQuery() = default;
     virtual ~TreeQuery() = default;
-    TreeQuery(const TreeQuery &) = delete;
-    TreeQuery & operator=(const TreeQuery &) = delete;
 
     // The nodes to query, in depth-first order, of which none comes again: the root before all others. None: it has
     // decided.

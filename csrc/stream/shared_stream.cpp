@@ -38,14 +38,10 @@ std::shared_ptr<SharedStream> SharedStream::fork(const std::shared_ptr<SharedStr
 void SharedStream::require_free(std::unique_lock<std::mutex> & lock) const {
     const std::thread::id self = std::this_thread::get_id();
     turn_->left.wait(lock, [&] { return !turn_->is_freeing || turn_->inside == self; });
-    if (closed_) {
-        throw Error(Status::argument, "stream: closed");
-    }
-    if (turn_->inside != std::thread::id()) {
-        throw Error(Status::busy, turn_->whose == this
-                                      ? "the stream is in a call already, of another thread or of its own callback"
-                                      : "another stream on this context, which was forked, is in a call");
-    }
+    throw_if(closed_, Status::argument, "stream: closed");
+    throw_if(turn_->inside != std::thread::id(), Status::busy,
+             turn_->whose == this ? "the stream is in a call already, of another thread or of its own callback"
+                                  : "another stream on this context, which was forked, is in a call");
 }
 
 void SharedStream::enter() noexcept {

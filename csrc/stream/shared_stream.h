@@ -1,6 +1,7 @@
 #pragma once
 
 #include "stream/stream.h"
+#include "trie/non_copyable.h"
 
 #include <condition_variable>
 #include <mutex>
@@ -25,13 +26,11 @@ class SharedStream {
     explicit SharedStream(std::unique_ptr<Stream> stream) : SharedStream(std::move(stream), std::make_shared<Turn>()) {}
 
     // Being in a call: all that a caller does in one entry, the reading of a payload included.
-    class Call {
+    class Call : NonCopyable {
        public:
         // Throws Error: busy if another call is under way, argument if closed.
         explicit Call(std::shared_ptr<SharedStream> shared);
         ~Call();
-        Call(const Call &) = delete;
-        Call & operator=(const Call &) = delete;
 
         Stream & operator*() const noexcept { return *shared_->stream_; }
         Stream * operator->() const noexcept { return shared_->stream_.get(); }

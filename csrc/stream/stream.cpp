@@ -34,6 +34,23 @@ class Stream::Host final : public Decoder::Host {
     Sequence & sequence_;
 };
 
+// What a sequence takes from here on.
+class Stream::Meter {
+   public:
+    explicit Meter(const Sequence & sequence) : sequence_(sequence) {}
+    void add_to(token_trie_stream_state & totals) const {
+        totals.n_passes += sequence_.n_passes() - n_passes_;
+        totals.decode_ns += sequence_.decode_ns() - decode_ns_;
+        totals.generate_ns += ns_between(started_, std::chrono::steady_clock::now());
+    }
+
+   private:
+    const Sequence & sequence_;
+    const std::uint64_t n_passes_ = sequence_.n_passes();
+    const std::uint64_t decode_ns_ = sequence_.decode_ns();
+    const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+};
+
 Stream::Stream(std::unique_ptr<Sequence> sequence, const Options & options)
     : sequence_(std::move(sequence)),
       branch_(sequence_->branch()),
@@ -53,14 +70,8 @@ Stream::Stream(Stream & other, Forked)
     branch_ = sequence_->fork();  // last, as what is dropped is a whole stream's
 }
 
-Stream::~Stream() { sequence_->drop(branch_); }
-
-std::unique_ptr<Stream> Stream::fork() { return std::unique_ptr<Stream>(new Stream(*this, Forked{})); }
-
 void Stream::prefill(std::vector<Token> tokens) {
-    if (tokens.empty()) {
-        throw Error(Status::argument, "tokens: none; a prompt needs at least one");
-    }
+    throw_if(tokens.empty(), Status::argument, "tokens: none; a prompt needs at least one");
     check_tokens(tokens, facts_->size(), "tokens");
     sequence_->replace(std::move(tokens), cancelled_);
     decoder_.restart();
@@ -68,10 +79,8 @@ void Stream::prefill(std::vector<Token> tokens) {
 
 void Stream::splice(std::size_t n_kept, const std::vector<Token> & tokens) {
     check_tokens(tokens, facts_->size(), "tokens");
-    if (n_kept > sequence_->tokens().size()) {
-        throw Error(Status::argument, "n_kept: " + std::to_string(n_kept) + " of a sequence of " +
-                                          std::to_string(sequence_->tokens().size()) + " tokens");
-    }
+    throw_if(n_kept > this->tokens().size(), Status::argument, "n_kept: ", n_kept, " of a sequence of ",
+             this->tokens().size(), " tokens");
     check_fits(n_kept + tokens.size(), n_ctx_max());
     put(n_kept, tokens);
 }
@@ -90,10 +99,6 @@ void Stream::import_prefix(llama_context * from, std::int32_t id, const std::vec
     sequence_->import_prefix(from, id, tokens);
 }
 
-Stop Stream::generate(std::int32_t max_tokens, const OnStep & on_step) {
-    return generate(max_tokens, on_step, nullptr);
-}
-
 Stop Stream::generate_until(std::int32_t max_tokens,
                             const std::vector<std::string> & stop_strings,
                             const OnStep & on_step,
@@ -106,49 +111,38 @@ Stop Stream::generate_until(std::int32_t max_tokens,
         return stop;
     }
     stop_string = written.stop_string();
-    return end_with(take_back(written, n_start, std::min(static_cast<std::size_t>(max_tokens), n_left)));
-}
-
-// Puts the text before its stop string in the place of the tokens since n_start.
-Stop Stream::take_back(const WrittenText & written, std::size_t n_start, std::size_t max_tokens) {
-    const WrittenText::End end = written.end(vocab(), max_tokens);
+    const WrittenText::End end = written.end(vocab(), std::min(static_cast<std::size_t>(max_tokens), n_left));
     put(n_start + end.n_kept, end.rest);
-    return end.is_cut ? Stop::max_tokens : Stop::string;
+    return end_with(end.is_cut ? Stop::max_tokens : Stop::string);
 }
 
 Stop Stream::generate(std::int32_t max_tokens, const OnStep & on_step, WrittenText * written) {
-    if (max_tokens < 0) {
-        throw Error(Status::argument, "max_tokens: " + std::to_string(max_tokens) + " is negative");
-    }
-    if (sequence_->tokens().empty()) {
-        throw Error(Status::argument, "nothing to go on from: prefill first");
-    }
+    throw_if(max_tokens < 0, Status::argument, "max_tokens: ", max_tokens, " is negative");
+    throw_if(sequence_->tokens().empty(), Status::argument, "nothing to go on from: prefill first");
     decoder_.begin();
-    const auto started = std::chrono::steady_clock::now();
-    const std::uint64_t passes = sequence_->n_passes();
-    const std::uint64_t decode_ns = sequence_->decode_ns();
-    const auto account = [&] {
-        totals_.n_passes += sequence_->n_passes() - passes;
-        totals_.decode_ns += sequence_->decode_ns() - decode_ns;
-        totals_.generate_ns +=
-            static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
-    };
+    Host host(*this);
+    const Meter meter(*sequence_);
     Stop stop = end_with(Stop::none);
     try {
         for (std::int32_t n = 0; stop == Stop::none; ++n) {
-            stop = cancelled_ ? Stop::cancelled : n == max_tokens ? Stop::max_tokens : step(on_step, written);
+            if (cancelled_ || n == max_tokens) {
+                stop = cancelled_ ? Stop::cancelled : Stop::max_tokens;
+                break;
+            }
+            const Decoder::Outcome outcome = decoder_.step(host, written);
+            stop = outcome.has_token && !on_step(decoder_.last()) ? Stop::callback : outcome.stop;
         }
     } catch (const Error & error) {
-        account();
+        meter.add_to(totals_);
         if (error.status() != Status::cancelled) {
             throw;
         }
         return end_with(Stop::cancelled);
     } catch (...) {
-        account();
+        meter.add_to(totals_);
         throw;
     }
-    account();
+    meter.add_to(totals_);
     return end_with(stop);
 }
 
@@ -166,26 +160,15 @@ Stream::Next Stream::next() {
     return out;
 }
 
-// Returns the reason to stop, or none.
-Stop Stream::step(const OnStep & on_step, WrittenText * written) {
-    Host host(*this);
-    const Decoder::Outcome outcome = decoder_.step(host, written);
-    return outcome.has_token && !on_step(decoder_.last()) ? Stop::callback : outcome.stop;
-}
-
 Answer Stream::answer(const Query & query) {
     query.check();
-    if (!query.search.prefix.empty() && (query.is_decoded() || query.wants_state())) {
-        throw Error(Status::argument, "tokens: only whole answers are found after other tokens than the sequence");
-    }
+    throw_if(!query.search.prefix.empty() && (query.is_decoded() || query.wants_state()), Status::argument,
+             "tokens: only whole answers are found after other tokens than the sequence");
     check_tokens(query.search.prefix, facts_->size(), "prefix");
-    if (query.search.prefix.empty() && sequence_->tokens().empty()) {
-        throw Error(Status::argument, "nothing to go on from: prefill first");
-    }
+    throw_if(query.search.prefix.empty() && sequence_->tokens().empty(), Status::argument,
+             "nothing to go on from: prefill first");
     check_cancelled();
-    const auto started = std::chrono::steady_clock::now();
-    const std::uint64_t passes = sequence_->n_passes();
-    const std::uint64_t decode_ns = sequence_->decode_ns();
+    const Meter meter(*sequence_);
     std::vector<float> state;
     if (query.wants_state()) {
         state = sequence_->hidden_state(cancelled_);
@@ -195,14 +178,13 @@ Answer Stream::answer(const Query & query) {
                  : query.mode == Query::Mode::scores ? score_all(*sequence_, *query.cursor, query.search, cancelled_)
                                                      : Answer();
     out.hidden_state = std::move(state);
-    out.info.n_passes = sequence_->n_passes() - passes;
-    out.info.decode_ns = sequence_->decode_ns() - decode_ns;
-    out.info.decide_ns =
-        static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
+    token_trie_stream_state taken{};
+    meter.add_to(taken);
+    out.info.n_passes = taken.n_passes;
+    out.info.decode_ns = taken.decode_ns;
+    out.info.decide_ns = taken.generate_ns;
     if (query.is_decoded()) {
-        totals_.n_passes += out.info.n_passes;
-        totals_.decode_ns += out.info.decode_ns;
-        totals_.generate_ns += out.info.decide_ns;
+        meter.add_to(totals_);
     }
     return out;
 }
@@ -239,12 +221,6 @@ Answer Stream::decode(const Query & query) {
     decoder_.add_counts(decoding.decoder().counts());
     answer.info.n_evaluated = answer.tokens.size();
     return answer;
-}
-
-void Stream::check_cancelled() const {
-    if (cancelled_) {
-        throw Error(Status::cancelled, "cancelled");
-    }
 }
 
 token_trie_stream_state Stream::state() const {

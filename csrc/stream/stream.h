@@ -3,6 +3,7 @@
 #include "decode/decoder.h"
 #include "llama/vocab.h"
 #include "stream/query.h"
+#include "trie/non_copyable.h"
 
 #include <atomic>
 #include <functional>
@@ -20,7 +21,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 //                  pass: none         |       one pass, of SET and _
 //
 // One call at a time, which SharedStream sees to; cancel may come from any thread.
-class Stream {
+class Stream : NonCopyable {
    public:
     struct Options {
         Sampling sampling{};
@@ -33,13 +34,11 @@ class Stream {
     using OnStep = std::function<bool(const Step &)>;
 
     Stream(std::unique_ptr<Sequence> sequence, const Options & options);
-    ~Stream();
-    Stream(const Stream &) = delete;
-    Stream & operator=(const Stream &) = delete;
+    ~Stream() { sequence_->drop(branch_); }
 
     // Makes a stream that goes on as this one would, on the same context: span, grammar, draws and all. Calls of the
     // two are to take turns.
-    std::unique_ptr<Stream> fork();
+    std::unique_ptr<Stream> fork() { return std::unique_ptr<Stream>(new Stream(*this, Forked{})); }
     // Puts the stream's branch of the sequence to work, before any other call. Throws Error (context, memory).
     void take_turn() { sequence_->switch_to(branch_); }
 
@@ -61,7 +60,8 @@ class Stream {
     void set_trie(Cursor cursor, Mode mode) { decoder_.set_trie(std::move(cursor), mode); }
     void clear_trie() noexcept { decoder_.clear_trie(); }
     void set_sampling(const Sampling & sampling) { decoder_.set_sampling(sampling); }
-    Stop generate(std::int32_t max_tokens, const OnStep & on_step);
+    // written: what looks for stop strings, if anything does.
+    Stop generate(std::int32_t max_tokens, const OnStep & on_step, WrittenText * written = nullptr);
 
     // generate, until one of some texts has been written, and that without it: the tokens in which it lies are taken
     // back, and what is before it in the first of them is put in their place, in no more tokens than max_tokens and
@@ -92,14 +92,12 @@ class Stream {
 
    private:
     class Host;
+    class Meter;
     struct Forked {};
     Stream(Stream & other, Forked);
-    Stop generate(std::int32_t max_tokens, const OnStep & on_step, WrittenText * written);
-    Stop step(const OnStep & on_step, WrittenText * written);
     Stop end_with(Stop stop) noexcept;
     void put(std::size_t n_kept, const std::vector<Token> & tokens);
-    Stop take_back(const WrittenText & written, std::size_t n_start, std::size_t max_tokens);
-    void check_cancelled() const;
+    void check_cancelled() const { throw_if(cancelled_, Status::cancelled, "cancelled"); }
     Answer decode(const Query & query);
 
     std::atomic<bool> cancelled_{false};

@@ -171,8 +171,7 @@ class Ascending {
     Ascending(PackedNumbers low, Bits high, std::uint32_t low_width) noexcept
         : low_(low), high_(high), width_(low_width) {}
 
-    std::uint64_t size() const noexcept { return low_.size(); }
-    // i < size(). Of damaged words, any number.
+    // i is below how many there are. Of damaged words, any number.
     std::uint64_t operator[](std::uint64_t i) const noexcept {
         return ((high_.select(i) - i) << width_) | (width_ == 0 ? 0 : low_[i]);
     }

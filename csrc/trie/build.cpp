@@ -44,39 +44,30 @@ class Trie::Builder {
     }
 
     void check() {
-        if (leaves_.size >= kNoLeaf) {
-            throw Error(Status::limit, "more than 4294967294 leaves");
-        }
-        if (leaves_.offsets[0] != 0) {
-            throw Error(Status::argument, "offsets[0]: " + std::to_string(leaves_.offsets[0]) + " where 0 belongs");
-        }
+        throw_if(leaves_.size >= kNoLeaf, Status::limit, "more than 4294967294 leaves");
+        throw_if(leaves_.offsets[0] != 0, Status::argument, "offsets[0]: ", leaves_.offsets[0], " where 0 belongs");
         const std::uint64_t * const last = leaves_.offsets + leaves_.size;
         if (const auto * drop = std::adjacent_find(leaves_.offsets, last + 1, std::greater<>()); drop < last) {
-            throw Error(Status::argument, "offsets[" + std::to_string(drop - leaves_.offsets + 1) +
-                                              "]: " + std::to_string(drop[1]) + " is less than the one before it");
+            throw Error(Status::argument, "offsets[", drop - leaves_.offsets + 1, "]: ", drop[1],
+                        " is less than the one before it");
         }
-        if (!names_.empty() && names_.size() != leaves_.size) {
-            throw Error(Status::argument,
-                        "names: " + std::to_string(names_.size()) + " for " + std::to_string(leaves_.size) + " leaves");
-        }
+        throw_if(!names_.empty() && names_.size() != leaves_.size, Status::argument, "names: ", names_.size(), " for ",
+                 leaves_.size, " leaves");
         for (std::size_t i = 0; i < names_.size(); ++i) {
-            if (names_[i].size() > kMaxNameBytes) {
-                throw Error(Status::limit, "names[" + std::to_string(i) + "]: " + std::to_string(names_[i].size()) +
-                                               " bytes; at most 65535");
-            }
-            if (names_[i].find('\0') != std::string::npos) {
-                throw Error(Status::argument, "names[" + std::to_string(i) + "]: holds a NUL character");
-            }
+            throw_if(names_[i].size() > kMaxNameBytes, Status::limit, "names[", i, "]: ", names_[i].size(),
+                     " bytes; at most 65535");
+            throw_if(names_[i].find('\0') != std::string::npos, Status::argument, "names[", i,
+                     "]: holds a NUL character");
         }
         for (std::uint32_t leaf = 0; leaf < leaves_.size; ++leaf) {
             if (length(leaf) > kMaxLeafTokens) {
-                throw Error(Status::limit, "leaf " + describe(leaf) + ": more than 65535 tokens");
+                throw Error(Status::limit, "leaf ", describe(leaf), ": more than 65535 tokens");
             }
             const Token * tokens = begin(leaf);
             for (std::size_t i = 0; i < length(leaf); ++i) {
                 if (tokens[i] < 0) {
-                    throw Error(Status::payload, "leaf " + describe(leaf) + ": tokens[" + std::to_string(i) +
-                                                     "]: " + std::to_string(tokens[i]) + " is not a token id");
+                    throw Error(Status::payload, "leaf ", describe(leaf), ": tokens[", i, "]: ", tokens[i],
+                                " is not a token id");
                 }
                 trie_->max_token_ = std::max(trie_->max_token_, tokens[i]);
             }
@@ -92,9 +83,7 @@ class Trie::Builder {
                 rows_.push_back({key_of(leaf), leaf});
             }
         }
-        if (rows_.empty()) {
-            throw Error(Status::payload, "no leaf with tokens: a set needs at least one");
-        }
+        throw_if(rows_.empty(), Status::payload, "no leaf with tokens: a set needs at least one");
         std::sort(rows_.begin(), rows_.end(), [this](const Row & a, const Row & b) {
             if (a.key != b.key) {
                 return a.key < b.key;
@@ -235,9 +224,7 @@ class Trie::Builder {
                     }
                     trie_->tokens_.push_back(token);
                     next.push_back({start, i});
-                    if (++n_nodes >= kNoNode) {
-                        throw Error(Status::limit, "more than 4294967294 nodes");
-                    }
+                    throw_if(++n_nodes >= kNoNode, Status::limit, "more than 4294967294 nodes");
                 }
                 trie_->nodes_.push_back(node);
             }
@@ -332,18 +319,15 @@ class Trie::GraphBuilder {
             tokens_.push_back(static_cast<Token>(edge >> kTokenShift));
             targets_.push_back(static_cast<NodeId>(edge));
         }
-        if (tokens_.size() > max_edges_) {
-            throw Error(Status::limit, "the texts have too many spellings: a graph of more than " +
-                                           std::to_string(max_edges_) + " edges");
-        }
+        throw_if(tokens_.size() > max_edges_, Status::limit, "the texts have too many spellings: a graph of more than ",
+                 max_edges_, " edges");
     }
 
     // Of the nodes reached, drops those that lead nowhere, as where no token spells a byte, and closes the gaps.
     void keep_what_leads_to_a_leaf() {
         for (LeafId leaf = 0; leaf < trie_->n_leaves(); ++leaf) {
             if (kept_[trie_->leaf_nodes_[leaf]] == 0) {
-                throw Error(Status::vocab,
-                            "leaf " + quote(trie_->name(leaf)) + ": cannot be spelled in this vocabulary");
+                throw Error(Status::vocab, "leaf ", quote(trie_->name(leaf)), ": cannot be spelled in this vocabulary");
             }
         }
         for (NodeId node = n_; node-- > 0;) {
@@ -430,13 +414,10 @@ class Trie::GraphBuilder {
 };
 
 std::shared_ptr<const Trie> Trie::build(LeafList texts, const Lexicon & lexicon, std::size_t max_edges) {
-    if (!texts.vocab.empty() && texts.vocab != lexicon.vocab()) {
-        throw Error(Status::vocab, "vocab: the set was made for another vocabulary (" + texts.vocab +
-                                       ") than this model's (" + lexicon.vocab() + ")");
-    }
-    if (texts.tokens.size() > kMaxGraphBytes) {
-        throw Error(Status::limit, "texts of more than 268435456 bytes together");
-    }
+    throw_if(!texts.vocab.empty() && texts.vocab != lexicon.vocab(), Status::vocab,
+             "vocab: the set was made for another vocabulary (", texts.vocab, ") than this model's (", lexicon.vocab(),
+             ")");
+    throw_if(texts.tokens.size() > kMaxGraphBytes, Status::limit, "texts of more than 268435456 bytes together");
     texts.texts = true;
     return GraphBuilder(std::const_pointer_cast<Trie>(build(std::move(texts), Layout::flat)), lexicon, max_edges).run();
 }
@@ -472,9 +453,7 @@ class Merger {
             runs_.push_back({trie.get(), n_leaves, 0, {}});
             n_leaves += trie->n_leaves();
         }
-        if (n_leaves >= kNoLeaf) {
-            throw Error(Status::limit, "more than 4294967294 leaves");
-        }
+        throw_if(n_leaves >= kNoLeaf, Status::limit, "more than 4294967294 leaves");
         is_kept_.resize(n_leaves);
     }
 
@@ -488,29 +467,20 @@ class Merger {
     // Returns the largest token.
     static Token check(const std::vector<std::shared_ptr<const Trie>> & tries,
                        const std::vector<std::uint64_t> & first_rows) {
-        if (tries.empty() || tries.size() != first_rows.size()) {
-            throw Error(Status::argument, "sets are merged one at least, each with its first row");
-        }
+        throw_if(tries.empty() || tries.size() != first_rows.size(), Status::argument,
+                 "sets are merged one at least, each with its first row");
         Token max_token = 0;
         std::uint64_t n_rows = 0;
         for (std::size_t i = 0; i < tries.size(); ++i) {
             const auto & trie = tries[i];
-            if (trie == nullptr || trie->compact() == nullptr || trie->is_view()) {
-                throw Error(Status::argument, "sets are merged that are laid out compactly");
-            }
-            if (first_rows[i] < n_rows) {
-                throw Error(Status::argument, "first_rows[" + std::to_string(i) + "]: in the set before");
-            }
+            throw_if(trie == nullptr || trie->compact() == nullptr || trie->is_view(), Status::argument,
+                     "sets are merged that are laid out compactly");
+            throw_if(first_rows[i] < n_rows, Status::argument, "first_rows[", i, "]: in the set before");
             n_rows = first_rows[i] + trie->compact()->row(trie->n_leaves() - 1) + 1;
-            if (first_rows[i] >= kNoLeaf || n_rows >= kNoLeaf) {
-                throw Error(Status::limit, "more than 4294967294 rows");
-            }
-            if (trie->has_names() != tries[0]->has_names()) {
-                throw Error(Status::argument, "sets with names and without are not merged");
-            }
-            if (trie->vocab() != tries[0]->vocab()) {
-                throw Error(Status::vocab, "the sets belong to different vocabularies");
-            }
+            throw_if(first_rows[i] >= kNoLeaf || n_rows >= kNoLeaf, Status::limit, "more than 4294967294 rows");
+            throw_if(trie->has_names() != tries[0]->has_names(), Status::argument,
+                     "sets with names and without are not merged");
+            throw_if(trie->vocab() != tries[0]->vocab(), Status::vocab, "the sets belong to different vocabularies");
             max_token = std::max(max_token, trie->max_token());
         }
         return max_token;
@@ -529,9 +499,8 @@ class Merger {
         while (!heap.empty()) {
             std::pop_heap(heap.begin(), heap.end(), comes_after);
             Run & run = *heap.back();
-            if (run.tokens < last || run.tokens.empty()) {
-                throw Error(Status::payload, "a set that is not sorted: its file is damaged");
-            }
+            throw_if(run.tokens < last || run.tokens.empty(), Status::payload,
+                     "a set that is not sorted: its file is damaged");
             if (run.tokens == last) {
                 collapse(run);
             } else {

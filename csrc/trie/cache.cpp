@@ -28,9 +28,7 @@ std::shared_ptr<const Trie> Cache::build(LeafList leaves, const FindLexicon & le
         return Trie::build(std::move(leaves));
     }
     const std::shared_ptr<const Lexicon> words = lexicon ? lexicon() : nullptr;
-    if (words == nullptr) {
-        throw Error(Status::vocab, "tokenization: \"any\" needs the vocabulary of a model with a tokenizer");
-    }
+    throw_if(words == nullptr, Status::vocab, "tokenization: \"any\" needs the vocabulary of a model with a tokenizer");
     return Trie::build(std::move(leaves), *words);
 }
 
@@ -83,8 +81,7 @@ std::shared_ptr<const Trie> Cache::get(std::string_view json,
                                        const FindLexicon & lexicon) {
     const Key key = key_of(json, path);
     std::shared_ptr<const Trie> trie = find(key, lexicon);
-    const bool in_range = trie && (n_vocab <= 0 || trie->max_token() < n_vocab);
-    if (in_range) {
+    if (trie && (n_vocab <= 0 || trie->max_token() < n_vocab)) {
         return trie;
     }
     // A cached trie that does not fit this vocabulary is read again for the message that names the place.
@@ -171,9 +168,8 @@ token_trie_set::token_trie_set(std::string_view json, std::int32_t n_vocab, cons
 }
 
 const std::shared_ptr<const Trie> & token_trie_set::whole() const {
-    if (whole_ == nullptr) {
-        throw Error(Status::argument, "path: null, where descriptors of tokens and of texts do not make one set");
-    }
+    throw_if(whole_ == nullptr, Status::argument,
+             "path: null, where descriptors of tokens and of texts do not make one set");
     return whole_;
 }
 
@@ -192,7 +188,7 @@ const std::shared_ptr<const Trie> & token_trie_set::at(const char * path) const 
             }
             there += (n > 1 ? ", " : "") + quote(entry.first);
         }
-        throw Error(Status::argument, "path: no descriptor has the path " + quote(path) + "; there is " + there);
+        throw Error(Status::argument, "path: no descriptor has the path ", quote(path), "; there is ", there);
     }
     return at->second;
 }

@@ -1,13 +1,12 @@
 #include "trie/compact_tree.h"
 
-#include <algorithm>
 #include <limits>
 #include <numeric>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
 
-[[noreturn]] void fail(const char * what) { throw Error(Status::payload, std::string("not a sound trie: ") + what); }
+void refuse_if(bool is_broken, const char * what) { throw_if(is_broken, Status::payload, "not a sound trie: ", what); }
 
 // One of this process, which grows: those who hold an older one keep it.
 std::shared_ptr<const std::vector<Token>> every_token(std::size_t n) {
@@ -35,9 +34,7 @@ CompactTree::CompactTree(const Shape & shape,
       names_(reinterpret_cast<const char *>(sections[names].data)) {
     const std::array<std::uint64_t, n_sections> words = shape.words();
     for (std::uint32_t i = 0; i < n_sections; ++i) {
-        if (sections[i].size != words[i]) {
-            fail("a section of another size than its numbers");
-        }
+        refuse_if(sections[i].size != words[i], "a section of another size than its numbers");
     }
     const auto ascending = [&](Section low, std::uint64_t n, std::uint64_t most, const Bits & high) {
         const std::uint32_t width = Ascending::low_width(n, most);
@@ -55,9 +52,7 @@ CompactTree::CompactTree(const Shape & shape,
     if (has_names()) {
         names_at_ = ascending(name_low, shape.n_members + 1, shape.n_name_bytes,
                               Bits(sections[name_high], shape.n_name_high, shape.n_members + 1));
-        if (names_[shape.n_name_bytes - 1] != '\0') {
-            fail("the names do not end");
-        }
+        refuse_if(names_[shape.n_name_bytes - 1] != '\0', "the names do not end");
     }
     if (shape.has_rows != 0) {
         rows_ = ascending(row_low, shape.n_members, shape.most_row,
@@ -230,13 +225,12 @@ std::uint64_t CompactTree::member_of(LeafId leaf) const {
     return member_of_[leaf];
 }
 
-// The last of the edges that begins with it or before.
-std::uint64_t CompactTree::edge_of_member(Edges edges, std::uint64_t member) const noexcept {
-    while (edges.end - edges.begin > 1) {
-        const std::uint64_t middle = edges.begin + (edges.end - edges.begin) / 2;
-        (first_member(static_cast<EdgeId>(middle + 1)) <= member ? edges.begin : edges.end) = middle;
+EdgeId CompactTree::edge_of_member(EdgeId begin, EdgeId end, std::uint64_t member) const noexcept {
+    while (end - begin > 1) {
+        const EdgeId middle = begin + (end - begin) / 2;
+        (first_member(middle) <= member ? begin : end) = middle;
     }
-    return edges.begin;
+    return begin;
 }
 
 // To the inner node at which it ends or the first one of its tail; visits the edges on the way.
@@ -245,7 +239,9 @@ NodeId CompactTree::descend_to(std::uint64_t member, const Visit & visit) const 
     NodeId node = kRoot;
     std::uint64_t first = 0;
     while (is_inner(node) && (!ends_[node] || first != member)) {
-        const auto edge = static_cast<EdgeId>(edge_of_member(edges_of(node), member) + 1);
+        const Edges edges = edges_of(node);
+        const EdgeId edge =
+            edge_of_member(static_cast<EdgeId>(edges.begin + 1), static_cast<EdgeId>(edges.end + 1), member);
         visit(edge);
         first = first_member(edge);
         node = target(edge);
@@ -319,31 +315,24 @@ const char * CompactTree::stored_name(LeafId leaf) const noexcept {
     return has_names() ? names_ + std::min(names_at_[leaf], shape_.n_name_bytes - 1) : nullptr;
 }
 
-std::string CompactTree::name(LeafId leaf) const { return has_names() ? stored_name(leaf) : std::to_string(row(leaf)); }
-
 // What a compact tree's numbers and sections must be for its calls to stay within them.
 std::array<std::uint64_t, CompactTree::n_sections> CompactTree::Shape::words() const {
     constexpr std::uint64_t most = kNoNode;
     for (const std::uint64_t n : {n_members, n_inner, n_edges, n_tail_nodes, n_ends}) {
-        if (n >= most) {
-            fail("more nodes or members than there are numbers for");
-        }
+        refuse_if(n >= most, "more nodes or members than there are numbers for");
     }
-    if (n_members == 0 || n_inner == 0 || n_inner > n_edges || n_ends > n_inner || n_tails() > n_tail_nodes ||
-        n_inner + n_tail_nodes >= most || n_edges + n_tail_nodes >= most || n_members != n_tails() + n_ends) {
-        fail("the numbers of members, nodes and edges contradict each other");
-    }
-    if (n_tokens < n_members || n_tokens > n_members * max_length) {
-        fail("the numbers of tokens and members contradict each other");
-    }
-    if (max_token < 0 || max_token >= kMaxCompactToken || max_length == 0 || max_length > kMaxLeafTokens ||
-        most_row >= most) {
-        fail("max_token, max_length or the last row is out of range");
-    }
+    refuse_if(n_members == 0 || n_inner == 0 || n_inner > n_edges || n_ends > n_inner || n_tails() > n_tail_nodes ||
+                  n_inner + n_tail_nodes >= most || n_edges + n_tail_nodes >= most || n_members != n_tails() + n_ends,
+              "the numbers of members, nodes and edges contradict each other");
+    refuse_if(n_tokens < n_members || n_tokens > n_members * max_length,
+              "the numbers of tokens and members contradict each other");
+    refuse_if(max_token < 0 || max_token >= kMaxCompactToken || max_length == 0 || max_length > kMaxLeafTokens ||
+                  most_row >= most,
+              "max_token, max_length or the last row is out of range");
     constexpr std::uint64_t most_bits = std::uint64_t{1} << 40U;
-    if (n_member_high > most_bits || n_name_high > most_bits || n_row_high > most_bits || n_name_bytes > most_bits) {
-        fail("a section of more than 2^40 bits");
-    }
+    refuse_if(
+        n_member_high > most_bits || n_name_high > most_bits || n_row_high > most_bits || n_name_bytes > most_bits,
+        "a section of more than 2^40 bits");
     const auto low = [](std::uint64_t n, std::uint64_t most_value) {
         const std::uint32_t width = Ascending::low_width(n, most_value);
         return width == 0 ? 0 : PackedNumbers::n_words(n, width);
@@ -377,9 +366,8 @@ std::array<std::uint64_t, CompactTree::n_sections> CompactTree::Shape::words() c
 // That the inner nodes are a tree, numbered as they should be: after it, every edge leads forward and no two to the
 // same inner node, whatever the other sections hold.
 void CompactTree::check_shape() const {
-    if (!inner_.is_consistent() || !last_.is_consistent() || !last_[shape_.n_edges - 1]) {
-        fail("the edges are not those of its nodes");
-    }
+    refuse_if(!inner_.is_consistent() || !last_.is_consistent() || !last_[shape_.n_edges - 1],
+              "the edges are not those of its nodes");
     // The kth inner node has its edges after the kth last one, and is led to before: of each beginning of the edges as
     // many lead to inner nodes as nodes are closed.
     std::uint64_t open = 0;
@@ -396,9 +384,7 @@ void CompactTree::check_shape() const {
         }
         for (; (leads_on | closes) != 0; leads_on >>= 1U, closes >>= 1U) {
             open += leads_on & 1U;
-            if ((closes & 1U) != 0 && open-- == 0) {
-                fail("a node that is not led to");
-            }
+            refuse_if((closes & 1U) != 0 && open-- == 0, "a node that is not led to");
         }
     }
 }

@@ -100,7 +100,6 @@ class CompactTree {
     NodeId leaf_node(LeafId leaf) const { return member_node(member_of(leaf)); }
     std::vector<Token> sequence(LeafId leaf) const;
     const char * stored_name(LeafId leaf) const noexcept;
-    std::string name(LeafId leaf) const;
     // In the list that it came in, by which a leaf without a name is called.
     std::uint64_t row(LeafId leaf) const noexcept { return shape_.has_rows != 0 ? rows_[leaf] : leaf; }
     bool has_names() const noexcept { return shape_.n_name_bytes > 0; }
@@ -113,6 +112,8 @@ class CompactTree {
     };
     Range members(NodeId inner_node) const noexcept;
     std::uint64_t first_member(EdgeId edge) const noexcept;  // of an inner node's edge
+    // The last of some edges of an inner node that begins with a member or before it.
+    EdgeId edge_of_member(EdgeId begin, EdgeId end, std::uint64_t member) const noexcept;
     bool ends_member(NodeId inner_node) const noexcept { return ends_[inner_node]; }
     // That ends at a node; n_members if none does.
     std::uint64_t member_at(NodeId node) const noexcept;
@@ -139,14 +140,12 @@ class CompactTree {
     // Without a look at its edges, of which there may be as many as tokens.
     std::uint64_t edges_begin(NodeId inner_node) const noexcept;
     Edges edges_of(NodeId inner_node) const noexcept;
-    const Token * tokens() const noexcept { return tokens_; }
     bool are_checked(Edges edges) const noexcept;
     bool check(std::uint64_t block) const noexcept;
     std::uint64_t tail_begin(std::uint64_t tail) const noexcept;
     std::uint64_t edge_of_tail_at(std::uint64_t at) const noexcept;
     // Of a node in a tail the token after it, -1 at its end.
     Token next_in_tail(std::uint64_t at) const noexcept;
-    std::uint64_t edge_of_member(Edges edges, std::uint64_t member) const noexcept;
     template <typename Visit>
     NodeId descend_to(std::uint64_t member, const Visit & visit) const;
     void check_shape() const;

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 // Everything in the namespace is visible outside the library: the Python bindings are a second library on the same
@@ -28,21 +29,44 @@ enum class Status {
     busy = TOKEN_TRIE_ERROR_BUSY
 };
 
+// Texts and numbers as one text.
+template <typename... Parts>
+std::string concat(const Parts &... parts) {
+    std::string out;
+    const auto append = [&out](const auto & part) {
+        if constexpr (std::is_arithmetic_v<std::decay_t<decltype(part)>>) {
+            out += std::to_string(part);
+        } else {
+            out += std::string_view(part);
+        }
+    };
+    (append(parts), ...);
+    return out;
+}
+
+// Its message is the parts, one after the other.
 class Error : public std::runtime_error {
    public:
-    Error(Status status, const std::string & message) : std::runtime_error(message), status_(status) {}
+    template <typename... Parts>
+    explicit Error(Status status, const Parts &... parts) : std::runtime_error(concat(parts...)), status_(status) {}
     Status status() const noexcept { return status_; }
 
    private:
     Status status_;
 };
 
+// Throws Error where a rule is broken. Whatever its parts say is evaluated in any case.
+template <typename... Parts>
+void throw_if(bool is_broken, Status status, const Parts &... parts) {
+    if (is_broken) {
+        throw Error(status, parts...);
+    }
+}
+
 // Throws Error (argument) for the first of some rules that is broken.
 inline void check_rules(std::initializer_list<std::pair<bool, const char *>> broken) {
     for (const auto & [is_broken, message] : broken) {
-        if (is_broken) {
-            throw Error(Status::argument, message);
-        }
+        throw_if(is_broken, Status::argument, message);
     }
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <type_traits>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
@@ -79,9 +78,7 @@ bool JsonReader::key(std::string & name) {
     const JsonShape * const known = std::find_if(
         object.shape->inner, end, [&](const JsonShape & each) { return each.key.empty() || each.key == name; });
     if (known != end) {
-        if (has(known->id) && !known->key.empty()) {
-            fail(place() + ": the key comes twice");
-        }
+        refuse_if(has(known->id) && !known->key.empty(), Status::payload, "the key comes twice");
         object.seen |= std::uint32_t{1} << known->id;
         next_ = known;
     }
@@ -117,10 +114,8 @@ bool JsonReader::number(std::int64_t value, const Number & shown) {
     }
     if (value >= 0 && value <= std::numeric_limits<Token>::max()) {
         on_token(next_->id, static_cast<Token>(value));
-    } else if constexpr (std::is_arithmetic_v<Number>) {
-        on_no_token(next_->id, std::to_string(shown));
     } else {
-        on_no_token(next_->id, shown);
+        on_no_token(next_->id, concat(shown));
     }
     return advance();
 }
@@ -135,9 +130,7 @@ bool JsonReader::open(Kind kind, const char * found) {
     if (shape != nullptr && shape->kind != kind) {
         refuse_if_expecting(found);
     }
-    if (open_.size() == kMaxDepth) {
-        fail(place() + ": more than 64 levels of nesting", Status::limit);
-    }
+    refuse_if(open_.size() == kMaxDepth, Status::limit, "more than 64 levels of nesting");
     open_.push_back({shape, std::move(key_)});
     key_.clear();
     next_ = shape != nullptr && kind == Kind::array ? shape->inner : nullptr;
@@ -151,7 +144,7 @@ bool JsonReader::close() {
     if (const JsonShape * const shape = open_.back().shape; shape != nullptr) {
         for (std::size_t i = 0; i < shape->n_inner; ++i) {
             if (shape->inner[i].is_required && !has(shape->inner[i].id)) {
-                fail(place_of_open() + ": the key " + quote(shape->inner[i].key) + " is missing");
+                throw Error(Status::payload, place_of_open(), ": the key ", quote(shape->inner[i].key), " is missing");
             }
         }
         on_close(shape->id);
@@ -172,7 +165,7 @@ bool JsonReader::advance() {
 
 void JsonReader::refuse_if_expecting(const char * found) const {
     if (next_ != nullptr) {
-        fail(place() + ": " + found + " where " + called(next_->kind) + " belongs");
+        throw Error(Status::payload, place(), ": ", found, " where ", called(next_->kind), " belongs");
     }
 }
 
@@ -185,8 +178,7 @@ bool JsonReader::parse_error(std::size_t byte, const std::string & /*last*/, con
     }
     constexpr std::size_t max_bytes = 200;
     what = what.substr(0, std::min(what.find("; last read"), max_bytes));
-    std::string message = place() + ": broken JSON at byte " + std::to_string(byte) + ": ";
-    fail(message.append(what));
+    throw Error(Status::payload, place(), ": broken JSON at byte ", byte, ": ", what);
 }
 
 }  // namespace token_trie

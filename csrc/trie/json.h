@@ -50,8 +50,12 @@ class JsonReader : public nlohmann::json_sax<Json> {
     bool parse_error(std::size_t byte, const std::string &, const Json::exception & error) override;
 
    protected:
-    [[noreturn]] static void fail(const std::string & message, Status status = Status::payload) {
-        throw Error(status, message);
+    // Throws Error, with the place of the value that is read before its parts, where that is not as it has to be.
+    template <typename... Parts>
+    void refuse_if(bool is_broken, Status status, const Parts &... parts) const {
+        if (is_broken) {
+            throw Error(status, place(), ": ", parts...);
+        }
     }
     // Of the value that is read, such as descriptors[0].leaves[3].tokens[1] or prefix_dict["225_7"][1].
     std::string place() const;
@@ -70,7 +74,7 @@ class JsonReader : public nlohmann::json_sax<Json> {
     virtual void on_token(int id, Token token) = 0;
     // An integer that is none.
     virtual void on_no_token(int /*id*/, const std::string & text) {
-        fail(place() + ": " + text + " is not a token id");
+        throw Error(Status::payload, place(), ": ", text, " is not a token id");
     }
 
    private:

@@ -10,9 +10,7 @@ std::shared_ptr<const Trie> trie_of_bytes(const std::vector<std::string> & piece
     for (const std::string & piece : pieces) {
         leaves.add_text(piece);
     }
-    if (leaves.tokens.empty()) {
-        throw Error(Status::vocab, "no token of this vocabulary spells anything");
-    }
+    throw_if(leaves.tokens.empty(), Status::vocab, "no token of this vocabulary spells anything");
     return Trie::build(std::move(leaves));
 }
 

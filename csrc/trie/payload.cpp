@@ -49,15 +49,12 @@ class Reader final : public JsonReader {
     // By path where it splits, else one.
     std::map<std::string, LeafList> take() {
         if (wanted_path_ && sets_.empty()) {
-            fail("payload: no descriptor has the path " + quote(*wanted_path_) + paths_seen());
+            throw Error(Status::payload, "payload: no descriptor has the path ", quote(*wanted_path_), paths_seen());
         }
-        if (splits_ && sets_.empty()) {
-            fail("payload: no descriptor");
-        }
+        throw_if(splits_ && sets_.empty(), Status::payload, "payload: no descriptor");
         for (auto & [path, leaves] : sets_) {
-            if (splits_ && leaves.tokens.empty()) {
-                fail("payload: the path " + quote(path) + " has no leaf with tokens");
-            }
+            throw_if(splits_ && leaves.tokens.empty(), Status::payload, "payload: the path ", quote(path),
+                     " has no leaf with tokens");
             leaves.vocab = vocab_;
         }
         return std::move(sets_);
@@ -65,24 +62,18 @@ class Reader final : public JsonReader {
 
    protected:
     void on_string(int id, std::string & value) override {
-        if (value.size() > kMaxNameBytes) {
-            fail(place() + ": a string of " + std::to_string(value.size()) + " bytes; at most 65535", Status::limit);
-        }
-        if (value.find('\0') != std::string::npos) {
-            fail(place() + ": holds a NUL character");
-        }
+        refuse_if(value.size() > kMaxNameBytes, Status::limit, "a string of ", value.size(), " bytes; at most 65535");
+        refuse_if(value.find('\0') != std::string::npos, Status::payload, "holds a NUL character");
         switch (id) {
             case vocab:
-                if (!is_fingerprint(value)) {
-                    fail(place() + ": " + quote(value) + " is not \"sha256:\" and 64 hex digits");
-                }
+                refuse_if(!is_fingerprint(value), Status::payload, quote(value),
+                          " is not \"sha256:\" and 64 hex digits");
                 vocab_ = std::move(value);
                 break;
             case path: path_ = std::move(value); break;
             case tokenization:
-                if (value != "any" && value != "canonical") {
-                    fail(place() + ": " + quote(value) + R"( is neither "any" nor "canonical")");
-                }
+                refuse_if(value != "any" && value != "canonical", Status::payload, quote(value),
+                          R"( is neither "any" nor "canonical")");
                 descriptor_is_any_ = value == "any";
                 break;
             case name: leaves_.names.push_back(std::move(value)); break;
@@ -92,14 +83,10 @@ class Reader final : public JsonReader {
     }
 
     void on_token(int /*id*/, Token token) override {
-        if (n_vocab_ > 0 && token >= n_vocab_) {
-            fail(place() + ": " + std::to_string(token) + " is outside the vocabulary (" + std::to_string(n_vocab_) +
-                     " tokens)",
-                 Status::vocab);
-        }
-        if (leaves_.tokens.size() - leaves_.offsets.back() == kMaxLeafTokens) {
-            fail(place() + ": more than 65535 tokens in a leaf", Status::limit);
-        }
+        refuse_if(n_vocab_ > 0 && token >= n_vocab_, Status::vocab, token, " is outside the vocabulary (", n_vocab_,
+                  " tokens)");
+        refuse_if(leaves_.tokens.size() - leaves_.offsets.back() == kMaxLeafTokens, Status::limit,
+                  "more than 65535 tokens in a leaf");
         leaves_.tokens.push_back(token);
     }
 
@@ -134,7 +121,7 @@ class Reader final : public JsonReader {
     }
 
     [[noreturn]] static void fail_missing(const std::string & where, Value key) {
-        fail(where + ": the key " + (key == text ? "\"text\"" : "\"tokens\"") + " is missing");
+        throw Error(Status::payload, where, ": the key ", key == text ? "\"text\"" : "\"tokens\"", " is missing");
     }
 
     // What a leaf has to have is known at the end of its descriptor, where "tokenization" may come too.
@@ -155,8 +142,8 @@ class Reader final : public JsonReader {
             set = std::move(given);
         } else if (given.size() > 0) {
             if (set.texts != given.texts) {
-                fail(place_of_open() + R"(.tokenization: "any" and "canonical" in one set; )" +
-                     (splits_ ? "its path is another's too" : "choose one by its path"));
+                throw Error(Status::payload, place_of_open(), R"(.tokenization: "any" and "canonical" in one set; )",
+                            splits_ ? "its path is another's too" : "choose one by its path");
             }
             set.append(std::move(given));
         }
@@ -204,13 +191,9 @@ class Reader final : public JsonReader {
 };
 
 void check_bytes(std::string_view json) {
-    if (json.size() > kMaxPayloadBytes) {
-        throw Error(Status::limit, "payload: " + std::to_string(json.size()) + " bytes; at most 1073741824");
-    }
+    throw_if(json.size() > kMaxPayloadBytes, Status::limit, "payload: ", json.size(), " bytes; at most 1073741824");
     const std::size_t nul = json.find('\0');
-    if (nul != std::string_view::npos) {
-        throw Error(Status::payload, "payload: a NUL at byte " + std::to_string(nul + 1));
-    }
+    throw_if(nul != std::string_view::npos, Status::payload, "payload: a NUL at byte ", nul + 1);
 }
 
 std::map<std::string, LeafList> read(std::string_view json,
@@ -227,9 +210,7 @@ std::map<std::string, LeafList> read(std::string_view json,
 
 LeafList read_payload(std::string_view json, const std::optional<std::string> & path, std::int32_t n_vocab) {
     LeafList leaves = std::move(read(json, path, n_vocab, /* splits = */ false)[""]);
-    if (leaves.tokens.empty()) {
-        throw Error(Status::payload, "payload: no leaf with tokens: a set needs at least one");
-    }
+    throw_if(leaves.tokens.empty(), Status::payload, "payload: no leaf with tokens: a set needs at least one");
     return leaves;
 }
 

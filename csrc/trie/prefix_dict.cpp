@@ -21,8 +21,6 @@ constexpr JsonShape kOfRoot[] = {{start_token, Kind::token, "start_token_id"},
                                  {dict, Kind::object, "prefix_dict", true, &kList, 1}};
 constexpr JsonShape kRootShape = {root, Kind::object, "", false, kOfRoot, std::size(kOfRoot)};
 
-[[noreturn]] void fail(const std::string & message) { throw Error(Status::payload, message); }
-
 // The tokens of a key, the start token included; empty if no beginning is spelled like this.
 std::vector<Token> tokens_of(std::string_view key, std::string_view sep) {
     std::vector<Token> tokens;
@@ -49,14 +47,6 @@ std::vector<Token> tokens_of(std::string_view key, std::string_view sep) {
     }
 }
 
-std::string key_of(const Token * tokens, std::size_t n, const std::string & sep) {
-    std::string key;
-    for (std::size_t i = 0; i < n; ++i) {
-        key.append(i == 0 ? "" : sep).append(std::to_string(tokens[i]));
-    }
-    return key;
-}
-
 class Reader final : public JsonReader {
    public:
     // sep: which keys are taken apart with, if no other comes before them.
@@ -70,12 +60,9 @@ class Reader final : public JsonReader {
     PrefixDict & out() { return out_; }
 
     void check() const {
-        if (out_.start == out_.end) {
-            fail("end_token_id: " + std::to_string(out_.end) + " is the start token too");
-        }
-        if (out_.sep.empty() || out_.sep.find_first_of("-0123456789") != std::string::npos) {
-            fail("sep: " + quote(out_.sep) + ": it does not separate token ids");
-        }
+        throw_if(out_.start == out_.end, Status::payload, "end_token_id: ", out_.end, " is the start token too");
+        throw_if(out_.sep.empty() || out_.sep.find_first_of("-0123456789") != std::string::npos, Status::payload,
+                 "sep: ", quote(out_.sep), ": it does not separate token ids");
     }
 
    protected:
@@ -107,9 +94,7 @@ class Reader final : public JsonReader {
         if (key_tokens_.empty()) {
             out_.add_unreached(name);
         }
-        if (key_tokens_.size() > kMaxLeafTokens) {
-            fail(place() + ": more than 65535 tokens", Status::limit);
-        }
+        refuse_if(key_tokens_.size() > kMaxLeafTokens, Status::limit, "more than 65535 tokens");
     }
 
     void on_close(int id) override {
@@ -143,17 +128,15 @@ class Members {
     Members(Reader & reader, LeafList keys) : reader_(reader) {
         const std::size_t n = keys.size();
         trie_ = Trie::build(std::move(keys));
-        if (trie_->n_leaves() != n) {
-            fail("prefix_dict: " + std::to_string(n - trie_->n_leaves()) + " of its keys come twice");
-        }
+        throw_if(trie_->n_leaves() != n, Status::payload, "prefix_dict: ", n - trie_->n_leaves(),
+                 " of its keys come twice");
     }
 
     void run() {
         PrefixDict & out = reader_.out();
         const NodeId start = trie_->child(kRoot, out.start);
-        if (start == kNoNode || trie_->leaf(start) == kNoLeaf) {
-            fail("prefix_dict: no key " + quote(std::to_string(out.start)) + ", which start_token_id begins with");
-        }
+        throw_if(start == kNoNode || trie_->leaf(start) == kNoLeaf, Status::payload, "prefix_dict: no key \"",
+                 out.start, "\", which start_token_id begins with");
         reached_.resize(trie_->n_leaves());
         enter(start);
         while (!open_.empty()) {
@@ -176,9 +159,7 @@ class Members {
                 out.add_unreached(text_of(key));
             }
         }
-        if (out.members.size() == 0) {
-            fail("prefix_dict: leads to no member");
-        }
+        throw_if(out.members.size() == 0, Status::payload, "prefix_dict: leads to no member");
     }
 
    private:
@@ -204,8 +185,8 @@ class Members {
         }
         if (is_member) {
             if (path_.empty()) {
-                fail("prefix_dict[" + quote(text_of(key)) +
-                     "]: may end at once; an empty answer is no member of a set");
+                throw Error(Status::payload, "prefix_dict[", quote(text_of(key)),
+                            "]: may end at once; an empty answer is no member of a set");
             }
             LeafList & members = reader_.out().members;
             members.tokens.insert(members.tokens.end(), path_.begin(), path_.end());
@@ -215,8 +196,11 @@ class Members {
     }
 
     std::string text_of(LeafId key) const {
-        const std::vector<Token> tokens = trie_->sequence(key);
-        return key_of(tokens.data(), tokens.size(), reader_.out().sep);
+        std::string text;
+        for (const Token token : trie_->sequence(key)) {
+            text.append(text.empty() ? "" : reader_.out().sep).append(std::to_string(token));
+        }
+        return text;
     }
 
     Reader & reader_;
@@ -245,18 +229,12 @@ PrefixDict read_prefix_dict(std::istream & json) {
     Reader reader = read("_");
     if (const std::string sep = reader.out().sep; sep != reader.sep()) {
         json.clear();
-        if (!json.seekg(0)) {
-            fail("sep: comes after the keys, in what can be read only once");
-        }
+        throw_if(!json.seekg(0), Status::payload, "sep: comes after the keys, in what can be read only once");
         reader = read(sep);
-        if (reader.out().sep != sep) {
-            fail("sep: has changed while it was read");
-        }
+        throw_if(reader.out().sep != sep, Status::payload, "sep: has changed while it was read");
     }
     LeafList keys = reader.take_keys();
-    if (keys.size() == 0) {
-        fail("prefix_dict: no key");
-    }
+    throw_if(keys.size() == 0, Status::payload, "prefix_dict: no key");
     Members(reader, std::move(keys)).run();
     return std::move(reader.out());
 }

@@ -7,11 +7,7 @@
 namespace token_trie {
 namespace {
 
-void require(bool done) {
-    if (!done) {
-        throw Error(Status::internal, "libcrypto could not compute SHA-256");
-    }
-}
+void require(bool done) { throw_if(!done, Status::internal, "libcrypto could not compute SHA-256"); }
 
 }  // namespace
 

@@ -20,9 +20,8 @@ Tensors to_tensors(const std::shared_ptr<const Trie> & trie_or_view) {
         }
     }
     const std::size_t n_in_tails = trie.n_nodes() - n_inner;
-    if (std::max(n_edges, n_in_tails) >= static_cast<std::size_t>(Tensors::kComplete)) {
-        throw Error(Status::limit, "a set of 2147483647 edges or more has no tensors");
-    }
+    throw_if(std::max(n_edges, n_in_tails) >= static_cast<std::size_t>(Tensors::kComplete), Status::limit,
+             "a set of 2147483647 edges or more has no tensors");
     out.first.reserve(n_rows + 1);
     out.ends.reserve(n_rows);
     out.tokens.reserve(n_edges);
@@ -45,9 +44,7 @@ Tensors to_tensors(const std::shared_ptr<const Trie> & trie_or_view) {
             TokenSpan next = trie.children(target);
             out.targets.push_back(next.empty() ? Tensors::kComplete : ~static_cast<std::int32_t>(out.tails.size()));
             while (!next.empty()) {
-                if (out.tails.size() == n_in_tails) {  // of a damaged file
-                    throw Error(Status::payload, "not a sound trie: its tails overlap");
-                }
+                throw_if(out.tails.size() == n_in_tails, Status::payload, "not a sound trie: its tails overlap");
                 const Token token = *next.data;
                 next = trie.children(++target);
                 out.tails.push_back(next.empty() ? ~token : token);

@@ -129,16 +129,13 @@ NodeId Trie::leaf_node(LeafId leaf) const {
 }
 
 std::vector<Token> Trie::sequence(LeafId leaf) const {
-    if (joined_ != nullptr) {
-        const auto [trie, own] = joined_->owner(leaf);
-        return trie->sequence(own);
-    }
-    if (compact_ != nullptr) {
-        return compact_->sequence(leaf);
+    const auto [trie, own] = owner(leaf);
+    if (trie->compact_ != nullptr) {
+        return trie->compact_->sequence(own);
     }
     std::vector<Token> out;
-    for (NodeId node = leaf_nodes_[leaf]; node != kRoot; node = parent(node)) {
-        out.push_back(token(node));
+    for (NodeId node = trie->leaf_nodes_[own]; node != kRoot; node = trie->parent(node)) {
+        out.push_back(trie->token(node));
     }
     std::reverse(out.begin(), out.end());
     return out;
@@ -158,29 +155,28 @@ bool Trie::has_names() const noexcept {
     return compact_ != nullptr ? compact_->has_names() : !name_offsets_.empty();
 }
 
+// Where it is joined, its part that has a leaf, and the leaf's number there.
+std::pair<const Trie *, LeafId> Trie::owner(LeafId leaf) const noexcept {
+    return joined_ != nullptr ? joined_->owner(leaf) : std::pair(this, leaf);
+}
+
 const char * Trie::stored_name(LeafId leaf) const noexcept {
-    if (joined_ != nullptr) {
-        const auto [trie, own] = joined_->owner(leaf);
-        return trie->stored_name(own);
+    const auto [trie, own] = owner(leaf);
+    if (trie->compact_ != nullptr) {
+        return trie->compact_->stored_name(own);
     }
-    if (compact_ != nullptr) {
-        return compact_->stored_name(leaf);
-    }
-    return has_names() ? names_.data() + name_offsets_[leaf] : nullptr;
+    return trie->has_names() ? trie->names_.data() + trie->name_offsets_[own] : nullptr;
 }
 
 std::string Trie::name(LeafId leaf) const {
-    if (joined_ != nullptr) {
-        const auto [trie, own] = joined_->owner(leaf);
-        return trie->name(own);
+    if (const char * const stored = stored_name(leaf)) {
+        return stored;
     }
-    if (compact_ != nullptr) {
-        return compact_->name(leaf);
+    const auto [trie, own] = owner(leaf);
+    if (trie->compact_ != nullptr) {
+        return std::to_string(trie->compact_->row(own));
     }
-    if (has_names()) {
-        return names_.substr(name_offsets_[leaf], name_offsets_[leaf + 1] - name_offsets_[leaf] - 1);
-    }
-    return std::to_string(rows_.empty() ? leaf : rows_[leaf]);
+    return std::to_string(trie->rows_.empty() ? own : trie->rows_[own]);
 }
 
 std::size_t Trie::structure_bytes() const noexcept {
@@ -207,16 +203,11 @@ std::size_t Trie::total_bytes() const noexcept {
     return bytes;
 }
 
-// NOLINTEND(misc-no-recursion)
-
 // Tries that are views of others: filtered, joined.
-// NOLINTBEGIN(misc-no-recursion): of a joined trie into its parts, which are not joined
 
 std::shared_ptr<const Trie> Trie::laid_out_for_view(const std::shared_ptr<const Trie> & trie) {
     std::shared_ptr<const Trie> out = trie->filter_ != nullptr ? trie : laid_out(trie, Layout::compact);
-    if (out->compact_ == nullptr) {
-        throw Error(Status::limit, "a set of token ids from 4194304 on has no views");
-    }
+    throw_if(out->compact_ == nullptr, Status::limit, "a set of token ids from 4194304 on has no views");
     return out;
 }
 
@@ -225,9 +216,8 @@ std::shared_ptr<const Trie> Trie::left_of(const std::shared_ptr<const Trie> & tr
         return join(left_of(trie->joined_->base(), keep),
                     left_of(trie->joined_->more(), keep + trie->joined_->base()->n_leaves()));
     }
-    if (!trie->is_tree()) {
-        throw Error(Status::argument, "a set of texts in any tokenization has no filter; use only or without");
-    }
+    throw_if(!trie->is_tree(), Status::argument,
+             "a set of texts in any tokenization has no filter; use only or without");
     const std::shared_ptr<const Trie> base = laid_out_for_view(trie);
     const auto out = std::make_shared<Trie>(*base);
     out->filter_ = std::make_shared<const Filter>(base->compact_, keep, trie->filter_.get());
@@ -236,9 +226,7 @@ std::shared_ptr<const Trie> Trie::left_of(const std::shared_ptr<const Trie> & tr
 
 std::shared_ptr<const Trie> Trie::filtered(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep) {
     std::shared_ptr<const Trie> out = left_of(trie, keep);
-    if (out->n_members() == 0) {
-        throw Error(Status::argument, "no member of the set is left");
-    }
+    throw_if(out->n_members() == 0, Status::argument, "no member of the set is left");
     return out;
 }
 
@@ -263,21 +251,16 @@ std::shared_ptr<const Trie> Trie::joined(const std::shared_ptr<const Trie> & bas
                                          const std::shared_ptr<const Trie> & more,
                                          const std::uint8_t * keep) {
     for (const std::shared_ptr<const Trie> & trie : {base, more}) {
-        if (!trie->is_tree() || trie->joined_ != nullptr) {
-            throw Error(Status::argument, "sets are joined of two that are laid out, of token sequences");
-        }
+        throw_if(!trie->is_tree() || trie->joined_ != nullptr, Status::argument,
+                 "sets are joined of two that are laid out, of token sequences");
     }
-    if (more->max_token() >= kMaxCompactToken) {
-        throw Error(Status::limit, "token " + std::to_string(more->max_token()) + " is too large for a file of a set");
-    }
-    if (!base->vocab().empty() && !more->vocab().empty() && base->vocab() != more->vocab()) {
-        throw Error(Status::vocab, "the sets belong to different vocabularies");
-    }
+    throw_if(more->max_token() >= kMaxCompactToken, Status::limit, "token ", more->max_token(),
+             " is too large for a file of a set");
+    throw_if(!base->vocab().empty() && !more->vocab().empty() && base->vocab() != more->vocab(), Status::vocab,
+             "the sets belong to different vocabularies");
     const std::shared_ptr<const Trie> laid = laid_out_for_view(base);
     std::shared_ptr<const Trie> out = join(keep == nullptr ? laid : left_of(laid, keep), more);
-    if (out->n_members() == 0) {
-        throw Error(Status::argument, "no member of the set is left");
-    }
+    throw_if(out->n_members() == 0, Status::argument, "no member of the set is left");
     return out;
 }
 
@@ -289,11 +272,8 @@ std::uint32_t Trie::n_members() const noexcept {
 }
 
 bool Trie::has_leaf(LeafId leaf) const {
-    if (joined_ != nullptr) {
-        const auto [trie, own] = joined_->owner(leaf);
-        return trie->has_leaf(own);
-    }
-    return filter_ == nullptr || filter_->has_leaf(leaf);
+    const auto [trie, own] = owner(leaf);
+    return trie->filter_ == nullptr || trie->filter_->has_leaf(own);
 }
 
 TokenSpan Trie::compact_children(NodeId node) const {

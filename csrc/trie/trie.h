@@ -254,6 +254,7 @@ class Trie {
     static std::shared_ptr<const Trie> left_of(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep);
     static std::shared_ptr<const Trie> join(std::shared_ptr<const Trie> base, std::shared_ptr<const Trie> more);
 
+    std::pair<const Trie *, LeafId> owner(LeafId leaf) const noexcept;
     EdgeId flat_edge_by(NodeId node, Token token) const noexcept {
         const std::uint32_t first = nodes_[node].first;
         const TokenSpan span{tokens_.data() + (first - 1), nodes_[node + 1].first - first};

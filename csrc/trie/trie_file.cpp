@@ -2,6 +2,7 @@
 
 #include "trie/compact_tree.h"
 #include "trie/json.h"
+#include "trie/non_copyable.h"
 #include "trie/sha256.h"
 
 #include <fcntl.h>
@@ -52,22 +53,21 @@ Sha256::Digest digest_of(const void * data, std::size_t n) {
 }
 
 std::shared_ptr<const Trie> compacted(const std::shared_ptr<const Trie> & trie) {
-    if (!trie->is_tree()) {
-        throw Error(Status::argument,
-                    "a set of texts in any tokenization belongs to a loaded vocabulary; save its payload instead");
-    }
+    throw_if(!trie->is_tree(), Status::argument,
+             "a set of texts in any tokenization belongs to a loaded vocabulary; save its payload instead");
     std::shared_ptr<const Trie> made = Trie::laid_out(trie, Layout::compact);
-    if (made->compact() == nullptr) {
-        throw Error(Status::limit, "a set of token ids from 4194304 on cannot be saved");
-    }
+    throw_if(made->compact() == nullptr, Status::limit, "a set of token ids from 4194304 on cannot be saved");
     return made;
 }
 
-class Mapping {
+class Mapping : NonCopyable {
    public:
     explicit Mapping(const std::string & path) {
+        const auto refuse = [&](const char * what) {
+            throw Error(Status::argument, "file: ", quote(path, kMaxPathBytes), ": ", what);
+        };
         if (path.find('\0') != std::string::npos) {
-            throw Error(Status::argument, "file: " + quote(path, kMaxPathBytes) + ": holds a NUL character");
+            refuse("holds a NUL character");
         }
         // A pipe that nobody writes to is not waited for.
         const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -77,7 +77,7 @@ class Mapping {
             if (file >= 0) {
                 close(file);
             }
-            fail(path, error);
+            refuse(std::strerror(error));
         }
         n_ = static_cast<std::uint64_t>(facts.st_size);
         if (S_ISREG(facts.st_mode) && n_ > 0) {
@@ -86,15 +86,13 @@ class Mapping {
         const int error = errno;
         close(file);
         if (!S_ISREG(facts.st_mode)) {
-            throw Error(Status::argument, "file: " + quote(path, kMaxPathBytes) + ": not a file");
+            refuse("not a file");
         }
         if (data_ == MAP_FAILED) {
             data_ = nullptr;
-            fail(path, error);
+            refuse(std::strerror(error));
         }
     }
-    Mapping(const Mapping &) = delete;
-    Mapping & operator=(const Mapping &) = delete;
     ~Mapping() {
         if (data_ != nullptr) {
             munmap(data_, n_);
@@ -104,16 +102,16 @@ class Mapping {
     std::string_view bytes() const noexcept { return {static_cast<const char *>(data_), n_}; }
 
    private:
-    [[noreturn]] static void fail(const std::string & path, int error) {
-        throw Error(Status::argument, "file: " + quote(path, kMaxPathBytes) + ": " + std::strerror(error));
-    }
-
     void * data_ = nullptr;
     std::uint64_t n_ = 0;
 };
 
-[[noreturn]] void refuse(const std::string & path, const std::string & what) {
-    throw Error(Status::payload, quote(path, kMaxPathBytes) + ": " + what);
+// Throws Error (payload) where a file is not what it has to be.
+template <typename... Parts>
+void refuse_if(bool is_broken, const std::string & path, const Parts &... what) {
+    if (is_broken) {
+        throw Error(Status::payload, quote(path, kMaxPathBytes), ": ", what...);
+    }
 }
 
 // A copy, checked: what it says of the file holds.
@@ -122,31 +120,19 @@ Header read_header(std::string_view bytes, const std::string & path) {
     if (!bytes.empty()) {
         std::memcpy(&header, bytes.data(), std::min(bytes.size(), sizeof header));
     }
-    if (bytes.size() < kMagic.size() || header.magic != kMagic) {
-        refuse(path, "not a file of a trie");
-    }
-    if (bytes.size() < sizeof header) {
-        refuse(path, "truncated: " + std::to_string(bytes.size()) + " bytes");
-    }
-    if (header.byte_order != kByteOrder) {
-        refuse(path, "written in another byte order");
-    }
-    if (header.version != kVersion) {
-        refuse(path, "version " + std::to_string(header.version) + " of the format, where " + std::to_string(kVersion) +
-                         " is known; write it anew");
-    }
-    if (header.digest != digest_of(&header, offsetof(Header, digest))) {
-        refuse(path, "header: damaged");
-    }
-    if (header.n_file != bytes.size()) {
-        refuse(path, "truncated: " + std::to_string(bytes.size()) + " bytes of " + std::to_string(header.n_file));
-    }
+    refuse_if(bytes.size() < kMagic.size() || header.magic != kMagic, path, "not a file of a trie");
+    refuse_if(bytes.size() < sizeof header, path, "truncated: ", bytes.size(), " bytes");
+    refuse_if(header.byte_order != kByteOrder, path, "written in another byte order");
+    refuse_if(header.version != kVersion, path, "version ", header.version, " of the format, where ", kVersion,
+              " is known; write it anew");
+    refuse_if(header.digest != digest_of(&header, offsetof(Header, digest)), path, "header: damaged");
+    refuse_if(header.n_file != bytes.size(), path, "truncated: ", bytes.size(), " bytes of ", header.n_file);
     for (std::uint32_t i = 0; i < kParts; ++i) {
         const Part & part = header.parts[i];
-        if (part.offset % kAlignment != 0 || part.offset > bytes.size() || part.n_bytes > bytes.size() - part.offset ||
-            (i != kFacts && part.n_bytes % sizeof(std::uint64_t) != 0)) {
-            refuse(path, std::string(kPartNames[i]) + ": lies outside of the file");
-        }
+        refuse_if(part.offset % kAlignment != 0 || part.offset > bytes.size() ||
+                      part.n_bytes > bytes.size() - part.offset ||
+                      (i != kFacts && part.n_bytes % sizeof(std::uint64_t) != 0),
+                  path, kPartNames[i], ": lies outside of the file");
     }
     return header;
 }
@@ -158,9 +144,8 @@ std::shared_ptr<const Trie> with_facts(std::shared_ptr<const CompactTree> tree, 
         std::vector<Alias> aliases;
         for (const Json & alias : json.at("aliases")) {
             const Json & leaf = alias.at(1);
-            if (!leaf.is_number_unsigned() || leaf.get<std::uint64_t>() >= tree->shape().n_members) {
-                throw Error(Status::payload, "facts: damaged");
-            }
+            throw_if(!leaf.is_number_unsigned() || leaf.get<std::uint64_t>() >= tree->shape().n_members,
+                     Status::payload, "facts: damaged");
             aliases.push_back({alias.at(0).get<std::string>(), leaf.get<LeafId>()});
         }
         return Trie::of(std::move(tree), std::move(vocab), std::move(aliases));
@@ -220,7 +205,7 @@ std::shared_ptr<const Trie> open_trie_image(std::string_view bytes,
         auto tree = std::make_shared<const CompactTree>(header.shape, sections, owner, /* trusted = */ false);
         return with_facts(std::move(tree), bytes.substr(part.offset, part.n_bytes));
     } catch (const Error & error) {
-        throw Error(error.status(), quote(name, kMaxPathBytes) + ": " + error.what());
+        throw Error(error.status(), quote(name, kMaxPathBytes), ": ", error.what());
     }
 }
 
@@ -247,9 +232,8 @@ void verify_trie_file(const std::string & path) {
     const Header header = read_header(file->bytes(), path);
     for (std::uint32_t i = 0; i < kParts; ++i) {
         const Part & part = header.parts[i];
-        if (digest_of(file->bytes().data() + part.offset, part.n_bytes) != part.digest) {
-            refuse(path, std::string(kPartNames[i]) + ": damaged");
-        }
+        refuse_if(digest_of(file->bytes().data() + part.offset, part.n_bytes) != part.digest, path, kPartNames[i],
+                  ": damaged");
     }
     open_trie_image(file->bytes(), file, path);
 }

@@ -1,7 +1,5 @@
 #include "trie/views.h"
 
-#include "trie/compact_tree.h"
-
 #include <algorithm>
 
 namespace token_trie {
@@ -43,7 +41,7 @@ Joined::Joined(std::shared_ptr<const Trie> base, std::shared_ptr<const Trie> mor
         const auto [in_base, in_more] = shared_[i];
         base_of_[in_more] = in_base;
         if (base_->leaf(in_base) != kNoLeaf && more_->leaf(in_more) != kNoLeaf) {
-            throw Error(Status::argument, "a member of both sets: " + quote(more_->name(more_->leaf(in_more))));
+            throw Error(Status::argument, "a member of both sets: ", quote(more_->name(more_->leaf(in_more))));
         }
         const TokenSpan children = more_->children(in_more);
         for (std::uint32_t k = 0; k < children.size; ++k) {
@@ -168,20 +166,14 @@ void Filter::list(Listed & out) const {
             edge = after;
             after += std::min(step, end - after);
         }
-        while (after - edge > 1) {
-            const EdgeId middle = edge + (after - edge) / 2;
-            (tree_->first_member(middle) <= member ? edge : after) = middle;
-        }
+        edge = tree_->edge_of_member(edge, after, member);
         out.push(tokens.data[edge - begin], edge);
         member = ++edge < end ? kept_.next(tree_->first_member(edge)) : range.end;
     }
 }
 
 TokenSpan Filter::children(NodeId node) const {
-    if (!tree_->is_inner(node)) {
-        return tree_->children(node);
-    }
-    return listed(node).span();
+    return tree_->is_inner(node) ? listed(node).span() : tree_->children(node);
 }
 
 EdgeId Filter::edge_at(NodeId node, std::uint32_t i) const {
@@ -201,8 +193,6 @@ LeafId Filter::leaf(NodeId node) const noexcept {
     const std::uint64_t member = tree_->member_at(node);
     return member < tree_->shape().n_members && kept_[member] ? tree_->leaf_of(member) : kNoLeaf;
 }
-
-std::size_t Filter::n_bytes() const noexcept { return words_.size() * sizeof(std::uint64_t) + ListedChildren::kBytes; }
 
 Filter::Kept Filter::kept_of(const CompactTree & tree, const std::uint8_t * keep, const Filter * before) {
     const std::uint64_t n = tree.shape().n_members;

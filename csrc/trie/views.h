@@ -1,6 +1,7 @@
 #pragma once
 
 #include "trie/compact_tree.h"
+#include "trie/non_copyable.h"
 #include "trie/trie.h"
 
 #include <atomic>
@@ -10,7 +11,7 @@ namespace token_trie {
 // The children of nodes whose children have to be found out: listed when they are first asked for, and kept, so that a
 // node visited again costs what it does in a tree that has them. Any number of threads may ask at a time. Listing
 // allocates, and throws std::bad_alloc.
-class ListedChildren {
+class ListedChildren : NonCopyable {
    public:
     struct Listed {
         NodeId node = kNoNode;
@@ -26,8 +27,6 @@ class ListedChildren {
     };
 
     ListedChildren() : buckets_(kBuckets) {}
-    ListedChildren(const ListedChildren &) = delete;
-    ListedChildren & operator=(const ListedChildren &) = delete;
     ~ListedChildren();
 
     // list(out) fills in the tokens, ascending, and the edges of out.node. Valid as long as this.
@@ -136,7 +135,7 @@ class Filter {
     EdgeId edge_at(NodeId node, std::uint32_t i) const;
     NodeId child(NodeId node, Token token) const;
     LeafId leaf(NodeId node) const noexcept;
-    std::size_t n_bytes() const noexcept;
+    std::size_t n_bytes() const noexcept { return words_.size() * sizeof(std::uint64_t) + ListedChildren::kBytes; }
 
    private:
     using Listed = ListedChildren::Listed;

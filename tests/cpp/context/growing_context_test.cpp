@@ -113,7 +113,8 @@ class GrowingContextTest : public WithTinyModel {};
 
 TEST_F(GrowingContextTest, KeepsEveryAdapter) {
     const Adapter adapter = tiny_adapter(TinyKind::attention, "blk.1.attn_q.weight");
-    Sequence sequence(ContextMaker(tiny_model(TinyKind::attention), tiny_context_params(kLarge), {{adapter.get(), 1}}));
+    Sequence sequence(
+        ContextMaker(tiny_model(TinyKind::attention), tiny_context_params(kLarge), {{adapter.get()}, {1}}));
     llama_context_params params = tiny_context_params(kLarge);
     ContextMaker::prepare(tiny_model(TinyKind::attention), params);
     const Context context = tiny_context_of(params);
