@@ -197,7 +197,7 @@ PROFILES = {
         Profile(
             "large instruct",
             (replace(FORMS["listed"], weight=2), BRIEFLY),
-            (_PLAIN, replace(FORMS["listed"], prior=False)),
+            tuple(replace(form, absent="...", temperature=0.7) for form in (_PLAIN, FORMS["listed"])),
             (FORMS["letters"], FORMS["listed"]),
         ),
     )
@@ -210,7 +210,8 @@ instruct
     The same for choices, through the model's chat template. From 400 million parameters.
 large instruct
     The mean of two forms. Choices: listed, with weight 2, and not listed, through the chat template. Predicates: not
-    listed, and listed without a prior. Scores: levels with letters, and listed. From a billion parameters.
+    listed, and listed, both with "..." as the absent state and a temperature of 0.7. Scores: levels with letters, and
+    listed. From a billion parameters.
 """
 
 

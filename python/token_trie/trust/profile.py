@@ -12,7 +12,7 @@ from token_trie.arrays import Floats
 from token_trie.native.core import Llama
 from token_trie.questions.decide import decide_many
 from token_trie.questions.form import Form, softmax
-from token_trie.questions.options import BRIEFLY, FORMS, LIST, MEASURED, Profile, profile_by_file
+from token_trie.questions.options import BRIEFLY, FORMS, LIST, MEASURED, PROFILES, Profile, profile_by_file
 from token_trie.questions.question import Choice, Predicate, Question, Score
 from token_trie.sets.prompt import has_chat_template
 
@@ -30,6 +30,8 @@ CANDIDATES = {
     "listed, no prior": replace(FORMS["listed"], prior=False),
     "letters": FORMS["letters"],
     "letters, no prior": replace(FORMS["letters"], prior=False),
+    "unlisted, sharper": PROFILES["large instruct"].predicate[0],
+    "listed, sharper": PROFILES["large instruct"].predicate[1],
 }
 """Forms that are measured, by name."""
 
@@ -38,7 +40,10 @@ _OF_TYPE = {
         *("unlisted", "unlisted, chat", "listed before, chat", "listed, chat"),
         *("listed", "listed, no prior", "letters, no prior"),
     ),
-    "predicate": ("unlisted", "unlisted, no prior", "unlisted, chat, no prior", "listed, no prior"),
+    "predicate": (
+        *("unlisted", "unlisted, no prior", "unlisted, chat, no prior", "listed, no prior"),
+        *("unlisted, sharper", "listed, sharper"),
+    ),
     "score": ("unlisted", "unlisted, chat", "listed", "letters", "letters, no prior"),
 }
 _MAX_FORMS = 3

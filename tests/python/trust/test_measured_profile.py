@@ -11,7 +11,7 @@ from token_trie import ArgumentError, Choice, Form, decide
 from token_trie.native.lifetime import attachment
 from token_trie.questions.form import lists_options
 from token_trie.questions.options import FORMS, PROFILES, Profile, keep_profile, profile_of
-from token_trie.trust.profile import CANDIDATES, KNOWN, _chosen, measure_profile
+from token_trie.trust.profile import _OF_TYPE, CANDIDATES, KNOWN, _chosen, measure_profile
 
 TEAM = Choice("Which team?", ["billing", "sales"])
 FORMS_OF_OTHERS = (FORMS["letters"], FORMS["unlisted"])
@@ -83,6 +83,13 @@ def test_a_profile_is_measured_on_the_known_questions(own_cache: Any) -> None:
         assert [replace(form, weight=1.0) for form in forms] == [CANDIDATES[name] for name in trial.names]
         assert trial.losses["chosen"] <= trial.losses["by file"]
     json.dumps({kind: vars(trial) for kind, trial in trials.items()})
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+def test_the_forms_of_each_profile_are_among_those_that_are_measured(profile: Profile) -> None:
+    for kind, names in _OF_TYPE.items():
+        measured = [CANDIDATES[name] for name in names]
+        assert all(replace(form, weight=1.0) in measured for form in getattr(profile, kind))
 
 
 def test_known_questions_have_their_answers() -> None:
