@@ -10,7 +10,8 @@ enum { N_PROMPTS = 3, N_TOKENS = 256 };
 static const char examples[] =
     "Review: I loved every minute.\nSentiment: positive\n"
     "Review: A waste of time.\nSentiment: negative\n";
-static const char * const reviews[N_PROMPTS] = {"What a great film!", "So boring, I left.", "My new favorite book."};
+static const char * const reviews[N_PROMPTS] = {"What a great film!", "Terrible acting, awful plot.",
+                                                "My new favorite book."};
 
 static size_t make_prompt(const struct llama_vocab * vocab,
                           const char * review,

@@ -103,7 +103,11 @@ def test_a_c_program_masks_the_logits_of_its_own_engine(c_examples: Path, word: 
 
 def test_a_c_program_answers_many_prompts_and_cancels_a_text(c_examples: Path, smollm2: Path) -> None:
     *labels, text, end = run(c_examples / "batch", smollm2).splitlines()
-    reviews = {"What a great film!": "positive", "So boring, I left.": "negative", "My new favorite book.": "positive"}
+    reviews = {
+        "What a great film!": "positive",
+        "Terrible acting, awful plot.": "negative",
+        "My new favorite book.": "positive",
+    }
     assert dict(label.split(": ") for label in labels) == reviews
     assert text.startswith("Reply: ")
     assert end in ("[cancelled]", "[ended by itself]")
