@@ -250,7 +250,8 @@ def _llama_server() -> str | None:
             archive.extractall(made, filter="data")
         source = next(Path(made).glob("*/vendor/llama.cpp"))
         unused = ("BUILD_SHARED_LIBS", "LLAMA_BUILD_UI", "LLAMA_USE_PREBUILT_UI", "LLAMA_OPENSSL")
-        options = ["-DCMAKE_BUILD_TYPE=Release", *(f"-D{name}=OFF" for name in unused)]
+        # -fno-dse: see LLAMA_CMAKE_ARGS in the Makefile.
+        options = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS=-fno-dse", *(f"-D{name}=OFF" for name in unused)]
         subprocess.run([cmake, "-S", source, "-B", build, *options], check=True)
         subprocess.run([cmake, "--build", build, "--target", "llama-server", "-j", "2"], check=True)
     return str(program)
