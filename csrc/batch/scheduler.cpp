@@ -19,12 +19,8 @@ constexpr std::size_t kOvertakers = 64;
 constexpr std::size_t kOvertakersOfChunks = 4096;
 // Of the cells, the part that is reserved for short prompts.
 constexpr std::size_t kReserve = 8;
-// Rows from which llama.cpp's flash attention multiplies tiles on a processor. Before that each row goes over its cells
-// alone. The attention of a row to a cell takes so many times as long as the weights would for as many multiplications,
-// by measurement; in a tile it is to all cells, also those of others.
-constexpr std::size_t kTile = 64;
-constexpr double kAlone = 38;
-constexpr double kInTile = 2.5;
+// Rows for which a prompt is retained at least, without flash attention.
+constexpr double kMinRetained = 512;
 // Tokens at a text's end that a later prompt may spell anew.
 constexpr std::size_t kSeam = 8;
 // Passes in which a prompt that is sure to come is expected.
@@ -83,6 +79,7 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options)
       n_paths_(std::max<std::size_t>(std::min(maker.max_ids(), n_frugal_ids(vocab_)), 2) - 1),
       cells_(memory_, n_ids_, n_swa_),
       n_shared_(n_ids_),
+      used_(n_ids_),
       kept_(n_ids_) {
     empty_.reserve(n_ids_);
     retained_.reserve(n_ids_);
@@ -394,11 +391,13 @@ void Scheduler::retain(llama_seq_id id, const Job::Kept & kept) noexcept {
     if (n_held == 0 || like != retained_.end() || !cells_.has_window(id, n_held)) {
         release(id);
         if (like != retained_.end()) {
+            used_[static_cast<std::size_t>(*like)] = n_rows_;
             std::rotate(like, std::next(like), retained_.end());
         }
         return;
     }
     retained_.push_back(id);
+    used_[static_cast<std::size_t>(id)] = n_rows_;
     kept_[static_cast<std::size_t>(id)] = {kept, n_passes_, false};
     if (is_kept) {
         return;
@@ -424,6 +423,8 @@ void Scheduler::pass(const OnAnswer & on_answer) noexcept {
             return;
         }
         decode(rows_);
+        n_rows_ += rows_.size();
+        drop_unused();
         for (const Job & job : jobs_) {
             cells_.append(job.id(), job.prompt().data() + job.prompt().size() - job.n_prompt_left(), job.n_planned());
         }
@@ -531,24 +532,27 @@ void Scheduler::decode(BatchRows & rows) {
     if (!cut) {
         rows.fill_up(filler_, n_cells_free);
     }
-    if (n_cells_free + n_rows >= kTile && is_faster_in_tile(rows)) {
-        rows.pad(filler_, rows.size() - n_rows, kTile);
-    }
     check_decoded(head_.decode(context_.get(), rows.batch(), cut));
     if (rows.size() > n_rows) {
         cells_.cut(filler_.front(), 0);
     }
 }
 
-// Whether rows that are too few for a tile take longer than a whole one, with rows that nobody needs.
-bool Scheduler::is_faster_in_tile(const BatchRows & rows) const noexcept {
-    if (!has_flash_attention_ || n_chunk_ == 0 || head_.has_layers_on_device() || rows.size() >= kTile ||
-        n_batch_ < kTile) {
-        return false;
+// Without flash attention each row attends to all cells there are. So what is retained goes when that has taken others
+// about as long as to evaluate it anew would.
+void Scheduler::drop_unused() noexcept {
+    if (has_flash_attention_) {
+        return;
     }
-    const auto n_more = static_cast<double>(kTile - rows.size());
-    const double in_tile = static_cast<double>(kTile * cells_.n_cells()) * kInTile / depth_;
-    return rows.n_before() * kAlone / depth_ > n_more + in_tile;
+    for (auto at = retained_.begin(); at != retained_.end();) {
+        const auto n_rows = static_cast<double>(n_rows_ - used_[static_cast<std::size_t>(*at)]);
+        if (is_live(*at) || n_rows <= std::max(depth_ / 2, kMinRetained)) {
+            ++at;
+        } else {
+            release(*at);
+            at = retained_.erase(at);
+        }
+    }
 }
 
 const float * Scheduler::logits_of(const WantedRow & row, const Task & task) {
@@ -655,6 +659,7 @@ void Scheduler::count_shared(llama_seq_id source, llama_seq_id id, std::size_t n
     if (source < 0) {
         return;
     }
+    used_[static_cast<std::size_t>(source)] = n_rows_;
     std::size_t & n_shared = n_shared_[static_cast<std::size_t>(source)];
     if (source == id) {
         n_shared = std::min(n_shared, n);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 namespace token_trie {
@@ -70,15 +69,6 @@ class BatchRows {
         const bool fits_whole = n_more <= std::min(max_more, n_wanted_left());
         for (std::size_t i = 0; fits_whole && i < n_more; ++i) {
             add(tokens_.back(), static_cast<llama_pos>(i), empty, true);
-        }
-    }
-
-    // Of all rows, the tokens before them.
-    double n_before() const noexcept { return std::accumulate(positions_.begin(), positions_.end(), 0.0); }
-    // Adds rows without logits, of ids that hold nothing but n_added rows, until there are n.
-    void pad(std::vector<llama_seq_id> & empty, std::size_t n_added, std::size_t n) {
-        while (size() < n) {
-            add(tokens_.back(), static_cast<llama_pos>(n_added++), empty, false);
         }
     }
 

@@ -122,11 +122,10 @@ class Engine:
         self.llm = llm
         self.calibrations = calibrations
         self.is_reproducible = reproducible
-        # Then a row in the batch does not pay for the cells of other requests; not in reproducible mode.
-        given, llm.context_params.flash_attn_type = (
-            llm.context_params.flash_attn_type,
-            llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
-        )
+        # On a device, a row then does not pay for the cells of other requests; on a processor, few rows are slower by it.
+        given = llm.context_params.flash_attn_type
+        if llm.model_params.n_gpu_layers:
+            llm.context_params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
         self._batch = Batch(llm, n_parallel, n_ctx, CHUNK_ROWS) if can_share(llm) and not reproducible else None
         llm.context_params.flash_attn_type = given
         self._workers = ThreadPoolExecutor(_N_WORKERS, "token-trie serve")
