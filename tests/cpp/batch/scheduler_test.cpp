@@ -30,6 +30,11 @@ class SchedulerTest : public WithTinyModel {
     };
 };
 
+class ManyIdsTest : public SchedulerTest {
+   protected:
+    ManyIdsTest() : SchedulerTest({16, 64}) {}
+};
+
 // Rows of a pass: 32. Of long prompts, which have more than 16 tokens: 8, and 2 beside others.
 class ChunksTest : public SchedulerTest {
    protected:
@@ -86,6 +91,27 @@ TEST_F(SchedulerTest, WhatPromptsBeginWithAlikeIsEvaluatedOnce) {
     add(6, request(bytes(beginning + "6"), kActions));  // which was evaluated long ago
     pass_until(6);
     EXPECT_EQ(answers_.at(6).info.n_shared, beginning.size());
+}
+
+TEST_F(ManyIdsTest, WhatIsRetainedGoesWhenOthersHaveHadManyRows) {
+    const Tokens prompt = bytes(std::string(60, 'x'));
+    Ticket ticket = 0;
+    const auto ask = [&](const Tokens & tokens) {
+        add(++ticket, request(tokens, kActions));
+        pass_until(static_cast<std::size_t>(ticket));
+        return answers_.at(ticket).info.n_shared;
+    };
+    const auto ask_others = [&](int n) {
+        for (int i = 0; i < n; ++i) {
+            ask(bytes(std::to_string(ticket) + std::string(40, 'o')));
+        }
+    };
+    ask(prompt);
+    EXPECT_EQ(ask(prompt), prompt.size() - 1);
+    ask_others(3);
+    EXPECT_EQ(ask(prompt), prompt.size() - 1);
+    ask_others(40);
+    EXPECT_EQ(ask(prompt), 0U);
 }
 
 TEST_F(SchedulerTest, WhoIsCancelledIsToldSoAndNobodyElse) {
