@@ -122,7 +122,7 @@ class Engine:
         self.llm = llm
         self.calibrations = calibrations
         self.is_reproducible = reproducible
-        # On a device, a row then does not pay for the cells of other requests; on a processor, few rows are slower by it.
+        # On a device, a row then does not pay for the cells of other requests. On a processor it slows down few rows.
         given = llm.context_params.flash_attn_type
         if llm.model_params.n_gpu_layers:
             llm.context_params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
