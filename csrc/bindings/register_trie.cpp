@@ -17,9 +17,7 @@ namespace token_trie {
 namespace {
 
 // pybind11 holds no pointers to what is const; nothing is changed through these.
-std::shared_ptr<Trie> shared(std::shared_ptr<const Trie> trie) {
-    return std::const_pointer_cast<Trie>(std::move(trie));
-}
+std::shared_ptr<Trie> shared(const std::shared_ptr<const Trie> & trie) { return std::const_pointer_cast<Trie>(trie); }
 
 std::shared_ptr<Trie> build(const TokenArray & tokens,
                             const OffsetArray & offsets,
