@@ -526,11 +526,10 @@ void Scheduler::place_rows(Job & job, BatchRows & rows) {
 void Scheduler::decode(BatchRows & rows) {
     const bool cut =
         rows.n_wanted() > 0 && std::all_of(jobs_.begin(), jobs_.end(), [](const Job & job) { return job.wants_few(); });
-    filler_.assign(empty_.end() - (empty_.empty() ? 0 : 1), empty_.end());
-    const std::size_t n_cells_free = filler_.empty() ? 0 : n_cells_left();
     const std::size_t n_rows = rows.size();
     if (!cut) {
-        rows.fill_up(filler_, n_cells_free);
+        filler_.assign(empty_.end() - (empty_.empty() ? 0 : 1), empty_.end());
+        rows.fill_up(filler_, filler_.empty() ? 0 : n_cells_left());
     }
     check_decoded(head_.decode(context_.get(), rows.batch(), cut));
     if (rows.size() > n_rows) {

@@ -19,8 +19,9 @@ namespace token_trie {
 //
 // A prompt begins with the cells of the sequence that shares most of it, under way or retained, and one that is about
 // to be evaluated is waited for where much is shared. An id that is retained keeps its prompt as long as that may be of
-// use: the first ones of many that begin alike, and the last few of others. With a window of sliding attention, what is
-// retained after a beginning that was shared goes: llama.cpp keeps the window before a sequence's end.
+// use: the first ones of many that begin alike, and the last few of others; without flash attention, for a number of
+// rows since its last use. With a window of sliding attention, what is retained after a beginning that was shared goes:
+// llama.cpp keeps the window before a sequence's end.
 //
 // A request after a text that has ended comes first, as long as it is there; but nobody is overtaken without end. What
 // is sure to go on keeps its id until then, and others of that kind begin where there is room beside it.
