@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
 from typing import Any, ParamSpec, TypeVar
 
+from token_trie.native.lifetime import and_release_threads, release_threads
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -79,8 +81,9 @@ async def in_worker(call: Callable[[], T], cancel: Callable[[int], bool | None])
 
     def work() -> Any:
         worker[0] = get_ident()
-        return call() if _take(turn) else None
+        return and_release_threads(call) if _take(turn) else None
 
+    release_threads()  # before the worker starts its own
     future = asyncio.get_running_loop().run_in_executor(_workers, work)
     try:
         result: T = await asyncio.shield(future)

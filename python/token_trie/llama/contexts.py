@@ -24,7 +24,16 @@ from token_trie.errors import ArgumentError, BusyError, ContextError
 from token_trie.llama.query import Sampling, native_sampling
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import check, check_pointer, ffi, lib, new_struct
-from token_trie.native.lifetime import Attachment, Closeable, acting_thread, be_quiet_with, interruptible, quiet
+from token_trie.native.lifetime import (
+    Attachment,
+    Closeable,
+    acting_thread,
+    be_quiet_with,
+    interruptible,
+    is_main_thread,
+    quiet,
+    release_threads,
+)
 from token_trie.native.llama_facts import context_of, model_of
 from token_trie.native.loaded import adapters_of, is_mixed, note_loaded_state
 from token_trie.native.options import Options, check_flags, check_integers, check_limits, check_numbers, native_seed
@@ -178,6 +187,8 @@ class NativeStream(Closeable):
                 check(status)
                 return None if after is None else after()
             finally:
+                if not is_main_thread():
+                    release_threads()
                 self.entered = 0
 
     def look(self, function: Callable[..., int], *arguments: Any) -> None:

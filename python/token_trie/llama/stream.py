@@ -137,6 +137,7 @@ _DEFAULT_SPAN = SpanOptions()
 # Longer work runs on a worker thread, so that Ctrl-C ends it; the thread costs milliseconds.
 _MAX_QUICK_PREFILL = 32
 _MAX_QUICK_ANSWER = 16
+_MAX_QUICK_NODES = 32
 
 
 class Stream:
@@ -447,8 +448,12 @@ class Stream:
                 lib.token_trie_answer_free(out[0])
                 raise raised
         else:
-            call = lib.token_trie_stream_answer  # changes nothing
-            interruptible(lambda: self.native.call(call, *arguments), self.native.cancel)
+            call = partial(self.native.call, lib.token_trie_stream_answer, *arguments)  # changes nothing
+            is_short = query.trie is not None and query.trie.core.n_nodes <= _MAX_QUICK_NODES
+            if is_short and not self.has_backlog:
+                call()
+            else:
+                interruptible(call, self.native.cancel)
         return read_answer(out[0])
 
     # Calls that affect a reader, and its steps.

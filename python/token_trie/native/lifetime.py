@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
@@ -12,12 +13,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from queue import SimpleQueue
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from token_trie.errors import ArgumentError
+from token_trie.errors import ArgumentError, LlamaVersionError
 from token_trie.native.core import Llama, llama_cpp
-from token_trie.native.llama_facts import exit_stacks, model_of, n_callbacks, set_exit_stack
+from token_trie.native.llama_facts import exit_stacks, library_of, model_of, n_callbacks, set_exit_stack
 from token_trie.native.loaded import NOTHING, SETTINGS, Applied, applied_to, context_address
 
 
@@ -253,7 +255,46 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown_all)
 
 
+_OMP_PAUSE_SOFT = 1
+_forked_thread = 0  # whose OpenMP threads, if any, are in the parent process
+
+
+@functools.cache
+def _pause_openmp() -> Callable[[int], object] | None:
+    """Return omp_pause_resource_all of the OpenMP that llama.cpp is linked with; None without one."""
+    try:
+        pause: Callable[[int], object] = library_of(llama_cpp)[0]["omp_pause_resource_all"]
+    except (AttributeError, LlamaVersionError):
+        return None
+    return pause
+
+
+def release_threads() -> None:
+    """End the OpenMP threads that llama.cpp has for the calling thread; its next pass starts them again.
+
+    Every thread that evaluates, or loads a model with AMX, keeps some. GNU's OpenMP counts all of them: if there are
+    more than processors, each goes to sleep at every operation of a pass, which then takes up to four times as long.
+    In the thread that a fork has copied, this does nothing.
+    """
+    pause = _pause_openmp()
+    if pause is not None and get_ident() != _forked_thread:
+        pause(_OMP_PAUSE_SOFT)
+
+
 T = TypeVar("T")
+
+
+def and_release_threads(call: Callable[[], T]) -> T:
+    """Make a call, and release the threads that it has started."""
+    try:
+        return call()
+    finally:
+        release_threads()
+
+
+def is_main_thread() -> bool:
+    """Whether this is the thread that gets signals."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def interruptible(call: Callable[[], T], cancel: Callable[[], None]) -> T:
@@ -261,11 +302,12 @@ def interruptible(call: Callable[[], T], cancel: Callable[[], None]) -> T:
 
     Only the main thread gets signals, so a worker thread makes the call for it.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not is_main_thread():
         return call()
+    release_threads()  # the worker starts its own
     future: Future[T] = Future()
     try:
-        threading.Thread(target=_work, args=(future, call, acting_thread()), daemon=True).start()
+        _worker().put((future, call, acting_thread()))
         while not future.done():
             # With a timeout, because a signal just before the wait, or in another thread, does not end the wait.
             with contextlib.suppress(FutureTimeoutError):
@@ -290,13 +332,38 @@ def acting_thread() -> int:
     return getattr(_acting, "thread", 0) or get_ident()
 
 
-def _work(future: Future[T], call: Callable[[], T], thread: int) -> None:
-    _acting.thread = thread
-    if future.set_running_or_notify_cancel():
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
+_Task: TypeAlias = tuple[Future[Any], Callable[[], Any], int]
+_idle: list[SimpleQueue[_Task]] = []  # of workers; a signal handler that chooses needs a second one
+
+
+def _worker() -> SimpleQueue[_Task]:
+    with contextlib.suppress(IndexError):
+        return _idle.pop()
+    tasks: SimpleQueue[_Task] = SimpleQueue()
+    threading.Thread(target=_work, args=(tasks,), name="token-trie interruptible", daemon=True).start()
+    return tasks
+
+
+def _work(tasks: SimpleQueue[_Task]) -> None:
+    while True:
+        future, call, _acting.thread = tasks.get()
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(and_release_threads(call))
+            except BaseException as error:
+                future.set_exception(error)
+        del future, call
+        _idle.append(tasks)
+
+
+def _note_fork() -> None:
+    global _forked_thread
+    _forked_thread = get_ident()
+    _idle.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 # Level of llama-cpp-python's logger. Its levels are one off: it takes llama.cpp's warnings for errors, shows them even

@@ -26,6 +26,7 @@ from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.batch import ENDED, Batch, can_share, cancel, chooser
 from token_trie.llama.query import Answer
 from token_trie.native.core import Llama, llama_cpp
+from token_trie.native.lifetime import release_threads
 from token_trie.serve.calibrations import Calibrations
 from token_trie.sets.prompt import Prompt
 
@@ -137,6 +138,7 @@ class Engine:
         self._read: dict[int, _TextReader] = {}  # streamed texts, by ticket
         self._is_work = threading.Event()
         self._is_closed = False
+        release_threads()  # of the thread that has loaded the model: from here on the dispatcher evaluates
         self._dispatcher = threading.Thread(target=self._dispatch, name="token-trie batch", daemon=True)
         if self._batch is not None:
             self._dispatcher.start()

@@ -145,3 +145,28 @@ handle.cancel()
 thread.join()
 """
     assert child_process.run(model_paths["tiny"], code) == "7\n"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts the threads of Linux")
+def test_threads_that_choose_leave_no_threads_of_llama_cpp_that_slow_down_others(model_paths: dict[str, Path]) -> None:
+    code = """
+def n_threads():
+    return len(os.listdir("/proc/self/task"))
+from token_trie.asynchronous import achoose
+llm = llama_cpp.Llama(llama_cpp_model, n_ctx=512, n_threads=3, n_threads_batch=3, verbose=False)
+asyncio.run(achoose(llm, "Reply:", ["yes", "no"]))  # on a worker, which stays
+choose(llm, "Answer:", ["yes", "no"])  # on this thread, whose threads may stay
+base = n_threads()
+asked, may_end = [], threading.Event()
+def ask():
+    asked.append(choose(llm, "Answer:", ["yes", "no", "none of both"], mode="greedy"))
+    may_end.wait()
+for _ in range(3):
+    threading.Thread(target=ask, daemon=True).start()
+wait_until(lambda: len(asked) == 3)
+wait_until(lambda: n_threads() == base + 3)
+asyncio.run(achoose(llm, "Answer:", ["yes", "no"]))
+wait_until(lambda: n_threads() <= base + 3)
+"""
+    code = code.replace("llama_cpp_model", repr(str(model_paths["tiny"])))
+    child_process.run(model_paths["tiny"], code, env={"GOMP_SPINCOUNT": "1000"})  # in a process that is no fork
