@@ -20,6 +20,7 @@ from token_trie.errors import ArgumentError, CancelledError, ContextError, Token
 from token_trie.llama.batch import Batch, SharedBatch, own_stream_of, shared_batch_of
 from token_trie.llama.contexts import check_room, common_prefix
 from token_trie.llama.query import NO_ANSWER, Answer, LeafEnd, Query
+from token_trie.llama.span import SpanOptions, read_span
 from token_trie.llama.stream import STOPS, Stream
 from token_trie.llama.text import Text, TextOptions, text_of, tokenize_after
 from token_trie.native.core import Llama, _core, vocab_of
@@ -256,8 +257,7 @@ def thought_after(think: Think, tokens: list[int], with_vocab: WithVocab) -> Pla
             sampling=replace(think, seed=None if seed is None else nth_seed(seed, n_texts)),
             # Or as many as fit into the context.
             max_tokens=left + len(marker) + _RESPELLED if is_last else _CHECK_EVERY,
-            start_after=marker,
-            max_before=left,
+            span=with_vocab(partial(read_span, mode=None, options=SpanOptions(start_after=marker, max_before=left))),
             stop_strings=[think.marker] if isinstance(think.marker, str) else [],
         )
         answer = yield PlanStep(tokens, query)

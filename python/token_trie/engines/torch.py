@@ -12,7 +12,7 @@ import numpy.typing as npt
 from token_trie.engines.matcher import PUT_BACK
 from token_trie.errors import ArgumentError, LimitError, VocabularyError
 from token_trie.native.core import _core
-from token_trie.native.options import check_counts, lookup
+from token_trie.native.options import check_counts, check_name
 from token_trie.sets.spelling import to_tokens
 from token_trie.sets.trie import TokenTrie
 
@@ -44,7 +44,6 @@ MINUS_INFINITY = {
 NONE = -1
 """The token after a beam's last."""
 
-_ENDS = {"release": 0, "end": 1}
 
 TorchDevice: TypeAlias = Any
 """An argument of ``torch.device``."""
@@ -181,7 +180,8 @@ class DeviceTries:
         """
         if not isinstance(trie, TokenTrie):
             raise ArgumentError(f"trie: {type(trie).__name__} where a TokenTrie belongs")
-        must_end = bool(lookup(on_complete, _ENDS, "on_complete"))
+        check_name(on_complete, ("release", "end"), "on_complete")
+        must_end = on_complete == "end"
         ends = np.unique(to_tokens(() if end_tokens is None else end_tokens, "end_tokens"))
         if must_end != bool(len(ends)):
             raise ArgumentError("end_tokens: needed with on_complete end, and with nothing else")

@@ -35,7 +35,7 @@ from token_trie.engines.matcher import PUT_BACK, BatchMatcher, TrieMatcher
 from token_trie.errors import ArgumentError, PayloadError, TokenTrieError, VocabularyError
 from token_trie.llama.span import STEP_MODES, SpanOptions
 from token_trie.native.core import _core
-from token_trie.native.options import encode, lookup
+from token_trie.native.options import check_name, encode
 from token_trie.sets.choices import read_choices
 from token_trie.sets.lru import Memory
 from token_trie.sets.spelling import find_seam, inner_tokens, joined, spell
@@ -239,14 +239,15 @@ def read_request(params: Any) -> TrieRequest | None:
     if options.get("path") is not None:
         encode(options["path"], "path")
     mode = options.get("mode")
-    is_greedy = mode is not None and lookup(mode, STEP_MODES, "mode") == STEP_MODES["greedy"]
+    if mode is not None:
+        check_name(mode, STEP_MODES, "mode")
     if params.structured_outputs is not None:
         raise ArgumentError(f"{KEY}: beside structured_outputs; a request has one constraint")
     if params.min_tokens > 0:
         raise ArgumentError(f"{KEY}: beside min_tokens, which forbids the end where nothing else may follow")
     if params.ignore_eos and options.get("on_complete") != "release":
         raise ArgumentError(f"{KEY}: beside ignore_eos, by which an answer would not end; on_complete release may")
-    return TrieRequest(sources[0], given[sources[0]], options, is_greedy, may_open=not is_text)
+    return TrieRequest(sources[0], given[sources[0]], options, mode == "greedy", may_open=not is_text)
 
 
 def _named(name: object) -> Path:

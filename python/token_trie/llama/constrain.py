@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from token_trie.errors import ArgumentError, BusyError
-from token_trie.llama.span import SpanOptions, StepMode, follow_set, read_span
+from token_trie.llama.span import RELEASE, SpanOptions, StepMode, follow_set, read_span
 from token_trie.native.core import Llama, _core, llama_cpp, logger, vocab_of
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.llama_facts import COMPLETE, INIT_SAMPLER, restorer
@@ -248,8 +248,8 @@ class Constraint:
             self._end_of_generation = vocab.end_of_generation()
             self._eos = int(llm.token_eos())
             follow = follow_set(trie.core, vocab, span)
-        self._mode = span.mode
-        self._releases = span.releases
+        self._mode = int(span.mode)
+        self._releases = span.on_complete == RELEASE
         self._trie = trie
         self._start = _core.Cursor(trie.core, follow)
         self._restore: Callable[[], None] | None = None

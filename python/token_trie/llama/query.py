@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, TokenTrieError, from_status
-from token_trie.llama.span import Span, native_params
 from token_trie.native.ffi import c_strings, check, ffi, lib, new_struct
 from token_trie.native.options import Options, check_counts, check_numbers, native_seed
 from token_trie.sets.trie import TokenTrie
@@ -125,11 +124,8 @@ class Query:
     max_tokens: int = 0
     stop_strings: Sequence[str] = ()
     gbnf: str | None = None
-    span: Span | None = None
-    """Rules of a list, which has up to `max_tokens` tokens."""
-    start_after: Sequence[int] = ()
-    max_before: int = 0
-    """This and `start_after`: members of struct token_trie_params."""
+    span: Any = None
+    """Rules, from `read_span`; of a list, which has up to `max_tokens` tokens, or of text before a marker."""
     until: Callable[[int], bool] | None = None
     """In mode "text": receives each token, and returns whether the text ends after it. It is called on the thread that
     makes the pass, perhaps not for all tokens of the answer."""
@@ -147,15 +143,7 @@ class Query:
         if self.trie is not None:
             pointers["set"] = self.trie.c_set
         if self.span is not None:
-            pointers["set_params"] = native_params(self.span)
-        if self.start_after:
-            pointers["set_params"] = new_struct(
-                "token_trie_params",
-                on_complete=lib.TOKEN_TRIE_END,
-                start_after=ffi.from_buffer("llama_token[]", np.array(self.start_after, np.int32)),
-                n_start_after=len(self.start_after),
-                max_before=self.max_before,
-            )
+            pointers["set_params"] = self.span
         if self.is_decoded:
             draws = self.mode == "sampled"
             pointers["sampling"] = native_sampling(self.sampling, draws, continues=continues, **penalties)

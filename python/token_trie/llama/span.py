@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +12,16 @@ import numpy.typing as npt
 from token_trie.errors import ArgumentError
 from token_trie.native.core import _core
 from token_trie.native.ffi import c_strings, ffi, new_struct
-from token_trie.native.options import Options, check_counts, check_flags, check_limits, check_name, encode_names, lookup
+from token_trie.native.options import Options, check_counts, check_flags, check_limits, check_name, encode_names
 from token_trie.sets.spelling import Speller, inner_tokens, to_tokens
 
 StepMode: TypeAlias = Literal["greedy", "sampled"]
 OnComplete: TypeAlias = Literal["release", "end", "restart"]
 
 STEP_MODES: dict[str, int] = {"greedy": 0, "sampled": 1}
-_ON_COMPLETE: dict[str, int] = {"release": 0, "end": 1, "restart": 2}
+RELEASE = 0
+"""In the member `on_complete` of the rules: the text is free after a member."""
+_ON_COMPLETE: dict[str, int] = {"release": RELEASE, "end": 1, "restart": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,42 +74,34 @@ class SpanOptions(Options):
         check_flags(unique=self.unique)
 
 
-class Span(NamedTuple):
-    """Checked rules of a span."""
-
-    mode: int
-    on_complete: int
-    end_tokens: npt.NDArray[np.int32] | None
-    separator: npt.NDArray[np.int32]
-    max_items: int
-    min_items: int
-    unique: bool
-    exclude: list[bytes]
-    start_after: npt.NDArray[np.int32]
-    max_before: int  # -1 for no limit
-    max_span: int  # -1 for no limit
-
-    @property
-    def releases(self) -> bool:
-        """Whether the text is free after a member."""
-        return self.on_complete == _ON_COMPLETE["release"]
-
-
-def read_span(vocab: _core.Vocab, mode: StepMode | None, options: SpanOptions) -> Span:
-    """Check a span's rules for a vocabulary, greedy by default; errors are those of `constrain`."""
+def read_span(vocab: _core.Vocab, mode: StepMode | None, options: SpanOptions) -> Any:
+    """Return a struct token_trie_params of checked rules, greedy by default; errors are those of `constrain`."""
+    if mode is not None:
+        check_name(mode, STEP_MODES, "mode")
     is_list = options.on_complete == "restart"
-    return Span(
-        0 if mode is None else lookup(mode, STEP_MODES, "mode"),
-        _ON_COMPLETE[options.on_complete],
-        None if options.end_tokens is None else read_end_tokens(vocab, options.end_tokens),
-        inner_tokens(() if options.separator is None else options.separator, "separator", vocab),
-        options.max_items or 0,
-        options.min_items if is_list or options.min_items > 1 else 0,
-        options.unique and is_list,
-        encode_names(options.exclude, "exclude"),
-        inner_tokens(options.start_after, "start_after", vocab, special=True),
-        -1 if options.max_before is None else options.max_before,
-        -1 if options.max_span is None else options.max_span,
+    separator = () if options.separator is None else options.separator
+    tokens = {
+        "separator": inner_tokens(separator, "separator", vocab),
+        "start_after": inner_tokens(options.start_after, "start_after", vocab, special=True),
+    }
+    if options.end_tokens is not None:
+        tokens["end_tokens"] = read_end_tokens(vocab, options.end_tokens)
+    members: dict[str, Any] = {}
+    for name, array in tokens.items():
+        members |= {name: ffi.from_buffer("llama_token[]", array), f"n_{name}": len(array)}
+    exclude = encode_names(options.exclude, "exclude")
+    return new_struct(
+        "token_trie_params",
+        mode=STEP_MODES[mode or "greedy"],
+        on_complete=_ON_COMPLETE[options.on_complete],
+        max_items=options.max_items or 0,
+        min_items=options.min_items if is_list or options.min_items > 1 else 0,
+        unique=options.unique and is_list,
+        exclude=c_strings(exclude),
+        n_exclude=len(exclude),
+        max_before=-1 if options.max_before is None else options.max_before,
+        max_span=-1 if options.max_span is None else options.max_span,
+        **members,
     )
 
 
@@ -121,21 +115,9 @@ def read_end_tokens(vocab: Speller, given: str | Sequence[int]) -> npt.NDArray[n
     return tokens
 
 
-def follow_set(trie: _core.Trie, vocab: _core.Vocab, span: Span) -> _core.FollowSet:
-    """Return the span's rules for cursors."""
-    params = native_params(span)
-    return _core.FollowSet(trie, vocab, int(ffi.cast("uintptr_t", params)))
-
-
-def native_params(span: Span) -> Any:
-    """Return a struct token_trie_params of the span's rules."""
-    plain = ("mode", "on_complete", "max_items", "min_items", "unique", "max_before", "max_span")
-    members = {name: getattr(span, name) for name in plain}
-    for name in ("end_tokens", "separator", "start_after"):
-        tokens = getattr(span, name)
-        if tokens is not None:
-            members |= {name: ffi.from_buffer("llama_token[]", tokens), f"n_{name}": len(tokens)}
-    return new_struct("token_trie_params", exclude=c_strings(span.exclude), n_exclude=len(span.exclude), **members)
+def follow_set(trie: _core.Trie, vocab: _core.Vocab, span: Any) -> _core.FollowSet:
+    """Return the rules of `read_span` for cursors."""
+    return _core.FollowSet(trie, vocab, int(ffi.cast("uintptr_t", span)))
 
 
 if TYPE_CHECKING:  # by scripts/keywords

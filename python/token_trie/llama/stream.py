@@ -29,7 +29,7 @@ from token_trie.llama.contexts import (
     wait_for_dropped,
 )
 from token_trie.llama.query import Answer, Query, Sampling, native_sampling, read_answer, take_raised
-from token_trie.llama.span import SpanOptions, StepMode, native_params, read_span
+from token_trie.llama.span import SpanOptions, StepMode, read_span
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import c_strings, check, ffi, lib, new_struct
 from token_trie.native.lifetime import attachment, interruptible, lease
@@ -376,7 +376,7 @@ class Stream:
         """Constrain the following tokens by a trie, from its root."""
         native = self._default_spans.get(mode) if rules is _DEFAULT_SPAN else None
         if native is None:
-            native = native_params(self.native.with_vocab(lambda vocab: read_span(vocab, mode, rules)))
+            native = self.native.with_vocab(lambda vocab: read_span(vocab, mode, rules))
             if rules is _DEFAULT_SPAN:
                 self._default_spans[mode] = native
         self.set_span((trie, native))

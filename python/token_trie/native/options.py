@@ -54,12 +54,6 @@ def check_name(value: object, names: Collection[str], what: str) -> None:
         raise ArgumentError(f"{what}: {value!r} is none of {', '.join(map(repr, names))}")
 
 
-def lookup(value: str, table: dict[str, int], what: str) -> int:
-    """Look up an option by its name; errors are those of `check_name`."""
-    check_name(value, table, what)
-    return table[value]
-
-
 def check_counts(minimum: int = 1, **options: int) -> None:
     """Raise ArgumentError for an option that is not an integer from `minimum` to 2**31 - 1."""
     for name, value in options.items():

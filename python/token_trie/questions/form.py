@@ -20,7 +20,7 @@ from token_trie.arrays import Floats
 from token_trie.decisions.calibration import Calibrator
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
-from token_trie.native.options import check_flags, check_numbers, encode, lookup
+from token_trie.native.options import check_flags, check_name, check_numbers, encode
 from token_trie.questions.examples import Examples, Shot, Shots
 from token_trie.questions.question import (
     NONE_OF_THESE,
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Reads: TypeAlias = Literal["descriptions", "names", "letters"]
-
-_READS = dict.fromkeys(get_args(Reads), 0)
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Form:
 
     def __post_init__(self) -> None:
         encode(self.template, "template")
-        lookup(self.reads, _READS, "reads")
+        check_name(self.reads, get_args(Reads), "reads")
         check_flags(chat=self.chat, prior=self.prior)
         encode(self.absent, "absent")
         check_numbers(temperature=self.temperature, weight=self.weight)

@@ -18,7 +18,7 @@ from token_trie.native.files import write_whole
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.llama_facts import model_of
 from token_trie.native.loaded import users_cache
-from token_trie.native.options import Options, check_counts, check_flags, lookup
+from token_trie.native.options import Options, check_counts, check_flags, check_name
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form, lists_options
 from token_trie.questions.question import Choice, Predicate, Question, is_searched
@@ -58,8 +58,6 @@ letters
     The listed options have letters; several spellings of these are scored. For large models.
 """
 
-_NAMES = dict.fromkeys(get_args(FormName), 0)
-_EFFORTS = dict.fromkeys(get_args(Effort), 0)
 _BEST_ORDERS = 4
 
 
@@ -108,12 +106,12 @@ class DecideOptions(Options):
             if not self.form or not all(isinstance(one, Form) for one in self.form):
                 raise ArgumentError("form: a tuple of one or more Forms belongs here")
         elif self.form is not None and not isinstance(self.form, Form):
-            lookup(self.form, _NAMES, "form")
-        lookup(self.effort, _EFFORTS, "effort")
+            check_name(self.form, FORMS, "form")
+        check_name(self.effort, get_args(Effort), "effort")
         calibrator = self.calibrator
         is_own = calibrator is not None and (calibrator.binding is not None or calibrator.window is not None)
         if self.calibration is not None and not is_own:
-            lookup(self.calibration, dict.fromkeys(NAMED, 0), "calibration")  # type: ignore[arg-type]
+            check_name(self.calibration, NAMED, "calibration")
         check_counts(orders=self.orders)
         check_flags(reproducible=self.reproducible)
         if calibrator is not None and calibrator.needs_state and self.reproducible:

@@ -34,7 +34,7 @@ from token_trie.llama.text import Text, TextOptions, tokenize_after
 from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.llama_facts import model_of
-from token_trie.native.options import lookup, takes
+from token_trie.native.options import check_name, takes
 from token_trie.records.fill import (
     N_RECORDS,
     RecordRequest,
@@ -810,7 +810,8 @@ def _reader_of(
     llm: Llama, tools: tuple[Tool, ...], options: RecordOptions, tool_choice: str, n_ctx: int
 ) -> Callable[[Sequence[Mapping[str, Any]]], tuple[list[int], Request[Any]]]:
     """Return what reads a conversation: its tokens, and the request for a call after them; with "auto", or a text."""
-    is_free = lookup(tool_choice, {"required": 0, "auto": 1}, "tool_choice") > 0
+    check_name(tool_choice, ("required", "auto"), "tool_choice")
+    is_free = tool_choice == "auto"
     if is_free and options.think is not None:
         raise ArgumentError('think: goes with tool_choice="required"; with "auto" a model thinks in its text')
     shown = [tool.shown for tool in tools]

@@ -11,7 +11,7 @@ from rtp_llm import TreeDecode
 from token_trie import TokenTrie
 from token_trie.engines import BatchMatcher, TrieMatcher
 from token_trie.engines.rtp_llm import write_prefix_dict
-from token_trie.llama.span import Span, follow_set
+from token_trie.llama.span import SpanOptions, follow_set, read_span
 from token_trie.native.core import _core
 
 STEPS = int(os.environ.get("TOKEN_TRIE_EQUAL_STEPS", "4000"))
@@ -31,8 +31,7 @@ def random_trie(rng: np.random.Generator) -> TokenTrie:
 
 
 def cursor_at(trie: TokenTrie, walked: list[int]) -> _core.Cursor:
-    none = np.empty(0, np.int32)
-    span = Span(0, 1, np.array([END], np.int32), none, 0, 0, False, [], none, max_before=-1, max_span=-1)
+    span = read_span(_core.Vocab(0), None, SpanOptions(end_tokens=[END], max_span=None))
     cursor = _core.Cursor(trie.core, follow_set(trie.core, _core.Vocab(0), span))
     for token in walked:
         assert cursor.accept(token)

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import copy
 
-import numpy as np
 import oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_trie import TokenTrie
-from token_trie.llama.span import Span, follow_set
+from token_trie.llama.span import SpanOptions, follow_set, read_span
 from token_trie.native.core import _core
 
 RELEASE, END, RESTART = 0, 1, 2
@@ -30,11 +29,20 @@ def make_cursor(
     max_before: int = -1,
 ) -> _core.Cursor:
     trie = TokenTrie.from_sequences({repr(leaf): leaf for leaf in sorted(leaves)}).core
-    out = [repr(leaf).encode() for leaf in sorted(exclude)]
-    ends, between, marker = (np.array(some, np.int32) for some in (end_tokens, separator, start_after))
-    span = Span(0, on_complete, ends, between, max_items, min_items, unique, out, marker, max_before, max_span=-1)
-    follow = follow_set(trie, _core.Vocab(0), span)
-    return _core.Cursor(trie, follow)
+    rules = SpanOptions(
+        on_complete=("release", "end", "restart")[on_complete],
+        end_tokens=end_tokens,
+        separator=separator,
+        max_items=max_items or None,
+        unique=unique,
+        exclude=list(map(repr, sorted(exclude))),
+        start_after=start_after,
+        max_before=None if max_before < 0 else max_before,
+        max_span=None,
+    )
+    span = read_span(_core.Vocab(0), None, rules)
+    span.min_items = min_items
+    return _core.Cursor(trie, follow_set(trie, _core.Vocab(0), span))
 
 
 def allowed(cursor: _core.Cursor) -> list[int] | None:
