@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import llama_cpp
 import numpy as np
+from token_trie.native.core import vocab_of
 from token_trie.native.ffi import ffi, lib, new_struct, set_of
 
 from bench import native
@@ -101,20 +102,15 @@ class _Sampler:
         text = self._text(answers)
         sampler, steps = Owned(self._init(text)), chain(self._init(text), self._last())
 
-        def build(n: int) -> dict[str, Samples]:
-            return {"build": np.array([self._timed_init(text) for _ in range(n)])}
+        def apply(n: int, *, cold: bool = False) -> Samples:
+            return native.apply(sampler.pointer, self.model.logits, n, answers.paths, cold=cold)
 
-        def apply(n: int) -> dict[str, Samples]:
-            out = native.apply(sampler.pointer, self.model.logits, n, answers.paths)
-            return {"apply": out, "mask": out}
-
-        def cold(n: int) -> dict[str, Samples]:
-            return {"cold": native.apply(sampler.pointer, self.model.logits, n, answers.paths, cold=True)}
-
-        def step(n: int) -> dict[str, Samples]:
-            return {"step": native.step(steps.pointer, self.model, n)}
-
-        return {"build": build, "apply": apply, "cold": cold, "step": step}
+        return {
+            "build": lambda n: {"build": np.array([self._timed_init(text) for _ in range(n)])},
+            "apply": lambda n: dict.fromkeys(("apply", "mask"), apply(n)),
+            "cold": lambda n: {"cold": apply(n, cold=True)},
+            "step": lambda n: {"step": native.step(steps.pointer, self.model, n)},
+        }
 
     def _timed_init(self, text: bytes) -> int:
         elapsed, sampler = timed(lambda: self._init(text))
@@ -157,17 +153,15 @@ class TokenTrie(_Sampler):
         """Return the quantities of a sampler, and `hit`."""
         text = self._text(answers)
 
-        def cold(nonce: int) -> int:
+        def cold() -> int:
             lib.token_trie_cache_clear()
-            return self._timed_init(self._text(answers, nonce))
-
-        def build(n: int) -> dict[str, Samples]:
-            return {"build": np.array([cold(next(self._nonces)) for _ in range(n)])}
+            return self._timed_init(self._text(answers, next(self._nonces)))
 
         def hit(n: int) -> dict[str, Samples]:
             self._timed_init(text)
             return {"hit": np.array([self._timed_init(text) for _ in range(n)])}
 
+        build: Measure = lambda n: {"build": np.array([cold() for _ in range(n)])}  # noqa: E731
         return super().measures(answers) | {"build": build, "hit": hit}
 
 
@@ -272,10 +266,10 @@ def _compiler(model: Model) -> Any:
     import xgrammar
 
     info = xgrammar.TokenizerInfo(
-        model.pieces(range(model.n_vocab), special=True),
+        model.pieces(),
         vocab_type=xgrammar.VocabType.RAW,
         vocab_size=model.n_vocab,
-        stop_token_ids=[t for t in range(model.n_vocab) if llama_cpp.llama_vocab_is_eog(model.vocab, t)],
+        stop_token_ids=list(vocab_of(model.llm).end_of_generation()),
     )
     return xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 

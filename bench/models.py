@@ -1,12 +1,11 @@
 """Models to measure with, loaded and one token into a text."""
 
-import ctypes
 import hashlib
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from token_trie.cli.options import bundled_model
 from token_trie.llama.contexts import Device, devices
+from token_trie.native.core import vocab_of
 from token_trie.native.loaded import users_cache
 from tqdm import tqdm
 
@@ -47,16 +47,13 @@ class Model:
         """Return the tokens of a piece of an answer: no beginning of text, no special tokens."""
         return list(self.llm.tokenize(text.encode(), add_bos=False, special=False))
 
-    def pieces(self, tokens: Iterable[int], *, special: bool) -> list[bytes]:
-        """Return the bytes of tokens; without special, none for control tokens."""
-        buffer = ctypes.create_string_buffer(1024)
-        # Which is written before it is read.
-        sizes = (llama_cpp.llama_token_to_piece(self.vocab, t, buffer, len(buffer), 0, special) for t in tokens)
-        return [buffer.raw[:size] for size in sizes]
+    def pieces(self) -> list[bytes]:
+        """Return the bytes of every token, those of control tokens too."""
+        return [vocab_of(self.llm).detokenize([token], special=True) for token in range(self.n_vocab)]
 
-    def text(self, tokens: Iterable[int]) -> str:
+    def text(self, tokens: Sequence[int]) -> str:
         """Return the text of an answer's tokens, a space before its first word included."""
-        return b"".join(self.pieces(tokens, special=False)).decode(errors="replace")
+        return vocab_of(self.llm).detokenize(tokens).decode(errors="replace")
 
     def logits_now(self) -> NDArray[np.float32]:
         """Return the logits after the last token evaluated, not copied."""

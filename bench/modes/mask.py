@@ -38,27 +38,25 @@ def run(options: Any) -> None:
 
 def _contenders(model: Model, answers: Answers, trie: TokenTrie, rows: int) -> dict[str, dict[str, Measure]]:
     import torch
+    import xgrammar
+    from token_trie.engines import BatchMatcher, TrieMatcher
 
     logits = torch.randn(rows, model.n_vocab)
     mask = np.full((rows, (model.n_vocab + 31) // 32), -1, np.int32)
+    few = torch.zeros(mask.shape, dtype=torch.int32)
+    few[:, :30] = 1
+    matcher = TrieMatcher(trie, model.n_vocab, end_tokens=[0])
+    matchers = [matcher.fork() for _ in range(rows)]
     calls: dict[str, dict[str, Callable[[], object]]] = {
-        BITMASK: _bitmask(trie, model.n_vocab, mask),
+        BITMASK: {"fill": lambda: BatchMatcher.batch_fill_next_token_bitmask(matchers, mask)},
         TENSORS: _tensors(trie, logits),
         MEMORY: {"fill": lambda: mask.fill(0)},
-        APPLY: _applied(logits, mask.copy()),
+        APPLY: {"apply": lambda: xgrammar.apply_token_bitmask_inplace(logits, few)},  # of 30 tokens
     }
     if answers.names:
-        calls |= {"xgrammar": _xgrammar(model, answers, mask), "llguidance": _llguidance(model, answers, mask)}
+        calls["xgrammar"] = {"fill": _fill_by_xgrammar(model, answers, mask)}
+        calls["llguidance"] = {"fill": _fill_by_llguidance(model, answers, mask)}
     return {who: {quantity: repeated(quantity, call) for quantity, call in of.items()} for who, of in calls.items()}
-
-
-def _bitmask(trie: TokenTrie, n_vocab: int, mask: Any) -> dict[str, Callable[[], object]]:
-    """Return ours on the host."""
-    from token_trie.engines import BatchMatcher, TrieMatcher
-
-    matcher = TrieMatcher(trie, n_vocab, end_tokens=[0])
-    matchers = [matcher.fork() for _ in range(len(mask))]
-    return {"fill": lambda: BatchMatcher.batch_fill_next_token_bitmask(matchers, mask)}
 
 
 def _tensors(trie: TokenTrie, logits: Any) -> dict[str, Callable[[], object]]:
@@ -81,19 +79,7 @@ def _tensors(trie: TokenTrie, logits: Any) -> dict[str, Callable[[], object]]:
     }
 
 
-def _applied(logits: Any, mask: Any) -> dict[str, Callable[[], object]]:
-    """Return xgrammar's kernel for logits in main memory, on a mask that allows 30 tokens."""
-    import torch
-    import xgrammar
-
-    mask[:] = 0
-    mask[:, :30] = 1
-    bits = torch.from_numpy(mask)
-    return {"apply": lambda: xgrammar.apply_token_bitmask_inplace(logits, bits)}
-
-
-def _xgrammar(model: Model, answers: Answers, mask: Any) -> dict[str, Callable[[], object]]:
-    """Return its batch fill."""
+def _fill_by_xgrammar(model: Model, answers: Answers, mask: Any) -> Callable[[], object]:
     import torch
     import xgrammar
 
@@ -101,11 +87,10 @@ def _xgrammar(model: Model, answers: Answers, mask: Any) -> dict[str, Callable[[
     first = engine.build(engine.text(answers))
     matchers = [first.fork() for _ in range(len(mask))]
     batch, bits = xgrammar.BatchGrammarMatcher(), torch.from_numpy(mask)
-    return {"fill": lambda: batch.batch_fill_next_token_bitmask(matchers, bits)}
+    return lambda: batch.batch_fill_next_token_bitmask(matchers, bits)
 
 
-def _llguidance(model: Model, answers: Answers, mask: Any) -> dict[str, Callable[[], object]]:
-    """Return its parallel fill."""
+def _fill_by_llguidance(model: Model, answers: Answers, mask: Any) -> Callable[[], object]:
     from llguidance import LLExecutor
     from llguidance.numpy import fill_next_token_bitmask_par
 
@@ -113,4 +98,4 @@ def _llguidance(model: Model, answers: Answers, mask: Any) -> dict[str, Callable
     first = engine.build(engine.text(answers))
     matchers = [(first.deep_copy(), i) for i in range(len(mask))]
     executor = LLExecutor()
-    return {"fill": lambda: fill_next_token_bitmask_par(executor, matchers, mask)}
+    return lambda: fill_next_token_bitmask_par(executor, matchers, mask)

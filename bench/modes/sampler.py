@@ -1,17 +1,19 @@
 """The cost of one constrained sampling step, of the constraint alone, and of building the set."""
 
+import signal
+from multiprocessing import get_context
 from time import perf_counter_ns
 from typing import Any
 
 from bench.contenders import ALL, OURS, PEERS
 from bench.models import Model, load
 from bench.plots import sampler as plot
-from bench.probe import reason_against
 from bench.results import Results, Table, figure, progress
 from bench.sets import SETS
 from bench.timing import take_turns
 
 _NEVER_RISKY = 100  # members that every engine is trusted with
+_MEMORY_BYTES = 12 << 30  # for other sets
 _COLUMNS = {
     "build": ">build",
     "hit": ">build, cached",
@@ -41,7 +43,7 @@ def _measure(name: str, options: Any, results: Results) -> None:
         for who in (who for who in risky if who not in broken):
             engine = who.partition(" (")[0]
             # A variant builds sets like the engine's first.
-            reason = out.get(engine) if engine != who else reason_against(who, name, set_name, options.limit)
+            reason = out.get(engine) if engine != who else _reason_against(who, name, set_name, options.limit)
             out |= {who: reason} if reason else {}
         contenders = [who for who in (ALL if answers.names else OURS) if who not in out]
         rows = list(take_turns({who: ready[who].measures(answers) for who in contenders}, options.rounds or 10))
@@ -72,6 +74,42 @@ def _set_up(model: Model) -> tuple[dict[str, Any], dict[str, str], dict[str, flo
             broken[who] = f"{type(error).__name__}: {error}"
         seconds[who] = (perf_counter_ns() - start) / 1e9
     return ready, broken, seconds
+
+
+def _reason_against(contender: str, model: str, answers: str, limit_s: float) -> str | None:
+    """Return why a contender is out for a set; None if it built it and took one step within the limit.
+
+    This is found out in a process that may hang or die.
+    """
+    spawn = get_context("spawn")
+    ready, errors = spawn.Event(), spawn.SimpleQueue()
+    process = spawn.Process(target=_try, args=(contender, model, answers, ready, errors))
+    process.start()
+    while not ready.wait(0.1) and process.is_alive():  # the clock runs from when it is ready
+        pass
+    process.join(limit_s)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        return f"not done after {limit_s:g} s"
+    if process.exitcode < 0:
+        return signal.Signals(-process.exitcode).name
+    return None if errors.empty() else str(errors.get())[:120]
+
+
+def _try(who: str, model_name: str, answers_name: str, ready: Any, errors: Any) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    model = load(model_name)
+    contender = ALL[who](model)
+    answers = SETS[answers_name](model)
+    ready.set()
+    try:
+        for measure in contender.measures(answers).values():
+            measure(1)
+    except Exception as error:  # whatever another engine may raise
+        errors.put(f"{type(error).__name__}: {error}")
 
 
 def _cell(row: dict[str, Any]) -> str:

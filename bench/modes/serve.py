@@ -122,19 +122,6 @@ def _save_set(model: str, folder: str) -> None:
     llm.close()
 
 
-def _report() -> tuple[str, Body]:
-    """Return requests for a record of up to 200 tokens."""
-    report = object_schema({f"answer_{i}": {"type": "string"} for i in range(8)})
-    form = {"type": "json_schema", "json_schema": {"name": "report", "schema": report, "strict": True}}
-    return _chat("Write eight answers to the user, as JSON.", response_format=form, max_tokens=200)
-
-
-def _long_state() -> tuple[str, Body]:
-    """Return a question about states of about 1,500 tokens."""
-    path, body = _SHORT
-    return path, lambda state: body(" ".join([state] * 140))
-
-
 def _listed(state: str) -> str:
     """Return the prompt of a decision, for servers that answer with a text; what stays the same is first."""
     options = "\n".join(f"- {name}: {text}" for name, text in _DESCRIBED.items())
@@ -362,8 +349,12 @@ async def _beside_heavy(url: str, seconds: float) -> dict[str, float]:
     async def press(work: tuple[str, Body], n: int, seconds: float) -> dict[str, float]:
         return await _press(url + work[0], work[1], bool, n, seconds, OURS)
 
+    report = object_schema({f"answer_{i}": {"type": "string"} for i in range(8)})
+    form = {"type": "json_schema", "json_schema": {"name": "report", "schema": report, "strict": True}}
+    records = _chat("Write eight answers to the user, as JSON.", response_format=form, max_tokens=200)
+    long_states = _SHORT[0], lambda state: _SHORT[1](" ".join([state] * 140))
     alone = await press(_SHORT, 1, seconds)
-    others = [asyncio.ensure_future(press(each, _N_HEAVY, math.inf)) for each in (_report(), _long_state())]
+    others = [asyncio.ensure_future(press(each, _N_HEAVY, math.inf)) for each in (records, long_states)]
     beside = await press(_SHORT, 1, seconds)
     for other in others:
         other.cancel()
