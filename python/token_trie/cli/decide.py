@@ -72,7 +72,7 @@ def decide(
     """Answer questions about a state, with a probability for each option."""
     from token_trie.serve.limits import Limits, RefusedError, parse
     from token_trie.serve.sets import Sets
-    from token_trie.serve.systemone import SystemOneRequest, answer_json, questions_of, state_of
+    from token_trie.serve.systemone import SystemOneRequest
 
     questions = _questions(choice or [], predicate or [], score or [])
     if request is not None:
@@ -87,13 +87,14 @@ def decide(
         given = {"state": read(state_file or Path("-")) if state is None else state, "questions": questions}
     try:
         body = parse(SystemOneRequest, given)
-        asked = questions_of(body, Limits(questions=_NO_LIMIT, options=_NO_LIMIT, levels=_NO_LIMIT), Sets())
-        about = state_of(body) if body.context else body.state
+        limits = Limits(questions=_NO_LIMIT, options=_NO_LIMIT, levels=_NO_LIMIT)
+        asked = dict(zip(body.questions, body.asked(Sets(), limits).values(), strict=True))
+        about = body.about() if body.context else body.state
     except RefusedError as refused:
         raise ArgumentError(refused.placed) from refused
     calibration: AloneName | None = None if raw else "contextual"
     answers = decide_(model.load(4096), about, asked, form=form, calibration=calibration, orders=orders, **ask)
-    shown = {name: answer_json(shape, answers[name]) for name, shape in body.questions.items()}
+    shown = {name: shape.answer_json(answers[name]) for name, shape in body.questions.items()}
     if as_json or not console.is_terminal:
         print_json(shown)
         return

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictBool, StrictInt, StrictStr
 
@@ -19,7 +19,7 @@ from token_trie.questions.question import TOP, Answered, Choice, ChoiceAnswer, Q
 from token_trie.questions.scores import Asked, QuestionView, Reading, Scored, prompted
 from token_trie.questions.searched import MAX_WHOLE
 from token_trie.serve.engine import Engine, Outcome
-from token_trie.serve.limits import Body, Limits, Place, Shape, check_count, invalid, refusing
+from token_trie.serve.limits import Body, Claim, Limits, Place, Shape, check_count, invalid, refusing
 from token_trie.serve.sets import AnySet, Sets
 from token_trie.sets.choices import Choices
 
@@ -126,7 +126,36 @@ class SetFilter(BaseModel):
     indices: Annotated[list[StrictInt], Field(fail_fast=True)] | None = None
 
 
-class SetChoice(Shape):
+class QuestionShape(Shape):
+    """A question in one of the formats."""
+
+    OPTIONS: ClassVar[str] = ""
+    """The field with the options; empty for yes and no."""
+
+    def n_options(self) -> int:
+        """Return the largest number of options that are scored."""
+        return len(getattr(self, self.OPTIONS) or ()) if self.OPTIONS else 2
+
+    def question(self, limits: Limits, sets: Sets, place: Place) -> Question:
+        """Return the question; RefusedError or TokenTrieError if it is invalid."""
+        raise NotImplementedError
+
+    def figures(self, answer: Any) -> dict[str, Any]:
+        """Return the fields of an answer."""
+        raise NotImplementedError
+
+    def extras(self, answer: Answered[Any]) -> dict[str, Any]:
+        """Return the extra fields of an answer."""
+        more = {"x_thought": answer.thought, "x_other": getattr(answer, "other", None), "x_profile": answer.profile}
+        given = {name: value for name, value in more.items() if value is not None}
+        return {"x_mass": answer.mass, "x_calibration": answer.calibration, **given}
+
+    def answer_json(self, answer: Answered[Any]) -> dict[str, Any]:
+        """Return an answer in the format."""
+        return self.model_dump(include={"type", "name"}) | self.figures(answer) | self.extras(answer)
+
+
+class SetChoice(QuestionShape):
     """A choice that names its options, or a registered set whose members are its options."""
 
     x_set: StrictStr | None = None
@@ -135,12 +164,16 @@ class SetChoice(Shape):
     """Number of members in the answer; see `Choice`."""
     _made: AnySet | None = PrivateAttr(None)
 
-    def n_options(self, named: Collection[object] | None) -> int:
+    def n_options(self) -> int:
         """Return the largest number of options that are scored."""
-        return len(named or ()) if self.x_set is None else max(self.x_top or TOP, MAX_WHOLE)
+        return super().n_options() if self.x_set is None else max(self.x_top or TOP, MAX_WHOLE)
 
-    def check(self, named: Collection[object] | None, name: str, limits: Limits, place: Place) -> None:
-        """Refuse a choice with both or neither of its own options, `named`, and a set, or with too many of either."""
+    def of_set(self, instructions: Wording, limits: Limits, sets: Sets, place: Place) -> Choice[Any] | None:
+        """Return the question whose options are the members of the set; None if it has options of its own.
+
+        RefusedError if it has both or neither, or too many of either, or if there is no such set.
+        """
+        named, name = getattr(self, self.OPTIONS), self.OPTIONS
         if self.x_set is None:
             for other in ("x_filter", "x_top"):
                 if getattr(self, other) is not None:
@@ -151,9 +184,8 @@ class SetChoice(Shape):
             raise invalid(f"goes with no {name}: the options are those of one of them", (*place, "x_set"))
         n, at = (len(named), name) if named is not None else (self.x_top or TOP, "x_top")
         check_count(n, limits.options, (*place, at))
-
-    def of_set(self, instructions: Wording, sets: Sets, place: Place) -> Choice[Any]:
-        """Return the question whose options are the members of the set; RefusedError if there is none."""
+        if self.x_set is None:
+            return None
         registered = sets.get(self.x_set, (*place, "x_set"))
         given = {} if self.x_filter is None else self.x_filter.model_dump(exclude_none=True)
         with refusing((*place, "x_filter")):
@@ -166,12 +198,12 @@ class SetChoice(Shape):
     def extras(self, answer: Answered[Any]) -> dict[str, Any]:
         """Return the extra fields of an answer: those of a set, and those of all answers."""
         if self.x_set is None or not isinstance(answer, ChoiceAnswer):
-            return extras(answer)
+            return super().extras(answer)
         gap = answer.gap if math.isfinite(answer.gap) else None
         more: dict[str, Any] = {"x_proved": answer.proved, "x_gap": gap, "x_rest": answer.rest}
         if isinstance(self._made, Choices) and not self._made.are_texts:
             more["x_values"] = {one.text: self._made.values[one.index] for one in answer.candidates}
-        return more | extras(answer)
+        return more | super().extras(answer)
 
 
 _MAX_ORDERS = 64
@@ -185,8 +217,8 @@ class ThoughtText(Shape):
     share: float = Field(0.2, ge=0, le=1)
 
 
-class Extras(Body):
-    """Extra options of questions; see `DecideOptions`."""
+class QuestionsRequest(Body):
+    """Questions about a state, with extra options; see `DecideOptions`."""
 
     x_form: FormName | None = None
     x_effort: Effort = "default"
@@ -206,25 +238,36 @@ class Extras(Body):
             reproducible=self.x_reproducible or engine.is_reproducible,
         )
 
+    def shapes(self) -> Mapping[Place, QuestionShape]:
+        """Return the questions by place; RefusedError if there can be none."""
+        raise NotImplementedError
 
-async def state_reader(
-    engine: Engine, body: Extras, about: Callable[[], str], questions: Callable[[], Mapping[Place, Question]]
-) -> StateReader:
-    """Return a reader of a body's questions about a state, with the calibrations that were fitted on them.
+    def about(self) -> str:
+        """Return the state as text; RefusedError if it is invalid."""
+        raise NotImplementedError
 
-    RefusedError, with its place, for a question that cannot be asked.
-    """
-    options, asked = body.options(engine), dict[Place, Asked]()
-    for place, question in (await engine.on_worker(questions)).items():
-        with refusing(place):
-            asked[place] = engine.calibrations.apply(asked_of(question, options, engine.llm), options)
-        await asyncio.sleep(0)  # lets other requests run
-    return StateReader(engine, about(), asked, options)
+    def claim(self, limits: Limits, claim: Claim) -> None:
+        """Claim the memory of the answer; RefusedError if it is too much."""
+        limits.claim_readings([one.n_options() for one in self.shapes().values()], self.x_orders, claim)
 
+    def asked(self, sets: Sets, limits: Limits) -> dict[Place, Question]:
+        """Return the questions; RefusedError names the place of one that is invalid."""
+        shapes = self.shapes()
+        check_count(len(shapes), limits.questions, ("questions",))
+        questions: dict[Place, Question] = {}
+        for place, shape in shapes.items():
+            with refusing(place):
+                questions[place] = shape.question(limits, sets, place)
+        return questions
 
-def extras(answer: Answered[Any]) -> dict[str, Any]:
-    """Return the extra fields of an answer."""
-    more = {"x_thought": answer.thought, "x_other": getattr(answer, "other", None)}
-    more["x_profile"] = answer.profile
-    given = {name: value for name, value in more.items() if value is not None}
-    return {"x_mass": answer.mass, "x_calibration": answer.calibration, **given}
+    async def reader(self, engine: Engine, sets: Sets, limits: Limits) -> StateReader:
+        """Return a reader of the questions, with the calibrations that were fitted on them.
+
+        RefusedError, with its place, for a question that cannot be asked.
+        """
+        options, asked = self.options(engine), dict[Place, Asked]()
+        for place, question in (await engine.on_worker(lambda: self.asked(sets, limits))).items():
+            with refusing(place):
+                asked[place] = engine.calibrations.apply(asked_of(question, options, engine.llm), options)
+            await asyncio.sleep(0)  # lets other requests run
+        return StateReader(engine, self.about(), asked, options)

@@ -21,7 +21,7 @@ from token_trie.questions.trained import TrainedView
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import Limits, invalid, refusing
 from token_trie.serve.sets import Sets
-from token_trie.serve.systemone import ChoiceShape, SystemOneRequest, answer_json, read_request
+from token_trie.serve.systemone import ChoiceShape, SystemOneRequest
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 from token_trie.show.explain import Branch, Explored, children_of, flat, pieces_of, shares_of
@@ -42,7 +42,7 @@ async def explain(engine: Engine, body: SystemOneRequest, sets: Sets, limits: Li
     """
     if len(body.questions) != 1:
         raise invalid(f"{len(body.questions)}, where one is explained at a time", ("questions",), "too_long")
-    reader = await read_request(engine, body, sets, limits)
+    reader = await body.reader(engine, sets, limits)
     [(place, asked)], [shape] = reader.asked.items(), body.questions.values()
     if isinstance(shape, ChoiceShape) and shape.x_set is not None:
         raise invalid("a set is not explained; its options would have to be in the request", (*place, "x_set"))
@@ -62,7 +62,7 @@ async def explain(engine: Engine, body: SystemOneRequest, sets: Sets, limits: Li
         explained = await engine.on_worker(lambda: _explained(first, tree, prior, answer))
         return {
             "model": model,
-            "answer": answer_json(shape, answer),
+            "answer": shape.answer_json(answer),
             "prompt": tree.prompt,
             "readings": reader.usage.n_readings,
             **explained,

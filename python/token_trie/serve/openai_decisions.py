@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 
 from token_trie.questions.question import (
-    Answered,
     Choice,
     ChoiceAnswer,
     Predicate,
@@ -17,10 +16,9 @@ from token_trie.questions.question import (
     Score,
     ScoreAnswer,
 )
-from token_trie.serve.decisions import Extras, SetChoice, extras, state_reader
+from token_trie.serve.decisions import QuestionShape, QuestionsRequest, SetChoice
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import (
-    Claim,
     Limits,
     Place,
     Shape,
@@ -28,7 +26,6 @@ from token_trie.serve.limits import (
     check_depth,
     invalid,
     levels_of,
-    refusing,
 )
 from token_trie.serve.sets import Sets
 
@@ -92,7 +89,7 @@ class FunctionCallOutput(BaseModel):
     output: Parts
 
 
-class PredicateShape(Shape):
+class PredicateShape(QuestionShape):
     """A question answered by yes or no."""
 
     model_config = ConfigDict(title="Predicate")
@@ -100,6 +97,14 @@ class PredicateShape(Shape):
     type: Literal["predicate"]
     name: StrictStr | None = None
     instructions: Parts
+
+    def question(self, limits: Limits, sets: Sets, place: Place) -> Question:
+        """Return the question; RefusedError or TokenTrieError if it is invalid."""
+        return Predicate(_text(self.instructions, (*place, "instructions")))
+
+    def figures(self, answer: PredicateAnswer) -> dict[str, Any]:
+        """Return the fields of an answer."""
+        return {"probability": answer.probability}
 
 
 class ChoiceShape(SetChoice):
@@ -111,6 +116,7 @@ class ChoiceShape(SetChoice):
         value: StrictStr | StrictBool
         description: StrictStr | None = None
 
+    OPTIONS: ClassVar = "choices"
     model_config = ConfigDict(title="Choice")
 
     type: Literal["choice"]
@@ -118,8 +124,24 @@ class ChoiceShape(SetChoice):
     instructions: Parts
     choices: Annotated[list[Option], Field(min_length=2, fail_fast=True)] | None = None
 
+    def question(self, limits: Limits, sets: Sets, place: Place) -> Question:
+        """Return the question; RefusedError or TokenTrieError if it is invalid."""
+        instructions = _text(self.instructions, (*place, "instructions"))
+        if (of_set := self.of_set(instructions, limits, sets, place)) is not None:
+            return of_set
+        choices = self.choices or []
+        described = {option.value: option.description for option in choices}
+        if len(described) < len(choices):
+            raise invalid("two choices have the same value", (*place, "choices"))
+        return Choice(instructions, described)
 
-class ScoreShape(Shape):
+    def figures(self, answer: ChoiceAnswer[Any]) -> dict[str, Any]:
+        """Return the fields of an answer."""
+        probabilities = [{"value": value, "probability": p} for value, p in answer.probabilities.items()]
+        return {"choice": answer.value, "probabilities": probabilities, "confidence": answer.confidence}
+
+
+class ScoreShape(QuestionShape):
     """A question answered by a level."""
 
     class Level(Shape):
@@ -128,6 +150,7 @@ class ScoreShape(Shape):
         label: StrictStr
         description: StrictStr | None = None
 
+    OPTIONS: ClassVar = "levels"
     model_config = ConfigDict(title="Score")
 
     type: Literal["score"]
@@ -135,31 +158,46 @@ class ScoreShape(Shape):
     instructions: Parts
     levels: Annotated[list[Level], Field(min_length=2, fail_fast=True)]
 
+    def question(self, limits: Limits, sets: Sets, place: Place) -> Question:
+        """Return the question; RefusedError or TokenTrieError if it is invalid."""
+        instructions = _text(self.instructions, (*place, "instructions"))
+        check_count(len(self.levels), limits.levels, (*place, "levels"))
+        return Score(instructions, [level.description or level.label for level in self.levels])
 
-QuestionShape: TypeAlias = Annotated[PredicateShape | ChoiceShape | ScoreShape, Field(discriminator="type")]
+    def figures(self, answer: ScoreAnswer) -> dict[str, Any]:
+        """Return the fields of an answer."""
+        levels = zip(self.levels, answer.probabilities.items(), strict=True)
+        probabilities = [{"label": at.label, "value": i, "probability": p} for at, (i, p) in levels]
+        return {"score": answer.score, "probabilities": probabilities, "confidence": answer.confidence}
 
 
-class DecisionRequest(Extras):
+class DecisionRequest(QuestionsRequest):
     """Questions about an input."""
 
     model: StrictStr
     input: StrictStr | Annotated[list[Message | FunctionCall | FunctionCallOutput], Field(fail_fast=True)] = Field(
         union_mode="left_to_right"
     )
-    questions: Annotated[list[QuestionShape], Field(min_length=1, fail_fast=True)]
+    questions: Annotated[
+        list[Annotated[PredicateShape | ChoiceShape | ScoreShape, Field(discriminator="type")]],
+        Field(min_length=1, fail_fast=True),
+    ]
 
-    def claim(self, limits: Limits, claim: Claim) -> None:
-        """Claim the memory of the answer; RefusedError if it is too much."""
-        limits.claim_readings([_n_options(one) for one in self.questions], self.x_orders, claim)
+    def shapes(self) -> dict[Place, QuestionShape]:
+        """Return the questions by place."""
+        return {("questions", i): shape for i, shape in enumerate(self.questions)}
+
+    def about(self) -> str:
+        """Return the input as text; RefusedError if it is invalid."""
+        return _state(self.input)
 
 
 async def decisions(engine: Engine, body: DecisionRequest, sets: Sets, limits: Limits, model: str) -> dict[str, Any]:
     """Answer a request; RefusedError, with the place, if it cannot be answered."""
-    check_count(len(body.questions), limits.questions, ("questions",))
-    reader = await state_reader(engine, body, lambda: _state(body.input), lambda: _questions(body, limits, sets))
+    reader = await body.reader(engine, sets, limits)
     answers, usage = (await reader.answers()).values(), reader.usage
     return {
-        "answers": [_answer_json(shape, answer) for shape, answer in zip(body.questions, answers, strict=True)],
+        "answers": [shape.answer_json(answer) for shape, answer in zip(body.questions, answers, strict=True)],
         "model": model,
         "usage": {
             "input_tokens": usage.input,
@@ -169,37 +207,6 @@ async def decisions(engine: Engine, body: DecisionRequest, sets: Sets, limits: L
             "total_tokens": usage.input + usage.answers,
         },
     }
-
-
-def _n_options(shape: PredicateShape | ChoiceShape | ScoreShape) -> int:
-    if isinstance(shape, PredicateShape):
-        return 2
-    return shape.n_options(shape.choices) if isinstance(shape, ChoiceShape) else len(shape.levels)
-
-
-def _questions(body: DecisionRequest, limits: Limits, sets: Sets) -> dict[Place, Question]:
-    questions: dict[Place, Question] = {}
-    for i, shape in enumerate(body.questions):
-        place = "questions", i
-        with refusing(place):
-            questions[place] = _question(shape, limits, sets, place)
-    return questions
-
-
-def _question(shape: PredicateShape | ChoiceShape | ScoreShape, limits: Limits, sets: Sets, place: Place) -> Question:
-    instructions = _text(shape.instructions, (*place, "instructions"))
-    if isinstance(shape, PredicateShape):
-        return Predicate(instructions)
-    if isinstance(shape, ScoreShape):
-        check_count(len(shape.levels), limits.levels, (*place, "levels"))
-        return Score(instructions, [level.description or level.label for level in shape.levels])
-    shape.check(shape.choices, "choices", limits, place)
-    if shape.choices is None:
-        return shape.of_set(instructions, sets, place)
-    described = {option.value: option.description for option in shape.choices}
-    if len(described) < len(shape.choices):
-        raise invalid("two choices have the same value", (*place, "choices"))
-    return Choice(instructions, described)
 
 
 def _state(given: str | list[Message | FunctionCall | FunctionCallOutput]) -> str:
@@ -241,21 +248,3 @@ def _part(part: InputText | InputJSON | InputRefusal | InputImage, place: Place)
     if len(text.encode()) > _JSON_BYTES:
         raise invalid(f"more than {_JSON_BYTES:,} bytes", (*place, "data"), "too_long")
     return text
-
-
-def _answer_json(shape: PredicateShape | ChoiceShape | ScoreShape, answer: Answered[Any]) -> dict[str, Any]:
-    body: dict[str, Any] = {"type": shape.type, "name": shape.name}
-    if isinstance(answer, PredicateAnswer):
-        body["probability"] = answer.probability
-    elif isinstance(answer, ChoiceAnswer) and isinstance(shape, ChoiceShape):
-        probabilities = [{"value": value, "probability": p} for value, p in answer.probabilities.items()]
-        body |= {"choice": answer.value, "probabilities": probabilities, "confidence": answer.confidence}
-        return body | shape.extras(answer)
-    elif isinstance(answer, ScoreAnswer) and isinstance(shape, ScoreShape):
-        levels = zip(shape.levels, answer.probabilities.items(), strict=True)
-        body |= {
-            "score": answer.score,
-            "probabilities": [{"label": at.label, "value": i, "probability": p} for at, (i, p) in levels],
-            "confidence": answer.confidence,
-        }
-    return body | extras(answer)
