@@ -29,8 +29,7 @@ from token_trie.trust.metrics import N_BINS, Figures, Point
 from token_trie.trust.rows import DEFAULT_NAME, Readings, RowOptions
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-    from rich.text import Text
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from typing_extensions import Unpack
 
     from token_trie.trust.rows import RowKeywords
@@ -194,6 +193,7 @@ class Evaluation:
             data=data,
             size=SIZE,
             left=LEFT,
+            bar_width=SIZE / N_BINS - 3,
             width=LEFT + SIZE + 12,
             height=SIZE + BOTTOM + 12,
             n_wrong=N_WRONG,
@@ -201,8 +201,50 @@ class Evaluation:
         return page
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it in a terminal."""
-        yield draw_evaluation(self)
+        """Draw a table with a row for each way, and remarks below it."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+        table.add_column("way", no_wrap=True)
+        titles = ["right %", "95 %", "bal. %", "F1", "log loss", "Brier", "ECE", "risk"]
+        titles += ["unfit %"] if any(way.figures.unfit is not None for way in self.ways) else []
+        for title in titles:
+            table.add_column(title, justify="right", no_wrap=True)
+        best = self.best.name
+        for way in self.ways:
+            figures = way.figures
+            low, high = figures.interval
+            cells: list[RenderableType] = [
+                Text(way.name, "bold green" if way.name == best else "dim" if way.of == "words" else ""),
+                share(figures.accuracy),
+                f"[dim]{share(low, 0)}–{share(high, 0)}[/]",
+                share(figures.balanced_accuracy),
+                number(figures.macro_f1),
+                number(figures.log_loss),
+                number(figures.brier),
+                number(figures.ece),
+                number(figures.risk_area),
+                share(figures.unfit),
+            ]
+            table.add_row(*cells[: len(titles) + 1])
+        yield table
+        yield ""
+        n, n_classes = len(self.gold), len(self.classes)
+        yield Text(f"{n:,} rows, {n_classes:,} choices; {self.n_read:,} rows read by the model", "dim")
+        fitted = [way.name for way in self.ways if way.of == "labels"]
+        if fitted:
+            yield Text(f"{', '.join(fitted)}: each row is judged by a calibration that was fitted on others", "dim")
+        for note in self.notes:
+            yield Text(printable(note), "yellow")
+        wrong = self.wrong[:3]
+        if wrong:
+            yield Text(f"surest mistakes of {best}:")
+        for row in wrong:
+            sure = "" if row.confidence is None else f" {share(row.confidence)} %"
+            answer, gold = (clip(row.answer, 32), "bold"), (clip(row.gold, 32), "bold")
+            text = clip(row.text, 60), "dim"
+            yield Text.assemble(f"  row {row.row}: ", answer, sure, " where it is ", gold, "  ", text)
 
 
 @cache
@@ -315,68 +357,6 @@ def number(figure: float | None) -> str:
     return "–" if figure is None else f"{figure:.3f}"
 
 
-def draw_evaluation(evaluated: Evaluation) -> Group:
-    """Draw a table with a row for each way, and remarks below it."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("way", no_wrap=True)
-    tells_unfit = any(way.figures.unfit is not None for way in evaluated.ways)
-    titles = ["right %", "95 %", "bal. %", "F1", "log loss", "Brier", "ECE", "risk", *["unfit %"][: int(tells_unfit)]]
-    for title in titles:
-        table.add_column(title, justify="right", no_wrap=True)
-    best = evaluated.best.name
-    for way in evaluated.ways:
-        figures = way.figures
-        low, high = figures.interval
-        cells: list[RenderableType] = [
-            Text(way.name, "bold green" if way.name == best else "dim" if way.of == "words" else ""),
-            share(figures.accuracy),
-            f"[dim]{share(low, 0)}–{share(high, 0)}[/]",
-            share(figures.balanced_accuracy),
-            number(figures.macro_f1),
-            number(figures.log_loss),
-            number(figures.brier),
-            number(figures.ece),
-            number(figures.risk_area),
-            share(figures.unfit),
-        ]
-        table.add_row(*cells[: len(titles) + 1])
-    return Group(table, "", *_notes(evaluated))
-
-
-def _notes(evaluated: Evaluation) -> list[Text]:
-    from rich.text import Text
-
-    n, n_classes = len(evaluated.gold), len(evaluated.classes)
-    notes = [Text(f"{n:,} rows, {n_classes:,} choices; {evaluated.n_read:,} rows read by the model", "dim")]
-    fitted = [way.name for way in evaluated.ways if way.of == "labels"]
-    if fitted:
-        notes.append(Text(f"{', '.join(fitted)}: each row is judged by a calibration that was fitted on others", "dim"))
-    notes += [Text(printable(note), "yellow") for note in evaluated.notes]
-    wrong = evaluated.wrong[:3]
-    if wrong:
-        notes.append(Text(f"surest mistakes of {evaluated.best.name}:"))
-        notes += [_mistake(row) for row in wrong]
-    return notes
-
-
-def _mistake(row: WrongRow) -> Text:
-    from rich.text import Text
-
-    sure = "" if row.confidence is None else f" {share(row.confidence)} %"
-    return Text.assemble(
-        f"  row {row.row}: ",
-        (clip(row.answer, 32), "bold"),
-        sure,
-        " where it is ",
-        (clip(row.gold, 32), "bold"),
-        (f"  {clip(row.text, 60)}", "dim"),
-    )
-
-
 def _way(evaluated: Evaluation, way: EvaluatedWay) -> dict[str, Any]:
     figures = way.figures
     points = _thinned(figures.coverage)
@@ -389,7 +369,6 @@ def _way(evaluated: Evaluation, way: EvaluatedWay) -> dict[str, Any]:
         "f": figures,
         "bars": _bars(figures),
         "points": points,
-        "curve": _curve(points, len(evaluated.gold)),
         "matrix": _matrix(evaluated.classes, matrix) if len(matrix) <= N_MATRIX else [],
         "confused": _confused(evaluated.classes, matrix),
         "wrong": wrong[:N_WRONG],
@@ -397,32 +376,14 @@ def _way(evaluated: Evaluation, way: EvaluatedWay) -> dict[str, Any]:
     }
 
 
-def _bars(figures: Figures) -> list[dict[str, float]]:
-    """Compute for each bin a bar as high as its accuracy, and a dot at its mean confidence."""
+def _bars(figures: Figures) -> list[tuple[float, Point]]:
+    """Return the left edge of the bar of each bin, and its point."""
     width = SIZE / N_BINS
-    bars = []
-    for one in figures.reliability:
-        at = min(N_BINS - 1, max(0, math.ceil(one.confidence * N_BINS - 1e-9) - 1))
-        bars.append(
-            {
-                "x": LEFT + at * width + 1.5,
-                "width": width - 3,
-                "y": SIZE * (1 - one.accuracy) + 8,
-                "height": SIZE * one.accuracy,
-                "cx": LEFT + SIZE * one.confidence,
-                "cy": SIZE * (1 - one.accuracy) + 8,
-                "n": one.n,
-                "confidence": one.confidence,
-                "accuracy": one.accuracy,
-            }
-        )
-    return bars
-
-
-def _curve(points: list[Point], n: int) -> str:
-    """Return the SVG path of the accuracy over the share of accepted rows."""
-    positions = [(LEFT + SIZE * point.n / n, 8 + SIZE * (1 - point.accuracy)) for point in points]
-    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in positions) if positions else ""
+    bins = [math.ceil(point.confidence * N_BINS - 1e-9) - 1 for point in figures.reliability]
+    return [
+        (LEFT + width * min(N_BINS - 1, max(0, at)) + 1.5, point)
+        for at, point in zip(bins, figures.reliability, strict=True)
+    ]
 
 
 def _thinned(points: tuple[Point, ...]) -> list[Point]:
