@@ -32,12 +32,12 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from token_trie import __version__
-from token_trie.serve.completions.requests import ChatRequest, CompletionRequest
+from token_trie.serve.completions.requests import ChatRequest, CompletionRequest, GenerationRequest
 from token_trie.serve.completions.responses import EventStream, chat_completion, completion, in_parts, wait_gone
+from token_trie.serve.decisions import QuestionsRequest
 from token_trie.serve.engine import Engine, Working
 from token_trie.serve.explain import explain
 from token_trie.serve.limits import (
-    Body,
     Budget,
     Claim,
     ErrorFormat,
@@ -252,6 +252,9 @@ def _spellings(key: str) -> list[bytes]:
         return [utf8]
 
 
+BodyShape: TypeAlias = type[QuestionsRequest] | type[GenerationRequest]
+"""The shape of a body, which estimates the memory of its answer."""
+
 Handler: TypeAlias = Callable[[Engine, Any, Sets, Limits, str], Awaitable[Any]]
 """Takes the engine, a parsed body, the sets, limits and name of the model; returns a Response or a JSON value."""
 
@@ -337,7 +340,7 @@ def _traceback_of(path: str, error: Exception) -> str:
 class Post(Route):
     """The route of a handler, with the format of its errors and the shape of its body."""
 
-    def __init__(self, path: str, error_format: ErrorFormat, handler: Handler, shape: type[Body]) -> None:
+    def __init__(self, path: str, error_format: ErrorFormat, handler: Handler, shape: BodyShape) -> None:
         async def answer(server: Server, _request: Request, value: Any, claim: Claim) -> Response:
             engine = server.require_engine()
             body = parse(shape, value)

@@ -19,36 +19,11 @@ from token_trie.questions.question import TOP, Answered, Choice, ChoiceAnswer, Q
 from token_trie.questions.scores import Asked, QuestionView, Reading, Scored, prompted
 from token_trie.questions.searched import MAX_WHOLE
 from token_trie.serve.engine import Engine, Outcome
-from token_trie.serve.limits import Body, Claim, Limits, Place, Shape, check_count, invalid, refusing
+from token_trie.serve.limits import Claim, Limits, Place, Shape, check_count, invalid, refusing
 from token_trie.serve.sets import AnySet, Sets
 from token_trie.sets.choices import Choices
 
 T = TypeVar("T")
-
-
-@dataclass
-class Usage:
-    """Tokens of a request."""
-
-    read: int = 0
-    """Tokens evaluated for it."""
-    cached: int | None = None
-    """Tokens reused from the prefix cache; None before the first reading."""
-    answers: int = 0
-    """Tokens of the answers."""
-    n_readings: int = 0
-
-    @property
-    def input(self) -> int:
-        """Input tokens, with the state that questions share counted once."""
-        return self.read + (self.cached or 0)
-
-    def count(self, scored: Scored, n_cached: int) -> None:
-        """Add one reading."""
-        self.n_readings += 1
-        self.read += scored.n_prompt - n_cached
-        self.cached = n_cached if self.cached is None else min(self.cached, n_cached)
-        self.answers += scored.n_evaluated
 
 
 @dataclass
@@ -61,9 +36,20 @@ class StateReader:
     options: DecideOptions
     counts: bool = True
     """Whether the state enters the running priors."""
-    usage: Usage = field(default_factory=Usage)
+    n_readings: int = 0
+    n_read: int = 0
+    """Tokens evaluated for the request."""
+    n_cached: int | None = None
+    """Tokens reused from the prefix cache; None before the first reading."""
+    n_answers: int = 0
+    """Tokens of the answers."""
     digests: dict[tuple[Place, QuestionView], str] = field(default_factory=dict)
     """Digests of the prompts without a state."""
+
+    @property
+    def n_input(self) -> int:
+        """Input tokens, with the state that questions share counted once."""
+        return self.n_read + (self.n_cached or 0)
 
     async def answers(self) -> dict[Place, Answered[Any]]:
         """Return the answers by place; RefusedError names the place of a question that cannot be answered."""
@@ -87,8 +73,12 @@ class StateReader:
                 key = "prior", reading.digest, options.reproducible
                 return (await engine.cached(key, lambda: _score(engine, lambda: reading, options))).result
             outcome = await _score(engine, lambda: step.reading(llm, self.state), options)
-            self.usage.count(outcome.result, outcome.n_cached)
-            return outcome.result
+            scored, n_cached = outcome.result, outcome.n_cached
+            self.n_readings += 1
+            self.n_read += scored.n_prompt - n_cached
+            self.n_cached = n_cached if self.n_cached is None else min(self.n_cached, n_cached)
+            self.n_answers += scored.n_evaluated
+            return scored
 
     def _answer(self, place: Place, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
         one, running, found = self.asked[place], self.engine.calibrations.running, None
@@ -217,7 +207,7 @@ class ThoughtText(Shape):
     share: float = Field(0.2, ge=0, le=1)
 
 
-class QuestionsRequest(Body):
+class QuestionsRequest(Shape):
     """Questions about a state, with extra options; see `DecideOptions`."""
 
     x_form: FormName | None = None

@@ -64,7 +64,7 @@ async def explain(engine: Engine, body: SystemOneRequest, sets: Sets, limits: Li
             "model": model,
             "answer": shape.answer_json(answer),
             "prompt": tree.prompt,
-            "readings": reader.usage.n_readings,
+            "readings": reader.n_readings,
             **explained,
         }
 

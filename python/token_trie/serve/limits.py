@@ -250,13 +250,6 @@ class Shape(BaseModel):
         return given
 
 
-class Body(Shape):
-    """Shape of a body, which estimates the memory of its answer."""
-
-    def claim(self, limits: Limits, claim: Claim) -> None:
-        """Claim the memory of the answer; RefusedError if it is too much."""
-
-
 async def read_body(request: Request, limits: Limits, claim: Claim) -> bytes:
     """Return the bytes of a JSON body; RefusedError if it is too large or of another media type."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -195,16 +195,16 @@ class DecisionRequest(QuestionsRequest):
 async def decisions(engine: Engine, body: DecisionRequest, sets: Sets, limits: Limits, model: str) -> dict[str, Any]:
     """Answer a request; RefusedError, with the place, if it cannot be answered."""
     reader = await body.reader(engine, sets, limits)
-    answers, usage = (await reader.answers()).values(), reader.usage
+    answers = (await reader.answers()).values()
     return {
         "answers": [shape.answer_json(answer) for shape, answer in zip(body.questions, answers, strict=True)],
         "model": model,
         "usage": {
-            "input_tokens": usage.input,
-            "input_tokens_details": {"cached_tokens": usage.cached or 0, "cache_write_tokens": usage.read},
-            "output_tokens": usage.answers,
+            "input_tokens": reader.n_input,
+            "input_tokens_details": {"cached_tokens": reader.n_cached or 0, "cache_write_tokens": reader.n_read},
+            "output_tokens": reader.n_answers,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": usage.input + usage.answers,
+            "total_tokens": reader.n_input + reader.n_answers,
         },
     }
 

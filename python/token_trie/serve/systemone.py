@@ -136,14 +136,13 @@ def _words(given: JsonText | None, what: str) -> str | None:
 async def systemone(engine: Engine, body: SystemOneRequest, sets: Sets, limits: Limits, model: str) -> dict[str, Any]:
     """Answer a request; RefusedError, with the place, if it cannot be answered."""
     reader = await body.reader(engine, sets, limits)
-    answers, usage = (await reader.answers()).values(), reader.usage
-    shapes = zip(body.questions.items(), answers, strict=True)
+    shapes = zip(body.questions.items(), (await reader.answers()).values(), strict=True)
     return {
         "model": model,
         "answers": {name: shape.answer_json(answer) for (name, shape), answer in shapes},
         "usage": {
-            "input_tokens": usage.input,
-            "output_tokens": usage.answers,
-            "x_cached_tokens": usage.cached or 0,
+            "input_tokens": reader.n_input,
+            "output_tokens": reader.n_answers,
+            "x_cached_tokens": reader.n_cached or 0,
         },
     }

@@ -38,20 +38,18 @@ from token_trie.records.tools import (
 from token_trie.serve.completions.requests import (
     ANY_OBJECT,
     Allowed,
-    ByGrammar,
-    BySchema,
     ChatRequest,
     Constraint,
     GenerationRequest,
     Named,
-    OneOf,
     check_schema,
     plain,
     require_parsed,
 )
 from token_trie.serve.decisions import together
 from token_trie.serve.engine import Engine
-from token_trie.serve.limits import Place, invalid, refusing
+from token_trie.serve.limits import invalid, refusing
+from token_trie.serve.sets import AnySet
 from token_trie.sets.prompt import Prompt, has_chat_template, tokenize_prompt
 from token_trie.sets.trie import TokenTrie
 
@@ -203,8 +201,6 @@ class ConstrainedPrompt:
 
     prompt: MakePrompt
     constraint: Constraint
-    place: Place
-    """Place of the constraint in the body."""
     sampling: GenerationRequest
     n_alternatives: int | None = None
     """Number of alternatives per token; None: no log-probabilities."""
@@ -216,19 +212,20 @@ class ConstrainedPrompt:
 
     async def asked(self, engine: Engine, index: int, on_part: OnPart | None) -> PreparedAnswer:
         """Ask for the answer with a number; `on_part` gets its parts as they are generated."""
-        on_text: OnText | None = on_part
-        if isinstance(self.constraint, OneOf):
-            return self._choose(engine, self.constraint, index, on_text)
-        if isinstance(self.constraint, BySchema):
-            return await self._fill(engine, self.constraint, index, on_text)
-        return self._write(engine, self.constraint, index, on_text)
+        if self.constraint.choices is not None:
+            return self._choose(engine, self.constraint.choices, index, on_part)
+        if self.constraint.schema is not None:
+            return await self._fill(engine, index, on_part)
+        return self._write(engine, index, on_part)
 
-    def _choose(self, engine: Engine, of: OneOf, index: int, on_text: OnText | None) -> PreparedAnswer:
+    def _choose(
+        self, engine: Engine, read: Callable[[Llama], AnySet], index: int, on_text: OnText | None
+    ) -> PreparedAnswer:
         sampling = self.sampling
 
         def made() -> tuple[Prompt, ChoiceRequest]:
-            with refusing(self.place):
-                choices = of.read(engine.llm)
+            with refusing(self.constraint.place):
+                choices = read(engine.llm)
             options = ChooseOptions(probabilities=sampling.x_distribution and len(choices) <= _MAX_SCORED)
             if sampling.n_each > 1 and sampling.effective_temperature > 0:
                 options = ChooseOptions(mode="aligned", **sampling.sampling_of(index))
@@ -245,12 +242,13 @@ class ConstrainedPrompt:
 
         return PreparedAnswer(made, finish)
 
-    async def _fill(self, engine: Engine, of: BySchema, index: int, on_text: OnText | None) -> PreparedAnswer:
+    async def _fill(self, engine: Engine, index: int, on_text: OnText | None) -> PreparedAnswer:
+        of = self.constraint
         if self.n_alternatives is not None:
             raise invalid("goes with no schema", ("logprobs",), "unsupported")
         most = MAX_TOKENS if of.schema is ANY_OBJECT else RecordOptions.max_tokens
         options = record_options(self.sampling, index, on_text, most)
-        with refusing(self.place):
+        with refusing(of.place):
             template = await engine.on_worker(lambda: read_template(of.schema, strict=of.strict))
 
         async def finish(record: Record[Any], _: list[int], n_cached: int) -> Finished:
@@ -261,18 +259,18 @@ class ConstrainedPrompt:
 
         return PreparedAnswer(lambda: (self.prompt(engine.llm), record_request(template, options)), finish)
 
-    def _write(self, engine: Engine, of: ByGrammar, index: int, on_text: OnText | None) -> PreparedAnswer:
-        sampling, llm = self.sampling, engine.llm
+    def _write(self, engine: Engine, index: int, on_text: OnText | None) -> PreparedAnswer:
+        sampling, llm, gbnf = self.sampling, engine.llm, self.constraint.gbnf
         options = TextOptions(stop=[*sampling.stops, *self.stops], **sampling.sampling_of(index))
-        beginnings = self.beginnings if of.gbnf is None else ()
+        beginnings = self.beginnings if gbnf is None else ()
 
         def made() -> tuple[Prompt, TextRequest]:
-            if of.gbnf is not None:
-                with refusing(self.place):
-                    require_parsed(llm, of.gbnf)
+            if gbnf is not None:
+                with refusing(self.constraint.place):
+                    require_parsed(llm, gbnf)
             if beginnings:
                 return self.prompt(llm), TextBeforeCall(sampling.token_limit, options, beginnings=beginnings)
-            return self.prompt(llm), TextRequest(sampling.token_limit, options, of.gbnf)
+            return self.prompt(llm), TextRequest(sampling.token_limit, options, gbnf)
 
         before = text_before if beginnings else str
         held = [*options.stop, *beginnings, *(OPENINGS if beginnings else ())]
@@ -363,19 +361,8 @@ class TextStream:
 
 def _n_held_back(text: str, stops: list[str]) -> int:
     """Return the length of the longest suffix of a text that a stop string begins with."""
-    return max(
-        (_n_begun(text[len(text) - len(stop) + 1 :] if len(text) >= len(stop) else text, stop) for stop in stops),
-        default=0,
-    )
-
-
-def _n_begun(end: str, stop: str) -> int:
-    at = end.find(stop[0])
-    while at >= 0:
-        if stop.startswith(end[at:]):
-            return len(end) - at
-        at = end.find(stop[0], at + 1)
-    return 0
+    begun = (n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n]))
+    return max(begun, default=0)
 
 
 @dataclass(frozen=True)
@@ -466,8 +453,8 @@ def read_calling(shape: ChatRequest, turns: list[dict[str, Any]], otherwise: Con
     elif isinstance(choice, Allowed):
         some = choice.allowed_tools
         tools, must = _only(tools, {tool.function.name for tool in some.tools}), some.mode == "required"
-    if must and otherwise.place:
-        raise invalid("goes with no tool that is to be called: an answer has one constraint", otherwise.place)
+    if must and (place := otherwise.constraint.place):
+        raise invalid("goes with no tool that is to be called: an answer has one constraint", place)
     if shape.logprobs:
         raise invalid("goes with no tools", ("logprobs",), "unsupported")
     return Calling(turns, tools, None if must else otherwise, shape)

@@ -19,7 +19,7 @@ from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.lifetime import lease
 from token_trie.native.options import encode, nth_seed
 from token_trie.records.tools import for_template, read_arguments
-from token_trie.serve.limits import Body, Claim, Limits, Place, Shape, check_depth, invalid, levels_of, refusing
+from token_trie.serve.limits import Claim, Limits, Place, Shape, check_depth, invalid, levels_of, refusing
 from token_trie.serve.sets import KEYS, AnySet, Sets, read_set
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template
 
@@ -158,7 +158,7 @@ class StreamOptions(Shape):
     include_usage: StrictBool = False
 
 
-class GenerationRequest(Body):
+class GenerationRequest(Shape):
     """Fields that chats and completions share."""
 
     model_config = ConfigDict(extra="allow")
@@ -398,48 +398,37 @@ def refuse_unsupported(shape: GenerationRequest) -> None:
 
 
 @dataclass(frozen=True)
-class OneOf:
-    """A member of a set."""
+class Constraint:
+    """A member of a set, a record of a schema, or a text of a grammar; with none of these, any text."""
 
-    read: Callable[[Llama], AnySet]
-
-
-@dataclass(frozen=True)
-class BySchema:
-    """A record of a schema."""
-
-    schema: Any
+    place: Place = ()
+    """Place of the constraint in the body."""
+    choices: Callable[[Llama], AnySet] | None = None
+    schema: Any = None
     strict: bool = True
-    """Whether an unsupported keyword is refused; else it is ignored."""
-
-
-@dataclass(frozen=True)
-class ByGrammar:
-    """A text of a grammar; None: any text."""
-
+    """Whether an unsupported keyword of the schema is refused; else it is ignored."""
     gbnf: str | None = None
 
 
-Constraint: TypeAlias = OneOf | BySchema | ByGrammar
-
-
-def constraint_of(shape: GenerationRequest, sets: Sets, limits: Limits) -> tuple[Constraint, Place]:
-    """Return the constraint of a request and its place in the body.
+def constraint_of(shape: GenerationRequest, sets: Sets, limits: Limits) -> Constraint:
+    """Return the constraint of a request.
 
     RefusedError for two constraints, an unknown set, or a grammar where grammars are not allowed.
     """
     found = list(_constraints(shape, sets))
     if len(found) > 1:
-        raise invalid(f"goes with no {'.'.join(map(str, found[0][1]))}: an answer has one constraint", found[1][1])
-    constraint, place = found[0] if found else (ByGrammar(), ())
-    if isinstance(constraint, ByGrammar) and constraint.gbnf is not None:
+        raise invalid(
+            f"goes with no {'.'.join(map(str, found[0].place))}: an answer has one constraint", found[1].place
+        )
+    constraint = found[0] if found else Constraint()
+    if constraint.gbnf is not None:
         if not limits.grammars:
-            raise invalid("this server takes no grammars", place, "unsupported")
-        check_gbnf(constraint.gbnf, place)
-    return constraint, place
+            raise invalid("this server takes no grammars", constraint.place, "unsupported")
+        check_gbnf(constraint.gbnf, constraint.place)
+    return constraint
 
 
-def _constraints(shape: GenerationRequest, sets: Sets) -> Iterator[tuple[Constraint, Place]]:
+def _constraints(shape: GenerationRequest, sets: Sets) -> Iterator[Constraint]:
     outputs = shape.structured_outputs or StructuredOutputs(json=None)
     for choice, place in (
         (outputs.choice, ("structured_outputs", "choice")),
@@ -447,7 +436,7 @@ def _constraints(shape: GenerationRequest, sets: Sets) -> Iterator[tuple[Constra
         (shape.guided_choice, ("guided_choice",)),
     ):
         if choice is not None:
-            yield _one_of(choice, sets, place)
+            yield Constraint(place, choices=_choices_of(choice, sets, place))
     for schema, place in (
         (outputs.json_, ("structured_outputs", "json")),
         (ANY_OBJECT if outputs.json_object else None, ("structured_outputs", "json_object")),
@@ -462,35 +451,33 @@ def _constraints(shape: GenerationRequest, sets: Sets) -> Iterator[tuple[Constra
         (shape.grammar or None, ("grammar",)),
     ):
         if gbnf is not None:
-            yield ByGrammar(gbnf), place
+            yield Constraint(place, gbnf=gbnf)
     if shape.response_format is not None and shape.response_format.type != "text":
         yield _by_format(shape.response_format)
 
 
-def _one_of(given: Any, sets: Sets, place: Place) -> tuple[Constraint, Place]:
+def _choices_of(given: Any, sets: Sets, place: Place) -> Callable[[Llama], AnySet]:
     if isinstance(given, dict) and "set" in given and set(given) <= {"set", *KEYS} and len(given) <= 2:
         registered = sets.get(given["set"], (*place, "set"))
-        if len(given) == 2:
-            return OneOf(lambda _: sets.filtered(registered, given)), place
-        return OneOf(lambda _: registered.made), place
+        return lambda _: sets.filtered(registered, given) if len(given) == 2 else registered.made
     if isinstance(given, dict) and isinstance(given.get("set"), str) and given["set"] in sets.names():
         raise invalid("beside a registered set, one of mask and indices is known", place)
-    return OneOf(lambda llm: read_set(llm, given)), place
+    return lambda llm: read_set(llm, given)
 
 
-def _by_format(given: ResponseFormat) -> tuple[Constraint, Place]:
+def _by_format(given: ResponseFormat) -> Constraint:
     place: Place = ("response_format",)
     if given.schema_ is not None:
         return _by_schema(given.schema_, (*place, "schema"))
     if given.type == "json_object":
-        return BySchema(ANY_OBJECT), place
+        return Constraint(place, schema=ANY_OBJECT)
     if given.json_schema is None or given.json_schema.schema_ is None:
         raise invalid("missing", (*place, "json_schema", "schema"), "missing")
     strict = given.json_schema.strict is not False
     return _by_schema(given.json_schema.schema_, (*place, "json_schema", "schema"), strict=strict)
 
 
-def _by_schema(given: Any, place: Place, *, strict: bool = True) -> tuple[Constraint, Place]:
+def _by_schema(given: Any, place: Place, *, strict: bool = True) -> Constraint:
     if isinstance(given, str):
         try:
             given = json.loads(given)
@@ -500,7 +487,7 @@ def _by_schema(given: Any, place: Place, *, strict: bool = True) -> tuple[Constr
     if not isinstance(given, dict):
         raise invalid("an object belongs here", place, "dict_type")
     check_schema(given, place)
-    return BySchema(given, strict), place
+    return Constraint(place, schema=given, strict=strict)
 
 
 ANY_OBJECT = {"type": "object"}

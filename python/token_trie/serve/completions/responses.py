@@ -29,9 +29,9 @@ from token_trie.serve.completions.answers import (
 )
 from token_trie.serve.completions.requests import (
     PLAIN_STOPS,
-    ByGrammar,
     ChatRequest,
     CompletionRequest,
+    Constraint,
     GenerationRequest,
     constraint_of,
     prompt_of,
@@ -190,9 +190,9 @@ async def chat_completion(engine: Engine, shape: ChatRequest, sets: Sets, limits
     """Answer a chat; RefusedError, with the place, if it cannot be answered."""
     refuse_unsupported(shape)
     turns = turns_of(shape.messages)
-    constraint, place = constraint_of(shape, sets, limits)
-    stops = () if constraint != ByGrammar() or has_chat_template(engine.llm) else PLAIN_STOPS
-    asked = ConstrainedPrompt(lambda llm: prompt_of(llm, turns), constraint, place, shape, shape.n_alternatives, stops)
+    constraint = constraint_of(shape, sets, limits)
+    stops = () if constraint != Constraint() or has_chat_template(engine.llm) else PLAIN_STOPS
+    asked = ConstrainedPrompt(lambda llm: prompt_of(llm, turns), constraint, shape, shape.n_alternatives, stops)
     calling = read_calling(shape, turns, asked)
     return await _answer(engine, [calling or asked], shape, Wire(model, is_chat=True, n_each=shape.n_each))
 
@@ -200,13 +200,13 @@ async def chat_completion(engine: Engine, shape: ChatRequest, sets: Sets, limits
 async def completion(engine: Engine, shape: CompletionRequest, sets: Sets, limits: Limits, model: str) -> Any:
     """Complete prompts; errors as in `chat_completion`."""
     refuse_unsupported(shape)
-    constraint, place = constraint_of(shape, sets, limits)
+    constraint = constraint_of(shape, sets, limits)
 
     def asked(given: str | list[int]) -> ConstrainedPrompt:
         def prompt(_: Llama) -> Prompt:
             return Filled([("", given)]) if isinstance(given, str) and not shape.parse_special else given
 
-        return ConstrainedPrompt(prompt, constraint, place, shape, shape.logprobs)
+        return ConstrainedPrompt(prompt, constraint, shape, shape.logprobs)
 
     wire = Wire(model, is_chat=False, n_each=shape.n_each)
     return await _answer(engine, [asked(given) for given in shape.prompts], shape, wire)
