@@ -55,10 +55,10 @@ def reader_of(kind: Any) -> Callable[[Any], Any]:
     elif types.is_float16(kind) or types.is_float32(kind):
         narrow = kind.to_pandas_dtype()
         read = lambda cell: float(str(narrow(cell.as_py())))  # noqa: E731 - the shortest text of this float
-    elif types.is_binary(kind) or types.is_large_binary(kind):
+    elif types.is_binary(kind) or types.is_large_binary(kind) or kind == "binary_view":
         read = _text_of_bytes
-    elif types.is_dictionary(kind):
-        inner = reader_of(kind.value_type)
+    elif types.is_dictionary(kind) or types.is_run_end_encoded(kind) or hasattr(kind, "storage_type"):
+        inner = reader_of(getattr(kind, "storage_type", None) or kind.value_type)
         read = _plain if inner is _plain else lambda cell: inner(cell.value)
     elif types.is_map(kind):
         key, item = reader_of(kind.key_type), reader_of(kind.item_type)
@@ -68,9 +68,6 @@ def reader_of(kind: Any) -> Callable[[Any], Any]:
     elif hasattr(kind, "value_type"):  # lists of all kinds
         inner = reader_of(kind.value_type)
         read = _plain if inner is _plain else lambda cell: [inner(value) for value in cell.values]
-    elif hasattr(kind, "storage_type"):  # extensions
-        inner = reader_of(kind.storage_type)
-        read = _plain if inner is _plain else lambda cell: inner(cell.value)
     else:
         read = _plain
     return read if read is _plain else lambda cell: read(cell) if cell.is_valid else None

@@ -85,6 +85,17 @@ def test_narrow_floats_have_their_own_text_wherever_they_are() -> None:
     assert texts(struct) == ['{"a": 0.1, "b": [0.1]}']
 
 
+def test_cells_of_extensions_and_runs_read_as_their_values() -> None:
+    lists = arrow.array([[0.1, 2], None], arrow.list_(arrow.float32(), 2))
+    tensors = arrow.ExtensionArray.from_storage(arrow.fixed_shape_tensor(arrow.float32(), [2]), lists)
+    assert texts(tensors) == ["[0.1, 2.0]", None]
+    runs = arrow.RunEndEncodedArray.from_arrays([1, 2], arrow.array([0.1, None], arrow.float32()))
+    assert texts(runs) == ["0.1", None]
+    uuids = arrow.ExtensionArray.from_storage(arrow.uuid(), arrow.array([b"0" * 16], arrow.binary(16)))
+    assert texts(uuids) == ["30303030-3030-3030-3030-303030303030"]
+    assert texts(arrow.array([b"caf\xc3\xa9"], arrow.binary_view())) == ["café"]
+
+
 def test_time_zones_are_kept() -> None:
     column = pandas.Series(pandas.to_datetime(["2024-01-02T03:04:05.5"]).tz_localize("Europe/Rome"))
     assert texts(column) == texts(arrow.array(column)) == ["2024-01-02 03:04:05.500000+01:00"]
