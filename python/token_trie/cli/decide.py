@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -133,6 +134,10 @@ def _split(given: str, option: str, what: str) -> tuple[str, list[str]]:
     texts = [text.strip() for text in listed.split(",")]
     if not colon or len(texts) < 2 or not all(texts):
         raise ArgumentError(f"{option}: {given!r} is not NAME=QUESTION:{what},{what}…")
+    if re.search(r":\S", asked):
+        raise ArgumentError(
+            f"{option}: {given!r}: not clear which colon ends the question; put a space after others, or use --request"
+        )
     return asked, texts
 
 

@@ -11,16 +11,14 @@ import logging
 import re
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -81,72 +79,13 @@ class Metrics:
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
 
-def description(
-    version: str, bodies: Mapping[str, tuple[type[BaseModel], ErrorFormat]], others: Iterable[tuple[str, str, str]]
-) -> Any:
-    """Return the OpenAPI description of the POST routes, by their bodies and error formats, and of the other routes."""
-    shapes = [(shape, "validation") for shape, _ in bodies.values()]
-    schemas = models_json_schema(shapes, ref_template="#/components/schemas/{model}")[1]["$defs"]  # type: ignore[arg-type]
-    paths: dict[str, Any] = {}
-    for path, (shape, error_format) in bodies.items():
-        body = {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape.__name__}"}}}
-        error = {"type": "object", "required": [*error_format(RefusedError("internal", ""))[1]]}
-        refusal = {"description": "Refused.", "content": {"application/json": {"schema": error}}}
-        paths[path] = {
-            "post": {
-                "summary": (shape.__doc__ or "").partition("\n")[0],
-                "requestBody": {"required": True, "content": body},
-                "responses": {"200": _json_response("Answered."), "4XX": refusal, "503": refusal},
-            }
-        }
-        if "stream" in shape.model_fields:
-            paths[path]["post"]["responses"]["200"]["content"]["text/event-stream"] = {"schema": {}}
-    for method, path, what in others:
-        operation: dict[str, Any] = {
-            "summary": what,
-            "responses": {"2XX": _json_response(what), "4XX": _json_response("Refused.")},
-        }
-        if names := re.findall(r"{(\w+)}", path):
-            operation["parameters"] = [
-                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
-            ]
-        if method == "DELETE":
-            operation["responses"]["2XX"] = {"description": what}
-        if method == "PUT":
-            operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": {}}}}
-        paths.setdefault(path, {})[method.lower()] = operation
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "token-trie", "version": version},
-        "paths": paths,
-        "components": {
-            "schemas": schemas,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
-        "security": [{}, {"key": []}],
-    }
-
-
 def _json_response(what: str) -> dict[str, Any]:
     return {"description": what, "content": {"application/json": {"schema": {}}}}
 
 
 async def page(request: Request) -> Response:
-    """Answer with the page."""
-    text, policy = _page()
-    headers = {
-        "content-security-policy": policy,
-        "cache-control": "no-cache",
-        "referrer-policy": "no-referrer",
-        "x-content-type-options": "nosniff",
-    }
-    return HTMLResponse(text, headers=headers)
-
-
-@cache
-def _page() -> tuple[str, str]:
-    """Return the page and its content security policy: own script, own style, requests to this server."""
-    style, script = _read("page.css"), "".join(_read(name) for name in _SCRIPTS)
+    """Answer with the page; its security policy allows own script, own style and requests to this server."""
+    style, script = _read("page.css"), "".join(map(_read, _SCRIPTS))
     text = _read("page.html").replace("<style>", f"<style>{style}").replace("<script>", f"<script>{script}")
     policy = [
         "default-src 'none'",
@@ -160,7 +99,13 @@ def _page() -> tuple[str, str]:
         "require-trusted-types-for 'script'",
         "trusted-types 'none'",
     ]
-    return text, "; ".join(policy)
+    headers = {
+        "content-security-policy": "; ".join(policy),
+        "cache-control": "no-cache",
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+    }
+    return HTMLResponse(text, headers=headers)
 
 
 _SCRIPTS = ("page.js", "explain.js", "request.js", "start.js")
@@ -410,13 +355,49 @@ async def _models(request: Request) -> Response:
 
 async def _openapi(request: Request) -> Response:
     posts = [route for route in request.app.routes if isinstance(route, Post)]
-    bodies = {route.path: (route.shape, route.error_format) for route in posts}
-    others = [
-        (method, route.path, route.name)
-        for route in request.app.routes
-        for method in sorted((route.methods or set()) & {"GET", "PUT", "DELETE"})
-    ]
-    return JSONResponse(description(__version__, bodies, others))
+    shapes = [(post.shape, "validation") for post in posts]
+    schemas = models_json_schema(shapes, ref_template="#/components/schemas/{model}")[1]["$defs"]  # type: ignore[arg-type]
+    paths: dict[str, Any] = {}
+    for post in posts:
+        body = {"application/json": {"schema": {"$ref": f"#/components/schemas/{post.shape.__name__}"}}}
+        error = {"type": "object", "required": [*post.error_format(RefusedError("internal", ""))[1]]}
+        refusal = {"description": "Refused.", "content": {"application/json": {"schema": error}}}
+        answer = _json_response("Answered.")
+        if "stream" in post.shape.model_fields:
+            answer["content"]["text/event-stream"] = {"schema": {}}
+        paths[post.path] = {
+            "post": {
+                "summary": (post.shape.__doc__ or "").partition("\n")[0],
+                "requestBody": {"required": True, "content": body},
+                "responses": {"200": answer, "4XX": refusal, "503": refusal},
+            }
+        }
+    for route in request.app.routes:
+        for method in sorted((route.methods or set()) & {"GET", "PUT", "DELETE"}):
+            answer = {"description": route.name} if method == "DELETE" else _json_response(route.name)
+            operation: dict[str, Any] = {
+                "summary": route.name,
+                "responses": {"2XX": answer, "4XX": _json_response("Refused.")},
+            }
+            if names := re.findall(r"{(\w+)}", route.path):
+                operation["parameters"] = [
+                    {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+                ]
+            if method == "PUT":
+                operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": {}}}}
+            paths.setdefault(route.path, {})[method.lower()] = operation
+    return JSONResponse(
+        {
+            "openapi": "3.1.0",
+            "info": {"title": "token-trie", "version": __version__},
+            "paths": paths,
+            "components": {
+                "schemas": schemas,
+                "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            },
+            "security": [{}, {"key": []}],
+        }
+    )
 
 
 async def _metrics(request: Request) -> Response:
@@ -446,7 +427,7 @@ ROUTES: list[Route] = [
 ]
 
 
-def application(server: Server, routes: Sequence[Route] = ROUTES) -> Starlette:
+def application(server: Server) -> Starlette:
     """Return the ASGI application of a server."""
 
     @contextlib.asynccontextmanager
@@ -472,7 +453,7 @@ def application(server: Server, routes: Sequence[Route] = ROUTES) -> Starlette:
             Middleware(CORSMiddleware, allow_origin_regex=origins, allow_methods=["*"], allow_headers=["*"])
         )
     app = Starlette(
-        routes=list(routes),
+        routes=ROUTES,
         middleware=middleware,
         lifespan=lifespan,
         exception_handlers={HTTPException: _no_such_route},

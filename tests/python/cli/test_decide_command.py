@@ -83,6 +83,8 @@ def test_context_comes_before_the_state_as_the_server_has_it(smollm2: Any) -> No
         (["--choice", "team"], "--choice: 'team' is not NAME=QUESTION:OPTION"),
         (["--choice", "team=Which?:a"], "is not NAME=QUESTION:OPTION"),
         (["--choice", "Which?:a,b"], "is not NAME=QUESTION"),
+        (["--choice", "team=Which?:billing=see: notes,sales"], "not clear which colon ends the question"),
+        (["--choice", "when=Which time?:10:30,11:30,noon"], "not clear which colon ends the question"),
         (["--choice", "team=Which?:a,a"], "occurs twice"),
         (["--predicate", "a=b", "--predicate", "a=c"], "the name 'a' occurs twice"),
         (["--predicate", "a=b", "--request", "x.json"], "--request"),
