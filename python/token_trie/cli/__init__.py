@@ -63,6 +63,8 @@ def main() -> None:
         message = str(error)
         if isinstance(error, OSError) and error.filename is not None:
             message = f"{error.filename}: {error.strerror}"
+        if "do not fit the context of" in message:
+            message += "; --n-ctx sets its size"
         status.print(f"[bold red]error:[/] {plain(message)}", highlight=False, soft_wrap=True)
         sys.exit(1)
 

@@ -22,7 +22,7 @@ from token_trie.cli.options import (
     require_one_standard_input,
     say,
 )
-from token_trie.cli.rows import RowJob, RowsOptions, draw_counts, run_job
+from token_trie.cli.rows import RowJob, RowsOptions, draw_counts, require_content, run_job
 from token_trie.decisions.options import RecordOptions
 from token_trie.engines.data import RecordColumns
 from token_trie.errors import ArgumentError, TokenTrieError
@@ -64,7 +64,9 @@ class _Extraction(RowJob):
         self._absent: Counter[str] = Counter()
 
     def ask(self, values: dict[str, Any]) -> Any:
-        return as_prompt(self._template.fill(values), self._chat)
+        filled = as_prompt(self._template.fill(values), self._chat)
+        require_content({name: values[name] for name in self._template.columns})
+        return filled
 
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Record[Any] | TokenTrieError]:
         for record in fill_many(llm, asked, self._schema, on_error="return", **self._options):

@@ -24,7 +24,7 @@ from token_trie.cli.options import (
     require_one_standard_input,
     say,
 )
-from token_trie.cli.rows import RowJob, RowsOptions, digest, draw_counts, run_job
+from token_trie.cli.rows import RowJob, RowsOptions, digest, draw_counts, require_content, run_job
 from token_trie.cli.tables import Table, TableRow, format_of, open_table
 from token_trie.decisions.calibration import NAMED, over_rows
 from token_trie.decisions.decision import LOW_MASS, Decision
@@ -83,6 +83,10 @@ class CalibrationOptions:
         ArgumentError if options exclude each other; CalibrationError or OSError if the file has no calibration.
         """
         if self.calibration is not None and self.calibration not in ("raw", *NAMED):
+            if not Path(self.calibration).exists():
+                raise ArgumentError(
+                    f"--calibration: {self.calibration!r} is none of raw, {', '.join(NAMED)}, and no file"
+                )
             return Calibration.load(Path(self.calibration))
         if self.target_accuracy is not None:
             raise ArgumentError("--target-accuracy: needs --calibration FILE, a file from token-trie evaluate --fit")
@@ -278,7 +282,9 @@ class _PromptLabeller(RowLabeller):
         super().check(llm)
 
     def ask(self, values: dict[str, Any]) -> Any:
-        return as_prompt(self._template.fill(values), self._chat)
+        filled = as_prompt(self._template.fill(values), self._chat)
+        require_content({name: values[name] for name in self._template.columns})
+        return filled
 
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
         given: Any = self.calibrating.given
@@ -315,8 +321,8 @@ class _QuestionLabeller(RowLabeller):
     ) -> None:
         described: dict[str, str | None] = {}
         for text in texts:
-            name, _, description = text.partition("=")
-            if not name.strip():
+            name, _, description = map(str.strip, text.partition("="))
+            if not name:
                 raise ArgumentError(f"--choice: {text!r} has no name before the =")
             if name in described:
                 raise ArgumentError(f"--choice: {name!r} is given twice, with different descriptions")
@@ -345,7 +351,10 @@ class _QuestionLabeller(RowLabeller):
         super().check(llm)
 
     def ask(self, values: dict[str, Any]) -> Any:
-        return to_json(self.columns_read(values)) if self.template is None else str(self.template.fill(values))
+        asked = None if self.template is None else str(self.template.fill(values))
+        read = self.columns_read(values)
+        require_content(read)
+        return to_json(read) if asked is None else asked
 
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
         given: Any = self.calibrating.given
@@ -444,6 +453,8 @@ class LabellerOptions(RowPrompt):
         if len(texts) == 1:
             raise ArgumentError(f"one choice, {texts[0]!r}: each row would get it; give at least two")
         template = self.template()
+        if gold is not None and self.examples is None:
+            _require_gold(table, gold)
         if self.question is None:
             if template is None:
                 raise ArgumentError("use --question, --prompt or --prompt-file")
@@ -492,10 +503,7 @@ def read_gold(
     """
     if labeller.template is not None and gold in labeller.template.columns:
         raise ArgumentError(f"--gold: column {gold!r} must not be in the prompt")
-    if table.columns is not None and gold not in table.columns:
-        raise ArgumentError(
-            f"{table.name}: no column {gold!r}, which --gold names; the columns are {', '.join(table.columns)}"
-        )
+    _require_gold(table, gold)
     rows: list[GoldRow] = []
     problems: list[str] = []
     n_empty = 0
@@ -513,6 +521,13 @@ def read_gold(
         except ArgumentError as error:
             problems.append(f"{row.where}: {error}")
     return rows, problems, n_empty
+
+
+def _require_gold(table: Table, gold: str) -> None:
+    if table.columns is not None and gold not in table.columns:
+        raise ArgumentError(
+            f"{table.name}: no column {gold!r}, which --gold names; the columns are {', '.join(table.columns)}"
+        )
 
 
 def _require_no_descriptions(texts: list[str]) -> None:

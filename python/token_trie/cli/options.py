@@ -234,7 +234,7 @@ class ModelOptions:
                     verbose=False,
                 )
             except ValueError as error:
-                raise ArgumentError(f"--model: {error}") from error
+                raise ArgumentError(f"--model: {error}; it needs a whole GGUF file of a known kind") from error
 
 
 @dataclass(frozen=True)

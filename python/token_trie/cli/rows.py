@@ -24,6 +24,7 @@ from rich.table import Table as Drawn
 
 from token_trie.cli.options import InputFormatOption, ModelOptions, OnRowError, TableArgument, say, status
 from token_trie.cli.tables import Format, Table, TableRow, format_of, open_table
+from token_trie.decisions.gold import is_nothing
 from token_trie.engines.data import import_pyarrow
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
@@ -64,6 +65,8 @@ class RowsOptions:
         """The formats of both tables; ArgumentError if they are not clear, or standard output is closed."""
         if str(self.output) == "-" and sys.stdout is None:
             raise ArgumentError("--output: standard output is closed; use a file")
+        if str(self.output) != "-" and os.path.realpath(self.output) == os.path.realpath(self.table):
+            raise ArgumentError(f"--output: {str(self.output)!r} is the table to read; name another file")
         kind = format_of(self.table, self.input_format, "--input-format")
         if self.output_format is None and str(self.output) == "-":
             return kind, "csv" if kind == "csv" else "jsonl"
@@ -195,6 +198,12 @@ def _answer_rows(job: RowJob, llm: Llama, table: Table, results: ResultTable, on
     return n_left_out
 
 
+def require_content(values: Mapping[str, Any]) -> None:
+    """Raise ArgumentError if all columns that the model reads of a row are empty."""
+    if values and all(map(is_nothing, values.values())):
+        raise ArgumentError(f"nothing to read in {', '.join(values)}")
+
+
 def draw_counts(titles: tuple[str, str], counts: Mapping[str, int], n: int) -> None:
     """Print a table of counts with their parts of n rows, if there are rows."""
     drawn = Drawn(box=None, header_style="bold")
@@ -213,7 +222,8 @@ def digest(*parts: Any) -> str:
 
 def require_same_run(written: object, marks: Mapping[str, str]) -> None:
     """Raise ArgumentError unless the joined digests in a row are those of a run, and say what has changed."""
-    for what, (own, other) in zip(marks, zip_longest(marks.values(), str(written).split("-")), strict=False):
+    parts = zip(marks, zip_longest(marks.values(), str(written).split("-")), strict=False)
+    for what, (own, other) in reversed([*parts]):  # another model has another profile, too
         if own != other:
             raise ArgumentError(f"was written with {what}")
 

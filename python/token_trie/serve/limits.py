@@ -90,7 +90,8 @@ def refusal_of(error: TokenTrieError, place: Place = ()) -> RefusedError:
         return RefusedError("busy", "the server is being stopped", status=503)
     if isinstance(error, NativeMemoryError):
         return RefusedError("busy", "no memory left for this request", status=503)
-    return invalid(str(error), place)
+    more = "; --n-ctx of the server sets its size" if "do not fit the context of" in str(error) else ""
+    return invalid(f"{error}{more}", place)
 
 
 @contextlib.contextmanager
@@ -246,7 +247,8 @@ class Shape(BaseModel):
             unknown = (key for key in given if key not in known and len(key) <= _MAX_KEY)
             for key in itertools.islice(unknown, _MAX_KEYS):
                 for near in difflib.get_close_matches(key, known - given.keys(), 1, _MISSPELT):
-                    raise PydanticCustomError("unknown_key", "unknown key; is {near} meant?", {"near": near})
+                    names = {"key": key, "near": near}
+                    raise PydanticCustomError("unknown_key", "unknown key {key}; is {near} meant?", names)
         return given
 
 

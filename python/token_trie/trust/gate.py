@@ -52,7 +52,7 @@ class Gate:
     def __str__(self) -> str:
         if self.threshold is None:
             wanted = f"{self.target_accuracy:.0%} right with {self.assurance:.0%} assurance"
-            return f"no confidence has {wanted} on {self._rows}"
+            return f"no confidence has {wanted} on {self._rows}; more rows or a lower target may find one"
         said = f"from {self.threshold:.3f} on, {self.n_decided:,} of {self._rows}, {self.accuracy:.1%} of them right"
         return f"{said}, at least {self.lower_bound:.1%} with {self.assurance:.0%} assurance"
 

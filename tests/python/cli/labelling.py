@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from token_trie.cli import main
 
-TEXTS = ["Pizza", 'say "yes", or no', "two\nlines", "", "Paris; Pizza,", " spaces ", "naïve café", "no no no"]
+TEXTS = ["Pizza", 'say "yes", or no', "two\nlines", "?", "Paris; Pizza,", " spaces ", "naïve café", "no no no"]
 PROMPT = "Review: {text}\\nAnswer:"
 CHOICES = ["yes", "no", "Paris, Pizza"]
 FIGURES = {"probability", "margin", "mass"}

@@ -190,7 +190,7 @@ def test_version_names_what_it_runs_on() -> None:
     [
         (["choose", "-p", "x"], "no choices: use --choice or --choices-file"),
         (["choose", "-p", "x", "-c", "a", "-m", "nowhere.gguf"], "--model: no file 'nowhere.gguf'"),
-        (["choose", "-p", "x", "-c", "a", "-m", __file__], "--model: "),
+        (["choose", "-p", "x", "-c", "a", "-m", __file__], "; it needs a whole GGUF file"),
         (["choose", "-p", "x", "-c", "a", "-c", ""], "choices[1]: empty"),
         (["choose", "-p", "x", "-c", "a", "--mode", "beam", "--beam-width", "0"], "beam_width: 0 is not a count"),
         (
@@ -199,7 +199,7 @@ def test_version_names_what_it_runs_on() -> None:
         ),
         (["explain", "-p", "x"], "no choices: use --choice or --choices-file"),
         (["explain", "-p", "x", "-c", "a", "--html", "/nowhere/why.html"], "--html: no folder '/nowhere'"),
-        (["choose", "-p", "word " * 300, "-c", "a", "--n-ctx", "256"], "do not fit the context of 256 tokens"),
+        (["choose", "-p", "word " * 300, "-c", "a", "--n-ctx", "256"], "; --n-ctx sets its size"),
         (["explain", "-p", "word " * 300, "-c", "a", "--n-ctx", "256"], "do not fit the context of 256 tokens"),
         (["inspect", "nowhere.json"], "nowhere.json"),
         (["inspect", "-"], "payload: broken JSON at byte 1"),

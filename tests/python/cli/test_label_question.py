@@ -140,6 +140,8 @@ def test_invalid_examples_are_refused(cli: Cli, rows: list[str] | None, options:
         (["-c", "=else"], "no name before the ="),
         (["--orders", "2"], "--orders: needs --form listed or letters"),
         (["-p", "{nothing}"], "no column 'nothing'"),
+        (["--gold", "tem"], "no column 'tem', which --gold names; the columns are id, text"),
+        (["--calibration", "bacth"], "--calibration: 'bacth' is none of raw, contextual, batch, and no file"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(cli: Cli, options: list[str], told: str) -> None:
@@ -147,6 +149,14 @@ def test_options_that_exclude_each_other_are_refused(cli: Cli, options: list[str
     assert done.code == 1
     assert told in done.err
     assert not cli.out.exists()
+
+
+def test_a_name_and_its_description_are_read_without_the_spaces_around_them(cli: Cli) -> None:
+    assert label(cli, cli.table(TEXTS), given=[part.replace("=", " = ", 1) for part in GIVEN]).code == 0
+    before = cli.out.read_bytes()
+    cli.out.unlink()
+    assert label(cli, cli.table(TEXTS)).code == 0
+    assert cli.out.read_bytes() == before
 
 
 def test_a_form_wants_a_question(cli: Cli) -> None:

@@ -118,6 +118,15 @@ def test_a_whole_table_needs_nothing_more(cli: Cli) -> None:
     assert "exists; continue it with --resume, or remove it" in again.err
 
 
+def test_the_table_is_not_written_over(cli: Cli) -> None:
+    table = cli.table(TEXTS)
+    before = table.read_bytes()
+    for options in ([], ["--resume"]):
+        done = cli.label(table, *options, output=cli.folder / "." / "in.csv")
+        assert (done.code, "in.csv' is the table to read; name another file" in done.err) == (1, True)
+    assert table.read_bytes() == before
+
+
 def changed(cli: Cli, what: str) -> tuple[list[str], str]:
     """Arguments that do not go with the file that was written, or that file changed; and what is said of it."""
     table = cli.folder / "in.csv"

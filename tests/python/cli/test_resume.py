@@ -192,5 +192,5 @@ def test_a_run_of_another_model_of_the_same_name_and_size_is_not_gone_on_with(cl
     tensors[-64] ^= 1
     other.write_bytes(tensors)
     cli.model = other
-    done = cli.label(table, "--resume")
+    done = cli.label(table, "--resume", prompt="another: {text}")
     assert (done.code, "was written with another model" in done.err) == (1, True)

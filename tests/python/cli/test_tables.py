@@ -20,7 +20,7 @@ def bad_table(cli: Cli, kind: str) -> tuple[Path, dict[int, str]]:
     path = cli.folder / f"in.{kind}"
     if kind == "csv":
         path.write_bytes(
-            b'id,text\n0,good\n1,caf\xe9\n\n2,"two\nlines"\n3\n4,a,b\n5,nul\0\n6,' + b"x " * 3000 + b"\n7,good\n"
+            b'id,text\n0,good\n1,caf\xe9\n\n2,"two\nlines"\n3\n4,a,b\n5,nul\0\n6,' + b"x " * 3000 + b"\n7,good\n8, \n"
         )
         return path, {
             3: "not UTF-8; convert it: iconv -f CP1252 -t UTF-8 < OLD > NEW",
@@ -28,6 +28,7 @@ def bad_table(cli: Cli, kind: str) -> tuple[Path, dict[int, str]]:
             8: "3 fields for 2 columns",
             9: "NUL",
             10: "tokens do not fit the context of 512",
+            12: "nothing to read in text",
         }
     lines: list[bytes] = [
         b'{"text": "good"}',
@@ -46,6 +47,7 @@ def bad_table(cli: Cli, kind: str) -> tuple[Path, dict[int, str]]:
         b'{"text": "x", "n": ' + b"[" * 200 + b"]" * 200 + b"}",
         b'{"text": "x", "n": {"a": 1, "a": 2}}',
         b'{"text": 7.5}',
+        b'{"text": " "}',
     ]
     path.write_bytes(b"\n".join(lines))
     return path, {
@@ -60,6 +62,7 @@ def bad_table(cli: Cli, kind: str) -> tuple[Path, dict[int, str]]:
         12: "column 'answer' has the name of an added column; rename the added columns with --prefix",
         14: "nested deeper than 200",
         13: "-1e999 is not a 64-bit number",
+        17: "nothing to read in text",
         15: "an object with two fields of one name: 'a'",
     }
 

@@ -88,7 +88,7 @@ def test_a_misspelt_key_of_a_question_is_refused_and_another_is_ignored(
         return
     refusal = refused(parse, SystemOneRequest, body)
     assert [(fault.place, fault.message) for fault in refusal.faults] == [
-        (("questions", "q"), f"unknown key; is {meant} meant?")
+        (("questions", "q"), f"unknown key {key}; is {meant} meant?")
     ]
 
 

@@ -215,7 +215,10 @@ def test_a_prompt_that_leaves_no_room_for_a_token_is_refused(full: str) -> None:
     for n, n_more, status in ((447, 9, 200), (448, 0, 200), (448, 9, 400)):
         answer = httpx.post(f"{full}/v1/completions", json={"prompt": [5] * n, "max_tokens": n_more})
         assert answer.status_code == status
-    assert "448 tokens and an answer of up to 1 do not fit" in answer.json()["error"]["message"]
+    assert (
+        "448 tokens and an answer of up to 1 do not fit the context of 448; --n-ctx of the server"
+        in answer.json()["error"]["message"]
+    )
 
 
 @pytest.fixture(scope="module")
