@@ -19,7 +19,7 @@ import json
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
@@ -602,19 +602,19 @@ class RecordDecoder:
         assert free.slot is not None
         slot = free.slot
         grammar = slot.compact_grammar if self._layouts == (COMPACT,) else slot.grammar
-        texts = sorted((way for way in options if way.slot is None), key=lambda way: -len(way.text))
+        others = {way.text: way for way in options if way.slot is None}
         bodies = [f"( {grammar.body} ) {AFTER_VALUE}"]
-        bodies += [f"{quote(way.text)} ( [\\x00-\\U0010FFFF]* )" for way in texts]
+        bodies += [f"{quote(text)} ( [\\x00-\\U0010FFFF]* )" for text in others]
 
         def find_end(text: str) -> int | None:
-            way = next((way for way in texts if text.startswith(way.text)), None)
-            if way is not None:
-                return len(way.text)
-            return value_end(text) if text[:1] in slot.begins_with else None
+            if text[:1] in slot.begins_with:
+                return value_end(text)
+            goes_on = any(other.startswith(text) and other != text for other in others)
+            return None if goes_on else _longest_beginning(text, others)
 
-        text = yield from self._generate(" | ".join(bodies), grammar.rules, pointer, find_end, slot.value)
-        chosen = next((way for way in texts if way.text == text), None)
-        return chosen or replace(free, rests=free.rests[1:])
+        body = " | ".join(bodies)
+        text = yield from self._generate(body, grammar.rules, pointer, find_end, slot.value, tuple(others))
+        return others.get(text) or replace(free, rests=free.rests[1:])
 
     def _write_string(self, node: String, pointer: str) -> Plan[str]:
         find_end = StringEnd(node.min_length, node.max_length)
@@ -632,8 +632,12 @@ class RecordDecoder:
         pointer: str,
         find_end: Callable[[str], int | None],
         content: Expression | None,
+        others: tuple[str, ...] = (),
     ) -> Plan[str]:
-        """Let the model write until an end is found; at `max_tokens`, cut at the last valid end, or close brackets."""
+        """Let the model write until an end is found; at `max_tokens`, cut at the last valid end, or close brackets.
+
+        `others` are texts that it may write instead, which begin with other characters.
+        """
         try:
             generated = yield from self.writer.generate(body, rules, self._max_tokens, find_end)
         except GrammarError as error:
@@ -647,10 +651,14 @@ class RecordDecoder:
         ):
             end = _last_end(generated.text[:end], content, find_end)
         elif end is None:
-            if any(content is each for each in (VALUE, OBJECT, ARRAY)):
-                end, closers = close_value(generated.text) or (None, "")
-            if end is None:
-                end = _last_end(generated.text, content, find_end)
+            text = generated.text
+            if any(other.startswith(text[:1]) for other in others):
+                end = _longest_beginning(text, others)
+            else:
+                if any(content is each for each in (VALUE, OBJECT, ARRAY)):
+                    end, closers = close_value(text) or (None, "")
+                if end is None:
+                    end = _last_end(text, content, find_end)
             self.truncated.append(pointer)
         if end is None:
             n = len(generated.tokens)
@@ -664,6 +672,11 @@ class RecordDecoder:
             piece = self.writer.text[self._n_reported :]
             self._n_reported = len(self.writer.text)
             on_text(piece)
+
+
+def _longest_beginning(text: str, others: Iterable[str]) -> int | None:
+    """Return the length of the longest of other texts with which a text begins, or None."""
+    return max((len(other) for other in others if text.startswith(other)), default=None)
 
 
 def _last_end(text: str, content: Expression | None, find_end: Callable[[str], int | None]) -> int | None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import itertools
@@ -405,6 +406,23 @@ def test_any_object_or_list_is_closed_at_max_tokens_and_named(stream: StreamHand
         n_truncated += len(record.truncated)
         jsonschema.validate(json.loads(record.text), schema)
     assert n_truncated > 0
+
+
+def test_an_alternative_to_an_object_or_a_list_is_whole_or_an_error(byte_level: Any) -> None:
+    schema = {"anyOf": [{"type": "array"}, {"enum": [{"x": 1}, 1, 12]}]}
+    found: list[Any] = []
+    for seed in range(60):
+        with contextlib.suppress(LimitError):
+            record = fill(byte_level, PROMPT, schema, mode="sampled", temperature=9.0, max_tokens=4, seed=seed)
+            jsonschema.validate(record.value, schema)
+            found.append(record.value)
+    assert 0 < len(found) < 60  # an object needs more tokens, and cannot be closed by itself
+
+
+def test_an_alternative_that_begins_another_ends_where_the_other_does_not_go_on(smollm2: Any) -> None:
+    schema = {"anyOf": [{"type": "array"}, {"enum": [1, 12]}]}
+    assert fill(smollm2, "Count up: 9, 10, 11,", schema, mode="greedy").value == 12
+    assert fill(smollm2, "Count down: 4, 3, 2,", schema, mode="greedy").value == 1
 
 
 def test_a_slot_that_cannot_end_is_an_error_that_names_it(stream: StreamHandle) -> None:
