@@ -8,7 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from token_trie import StreamHandle, Think, TokenTrie, TokenTrieError, choose, constrain, explain, score
+from token_trie import (
+    Calibration,
+    Examples,
+    StreamHandle,
+    Think,
+    TokenTrie,
+    TokenTrieError,
+    Weights,
+    choose,
+    choose_tool,
+    constrain,
+    explain,
+    score,
+)
 
 ARRAYS: list[Any] = [np.array(3), np.array([[1]]), np.array(["a", None], object), np.array([1, 2])]
 NUMBERS: list[Any] = [None, True, -1, 0, 2**40, 10**400, -(10**400), 0.5, float("nan"), 1j, range(3)]
@@ -87,7 +100,24 @@ def test_the_options_of_a_handle(precise: Any) -> None:
         StreamHandle(precise, n_ctx=n_ctx, seed=seed, **options).close()
 
     try_each(open_and_close)
-    try_each(lambda temperature, top_p: Think("so", 3, temperature, top_p), temperature=0.0, top_p=1.0)
+    try_each(Think, marker="so", max_tokens=3)
+
+
+def test_tools_examples_and_calibrations(precise: Any) -> None:
+    messages = [{"role": "user", "content": "Go"}]
+    tool = {"type": "function", "function": {"name": "go"}}
+    try_each(lambda messages, tools: choose_tool(precise, messages, tools), messages=messages, tools=[tool])
+    with pytest.raises(TokenTrieError, match="messages: not a list"):
+        choose_tool(precise, iter(messages), [tool])  # type: ignore[call-overload]
+    try_each(Examples, states=["a", "b"], gold=["yes", "no"])
+    try_each(Weights, values=[0.0, 1.0], scale=1.0)
+
+    def fit(llm: Any, prompts: Any, gold: Any) -> None:
+        Calibration.fit(llm, prompts, gold, ["yes", "no"])
+
+    try_each(fit, llm=precise, prompts=list("abcdefgh"), gold=None)
+    with pytest.raises(TokenTrieError, match="prompts: str where several belong"):
+        Calibration.fit(precise, "one text", None, ["yes", "no"])
 
 
 def test_methods_of_a_trie() -> None:

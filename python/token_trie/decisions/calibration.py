@@ -432,7 +432,7 @@ class Weights(Calibrator):
             raise ArgumentError(f"scale: {self.scale} is not finite")
         try:
             values = np.asarray(self.values, np.float64)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ArgumentError(f"values: {error}") from error
         if values.ndim != 1:
             raise ArgumentError(f"values: shape {values.shape} where one dimension belongs")

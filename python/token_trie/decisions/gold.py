@@ -40,15 +40,21 @@ def is_nothing(label: object) -> bool:
     return label is None or type(label).__name__ in ("NAType", "NaTType")
 
 
+def listed(given: Any, what: str) -> list[Any]:
+    """Return a list of several; ArgumentError, beginning with `what`, for one text, or what is none of several."""
+    items = given.tolist() if isinstance(given, np.ndarray) else given  # of an array without dimensions, one number
+    if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
+        raise ArgumentError(f"{what}: {type(given).__name__} where several belong")
+    return list(items)
+
+
 def read_gold(gold: object, n: int, texts: Sequence[str], values: Sequence[Any]) -> Ints:
     """Return the position of the class of each of n rows; a label is a text or a value of a class.
 
     If a label is the text of one class and the value of another, all labels are read in the one way that fits all of
     them. ArgumentError if both ways fit, a label is no class (with its position), or there are not n labels.
     """
-    if isinstance(gold, (str, bytes)) or not isinstance(gold, Iterable):
-        raise ArgumentError(f"gold: {type(gold).__name__} where a label a row belongs")
-    labels = list(gold.tolist() if isinstance(gold, np.ndarray) else gold)
+    labels = listed(gold, "gold")
     if len(labels) != n:
         raise ArgumentError(f"gold: {len(labels):,} labels for {n:,} rows")
     read = Labels(texts, values)

@@ -11,7 +11,7 @@ from token_trie.errors import ArgumentError
 from token_trie.llama.query import LEAF_ENDS, LeafEnd, Sampling
 from token_trie.llama.span import STEP_MODES, StepMode
 from token_trie.native.options import Options, check_counts, check_flags, check_limits, check_name, check_numbers
-from token_trie.sets.spelling import Tokenization
+from token_trie.sets.spelling import Tokenization, to_tokens
 
 Mode: TypeAlias = Literal["exact", "greedy", "sampled", "aligned", "beam"]
 RecordMode: TypeAlias = Literal["exact", "greedy", "sampled"]
@@ -52,7 +52,7 @@ class Think(Sampling):
     Among the questions about one state, the closest ones think."""
 
     def __post_init__(self) -> None:
-        if not len(self.marker):
+        if not len(self.marker if isinstance(self.marker, str) else to_tokens(self.marker, "think: marker")):
             raise ArgumentError("think: the marker is empty")
         check_counts(0, max_tokens=self.max_tokens)
         self.check_sampling(draws=False)

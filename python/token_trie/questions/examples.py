@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from token_trie.decisions.gold import import_sklearn, read_gold
+from token_trie.decisions.gold import import_sklearn, listed, read_gold
 from token_trie.errors import ArgumentError
 from token_trie.native.options import check_counts
 from token_trie.questions.question import Question, state_text
@@ -67,7 +67,7 @@ class Examples:
         if not self.states:
             raise ArgumentError("states: none given")
         object.__setattr__(self, "states", tuple(str(state_text(state)) for state in self.states))
-        object.__setattr__(self, "gold", list(self.gold))
+        object.__setattr__(self, "gold", listed(self.gold, "gold"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle only the arguments."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from token_trie.arrays import Floats, Ints, States
 from token_trie.decisions.calibration import Base, BatchPrior, Binding, Calibrator
-from token_trie.decisions.gold import import_sklearn, read_gold
+from token_trie.decisions.gold import import_sklearn, listed, read_gold
 from token_trie.errors import CalibrationError
 from token_trie.native.core import Llama
 from token_trie.native.files import write_whole
@@ -143,7 +143,7 @@ class Calibration(Calibrator):
         if gold is not None:
             import_sklearn("linear_model")  # fails before rows are read in vain
         reader = reader_of(llm, choices, read)
-        rows = list(prompts)
+        rows = listed(prompts, "prompts")
         labels = None if gold is None else read_gold(gold, len(rows), reader.binding.classes, reader.values)
         states = labels is not None and kind_of(read.kind).takes_states
         more = kind_of(read.kind).more_rows(rows)

@@ -15,7 +15,7 @@ import numpy as np
 
 from token_trie.arrays import Floats, Ints
 from token_trie.decisions.calibration import NAMED
-from token_trie.decisions.gold import import_sklearn, one_thread, read_gold
+from token_trie.decisions.gold import import_sklearn, listed, one_thread, read_gold
 from token_trie.decisions.many import choose_many
 from token_trie.errors import ArgumentError, CalibrationError, TokenTrieError
 from token_trie.llama.query import LeafEnd
@@ -140,9 +140,7 @@ class EvaluationRows:
     ) -> None:
         check_counts(2, n_folds=n_folds)
         self._chosen = _chosen(ways, choices, empty)
-        if isinstance(prompts, (str, bytes)) or not isinstance(prompts, Iterable):
-            raise ArgumentError(f"prompts: {type(prompts).__name__} where several belong")
-        self.given = list(prompts)
+        self.given = listed(prompts, "prompts")
         if not self.given:
             raise ArgumentError("prompts: none given")
         self.texts = [_words_of(one) for one in self.given] if texts is None else list(texts)

@@ -29,7 +29,7 @@ from token_trie.llama.batch import Batch, Sequential
 from token_trie.llama.query import LEAF_ENDS, LeafEnd
 from token_trie.native.core import Llama, _core
 from token_trie.native.files import write_whole
-from token_trie.native.lifetime import lease
+from token_trie.native.lifetime import attachment, lease
 from token_trie.native.options import Options, check_counts, check_name, encode
 from token_trie.questions.decide import priors_of, read_questions
 from token_trie.questions.examples import Examples
@@ -170,6 +170,7 @@ class RowReader(ABC):
     """The function that reads one row, for messages."""
 
     def __init__(self, llm: Llama) -> None:
+        attachment(llm)  # refuses what is no Llama
         self._llm = llm
 
     def read(
