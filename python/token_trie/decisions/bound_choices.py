@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -164,6 +164,10 @@ def check_finite(scores: npt.NDArray[np.float64]) -> None:
         raise ContextError("the model gives no answer of the set a finite score")
 
 
+WithModel: TypeAlias = Callable[[Callable[[_core.Vocab, dict[object, Any]], Any]], Any]
+"""Calls a function with the vocabulary and the remembered facts of a model, which stay valid meanwhile."""
+
+
 class Reader(NamedTuple):
     """Tokenizes prompts and choices while the model's lease is held."""
 
@@ -175,8 +179,8 @@ class Reader(NamedTuple):
     """Size of the context, in tokens."""
     model: Callable[[], str]
     """Returns the model's fingerprint, slow the first time; CalibrationError if it has none."""
-    with_model: Callable[[Callable[[_core.Vocab, dict[object, Any]], Any]], Any]
-    """Calls a function with `vocab` and `known` under a lease of its own, for the later steps of a plan."""
+    with_model: WithModel
+    """For the later steps of a plan."""
     owner: str = "Llama"
     """Owner of `n_ctx`, for messages; empty if the owner checks the length itself."""
 
@@ -215,11 +219,11 @@ def bind(
         check_start(prompt, choices.start_token)
         bound = BoundChoices[T](choices)
     else:
-        fitted = fit(reader.vocab, reader.known, prompt, choices.texts, leading_space, tokenization)
-        if len(fitted.trie) < len(choices) and not choices.are_texts:
-            _require_one_value_a_leaf(choices, fitted.leaf_of)
-        bound = BoundChoices(fitted.trie, choices, fitted.leaf_of)
-        prompt = prompt[: len(prompt) - fitted.n_moved]
+        trie, leaf_of, n_moved = fit(reader.vocab, reader.known, prompt, choices.texts, leading_space, tokenization)
+        if len(trie) < len(choices) and not choices.are_texts:
+            _require_one_value_a_leaf(choices, leaf_of)
+        bound = BoundChoices(trie, choices, leaf_of)
+        prompt = prompt[: len(prompt) - n_moved]
     if reader.owner:
         check_room(reader.n_ctx, len(prompt), bound.trie.max_tokens, reader.owner)
     return prompt, bound
@@ -236,20 +240,17 @@ def _require_one_value_a_leaf(choices: Choices[Any], leaf_of: npt.NDArray[np.int
             )
 
 
-class Prior(NamedTuple):
-    """Choices after a prompt of a calibration, whose scores are subtracted."""
-
-    tokens: list[int]
-    choices: BoundChoices[Any]
-    leaf_end: LeafEnd
+Prior: TypeAlias = tuple[list[int], BoundChoices[Any]]
+"""Tokens of a prompt of a calibration, and the choices after it, whose scores are subtracted."""
 
 
 class BoundCalibration:
     """A calibration of the leaves of a set.
 
     The classes of the calibrator are at the positions `classes` among the choices; None: all, in their order. `prior`
-    is subtracted from the scores of the choices, where it is finite; `priors` have to be scored first, for
-    `with_prior`. `weights` are added to each leaf's score, which fixes the leaves' order; None if not known in advance.
+    is subtracted from the scores of the choices, where it is finite; `priors` have to be scored first, by the end rule
+    `leaf_end`, for `with_prior`. `weights` are added to each leaf's score, which fixes the leaves' order; None if not
+    known in advance.
     """
 
     def __init__(
@@ -259,13 +260,14 @@ class BoundCalibration:
         classes: npt.NDArray[np.int64] | None = None,
         prior: Floats | None = None,
         priors: tuple[Prior, ...] = (),
+        leaf_end: LeafEnd = "longest",
     ) -> None:
         self.kind, self.needs_scores, self.needs_state = (
             calibrator.kind,
             calibrator.needs_scores,
             calibrator.needs_state,
         )
-        self.priors = priors
+        self.priors, self.leaf_end = priors, leaf_end
         self._calibrator, self._choices = calibrator, choices
         self._classes: npt.NDArray[np.int64] | slice = slice(None) if classes is None else classes
         self._prior: Floats | float = 0.0
@@ -325,7 +327,7 @@ def bind_calibration(
     if reader.owner == "handle":
         raise ArgumentError("calibration: Contextual goes with a Llama, as its prompt takes the place of another")
     priors = (bind(reader, reader.tokenize(prompt), given, *spelled) for prompt in calibrator.prompts)  # type: ignore[arg-type]
-    return BoundCalibration(calibrator, bound, priors=tuple(Prior(*one, leaf_end) for one in priors))
+    return BoundCalibration(calibrator, bound, priors=tuple(priors), leaf_end=leaf_end)
 
 
 def _check_weights(added: Floats, bound: BoundChoices[Any]) -> None:

@@ -401,9 +401,9 @@ class BoundChoice:
         check_finite(answer.logprobs)
         indices = np.array([choices.index(leaf) for leaf in answer.leaves.tolist()])
         priors = []
-        for one in self.calibration.priors:
-            leaves = indices if one.choices.leaf_of is None else one.choices.leaf_of[indices]
-            scores, _ = yield from scores_of_found(known, one.tokens, one.choices, leaves, one.leaf_end)
+        for tokens, bound in self.calibration.priors:
+            leaves = indices if bound.leaf_of is None else bound.leaf_of[indices]
+            scores, _ = yield from scores_of_found(known, tokens, bound, leaves, self.calibration.leaf_end)
             priors.append(scores)
         prior = np.mean(priors, axis=0)
         weighed = answer.logprobs - np.where(np.isfinite(prior), prior, 0.0)

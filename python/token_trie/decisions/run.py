@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from token_trie.arrays import Floats, Ints
-from token_trie.decisions.bound_choices import BoundCalibration, BoundChoices, Reader, reader_of
+from token_trie.decisions.bound_choices import BoundCalibration, BoundChoices, Reader, WithModel, reader_of
 from token_trie.decisions.calibration import fingerprint
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions, Think
 from token_trie.errors import ArgumentError, CancelledError, ContextError, TokenTrieError
@@ -23,9 +23,9 @@ from token_trie.llama.query import NO_ANSWER, Answer, LeafEnd, Query
 from token_trie.llama.span import SpanOptions, read_span
 from token_trie.llama.stream import STOPS, Stream
 from token_trie.llama.text import Text, TextOptions, text_of, tokenize_after
-from token_trie.native.core import Llama, _core, vocab_of
+from token_trie.native.core import Llama, _core
 from token_trie.native.ffi import lib
-from token_trie.native.lifetime import attachment, lease
+from token_trie.native.lifetime import attachment
 from token_trie.native.options import check_limits, encode, nth_seed
 from token_trie.sets.lru import Memory, memory_in
 from token_trie.sets.prompt import Prompt
@@ -194,11 +194,11 @@ def calibrated(reader: Reader, calibration: BoundCalibration | None) -> Plan[Bou
         return calibration
     memory: Memory[Floats] = memory_in(reader.known, "priors", _MAX_PRIORS, _MAX_SCORES)
     scores = []
-    for tokens, choices, leaf_end in calibration.priors:
-        key = choices.trie, tuple(tokens), leaf_end
+    for tokens, choices in calibration.priors:
+        key = choices.trie, tuple(tokens), calibration.leaf_end
         of_leaves = memory.find(key)
         if of_leaves is None:
-            of_leaves = (yield PlanStep(tokens, Query("scores", choices.trie, leaf_end=leaf_end))).logprobs
+            of_leaves = (yield PlanStep(tokens, Query("scores", choices.trie, leaf_end=calibration.leaf_end))).logprobs
             memory.put(key, len(choices.trie), of_leaves)
         scores.append(choices.aligned(of_leaves))
     return calibration.with_prior(np.mean(scores, axis=0))
@@ -233,17 +233,16 @@ _RESPELLED = 16
 """Extra tokens for a marker that begins inside a token and is tokenized again."""
 
 
-WithVocab: TypeAlias = Callable[[Callable[[_core.Vocab], Any]], Any]
-"""Calls a function with the vocabulary, which stays valid meanwhile."""
 _CHECK_EVERY = 8
 """Tokens of a thought between two checks of its time limit."""
 
 
-def thought_after(think: Think, tokens: list[int], with_vocab: WithVocab) -> Plan[Prefix]:
+def thought_after(think: Think, tokens: list[int], with_model: WithModel) -> Plan[Prefix]:
     """Let the model think after tokens; return them with the thought and its marker."""
-    marker: list[int] = with_vocab(
-        lambda vocab: inner_tokens(think.marker, "think: marker", vocab, special=True).tolist()
+    marker: list[int] = with_model(
+        lambda vocab, _: inner_tokens(think.marker, "think: marker", vocab, special=True).tolist()
     )
+    span = with_model(lambda vocab, _: read_span(vocab, None, SpanOptions(start_after=marker)))
     start, ns, n_texts = len(tokens), 0, 0
     # A seed of its own, as the answer draws by the given one.
     seed = None if think.seed is None else nth_seed(think.seed, 0)
@@ -251,13 +250,14 @@ def thought_after(think: Think, tokens: list[int], with_vocab: WithVocab) -> Pla
         is_late = think.seconds is not None and ns >= think.seconds * 1e9
         left = 0 if is_late else think.max_tokens - (len(tokens) - start)
         is_last = think.seconds is None or left <= _CHECK_EVERY
+        span.max_before = left
         query = Query(
             "text",
             TokenTrie.from_sequences({"": marker[:1]}),  # any set, as its span never begins
             sampling=replace(think, seed=None if seed is None else nth_seed(seed, n_texts)),
             # Or as many as fit into the context.
             max_tokens=left + len(marker) + _RESPELLED if is_last else _CHECK_EVERY,
-            span=with_vocab(partial(read_span, mode=None, options=SpanOptions(start_after=marker, max_before=left))),
+            span=span,
             stop_strings=[think.marker] if isinstance(think.marker, str) else [],
         )
         answer = yield PlanStep(tokens, query)
@@ -266,14 +266,14 @@ def thought_after(think: Think, tokens: list[int], with_vocab: WithVocab) -> Pla
             raise ContextError("the context is full before the thought has ended")
         seam, tokens = len(tokens), [*tokens, *answer.tokens]
         ns, n_texts = ns + answer.figures.decide_ns, n_texts + 1
-        place = {"tokens": tokens, "start": start, "seam": seam, "stop": stop}
-        found = with_vocab(partial(end_of_thought, think=think, marker=marker, **place))
+        written = {"tokens": tokens, "start": start, "seam": seam, "stop": stop}
+        found = with_model(partial(end_of_thought, think=think, marker=marker, **written))
         if found is not None:
             return Prefix(found[0], thought=found[1], thought_ms=ns / 1e6)
 
 
 def end_of_thought(
-    vocab: _core.Vocab, think: Think, marker: list[int], tokens: list[int], start: int, seam: int, stop: int
+    vocab: _core.Vocab, _: object, think: Think, marker: list[int], tokens: list[int], start: int, seam: int, stop: int
 ) -> tuple[list[int], str] | None:
     """Find the end of a thought, which began at `start` and whose last text began at `seam` and ended for `stop`.
 
@@ -301,7 +301,7 @@ def end_of_thought(
 
 def think_on(stream: Stream, think: Think, tokens: list[int]) -> Prefix:
     """Think after tokens on a stream, whose sequence then ends in the marker."""
-    prefix = drive(Running(thought_after(think, tokens, stream.with_vocab)), stream)
+    prefix = drive(Running(thought_after(think, tokens, stream.with_model)), stream)
     stream.prefill(prefix.tokens)
     return prefix._replace(is_standing=True)
 
@@ -326,19 +326,17 @@ def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int | None = N
         if request.think is None:
             return Running(request.steps(reader, Prefix(tokens)))
         Running(request.silent().steps(reader, Prefix(tokens)))  # they fit together, so the model may think
-        return Running(_think_then(llm, request, request.think, tokens, n_ctx))
+        return Running(_think_then(reader, request, request.think, tokens))
 
 
-def _think_then(llm: Llama, request: Request[R], think: Think, tokens: list[int], n_ctx: int | None) -> Plan[R]:
-    """Think, then answer the request."""
+def _think_then(reader: Reader, request: Request[R], think: Think, tokens: list[int]) -> Plan[R]:
+    prefix = yield from thought_after(think, tokens, reader.with_model)
+    return (yield from then(reader, request, prefix))
 
-    def with_vocab(use: Callable[[_core.Vocab], Any]) -> Any:
-        with lease(llm):
-            return use(vocab_of(llm))
 
-    prefix = yield from thought_after(think, tokens, with_vocab)
-    with lease(llm):
-        running = Running(request.steps(reader_of(llm, n_ctx), prefix))
+def then(reader: Reader, request: Request[R], prefix: Prefix) -> Plan[R]:
+    """Answer a request as the rest of another plan."""
+    running: Running[R] = reader.with_model(lambda *_: Running(request.steps(reader, prefix)))
     return (yield from running.rest())
 
 

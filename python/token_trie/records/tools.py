@@ -26,7 +26,7 @@ from token_trie.arrays import Floats
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind
 from token_trie.decisions.many import Many, OnError
 from token_trie.decisions.options import RecordOptions
-from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, Running, TextRequest, run
+from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, TextRequest, run, then
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import n_ctx_of
 from token_trie.llama.query import Query
@@ -83,7 +83,8 @@ def ask_for_tools(
     `must`: whether the model is asked for a call, if the template does not describe the tools itself. ArgumentError if
     the messages are invalid, or the chat template refuses them.
     """
-    if isinstance(messages, (str, bytes, Mapping)) or not all(isinstance(message, Mapping) for message in messages):
+    is_list = isinstance(messages, Sequence) and not isinstance(messages, (str, bytes))
+    if not is_list or not all(isinstance(message, Mapping) for message in messages):
         raise ArgumentError("messages: not a list of chat messages")
     if not messages:
         raise ArgumentError("messages: none given")
@@ -594,8 +595,7 @@ class CallOrText(Request[ToolCall[Any] | R]):
         """Decide, and write the call or the other answer."""
         calls = yield from self.calls(reader, prefix.tokens)
         request: Request[Any] = self.call if calls else self.otherwise
-        running = reader.with_model(lambda *_: Running(request.steps(reader, prefix)))
-        answer: ToolCall[Any] | R = yield from running.rest()
+        answer: ToolCall[Any] | R = yield from then(reader, request, prefix)
         return answer
 
     def calls(self, reader: Reader, tokens: list[int]) -> Plan[bool]:

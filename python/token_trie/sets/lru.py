@@ -35,13 +35,11 @@ class Memory(Generic[T]):
 
     def get(self, key: Hashable, weight: int, make: Callable[[], T]) -> T:
         """Return the value of a key, or make it; two threads may both make it."""
-        with self._lock:
-            if key in self._entries:
-                self._entries.move_to_end(key)
-                return self._entries[key][0]
-        made = make()
-        self.put(key, weight, made)
-        return made
+        found = self.find(key)
+        if found is None:
+            found = make()
+            self.put(key, weight, found)
+        return found
 
     def put(self, key: Hashable, weight: int, value: T) -> None:
         """Set the value of a key."""

@@ -21,7 +21,7 @@ from token_trie.native.lifetime import attachment
 from token_trie.native.llama_facts import model_of, registered_chat_handler
 from token_trie.native.options import encode
 from token_trie.sets.control_tokens import Rendered, may_become_control, read, render, tokens_of
-from token_trie.sets.lru import Memory
+from token_trie.sets.lru import Memory, memory_in
 from token_trie.sets.spelling import check_tokens
 
 if TYPE_CHECKING:
@@ -250,8 +250,7 @@ def _tokenize(llm: Llama, text: bytes) -> list[int]:
     vocab = vocab_of(llm)
     if not _merges(llm, vocab):
         return whole(text)
-    known = attachment(llm).known
-    texts = known.get("texts") or known.setdefault("texts", Memory(_MAX_TEXTS, _MAX_TEXTS))
+    texts = memory_in(attachment(llm).known, "texts", _MAX_TEXTS, _MAX_TEXTS)
     return retokenize(texts, text, whole, lambda token: vocab.detokenize([token], True))
 
 

@@ -18,7 +18,7 @@ from token_trie.native.files import write_whole
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.options import check_name, encode, encode_names
 from token_trie.sets.choices import ChoicesLike, read_choices
-from token_trie.sets.lru import Memory
+from token_trie.sets.lru import memory_in
 from token_trie.sets.payload import json_of, named_leaves, payload_of, payload_of_texts, read_prefix_dict
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import (
@@ -117,13 +117,13 @@ class TokenTrie(Collection[Leaf]):
         with lease(llm):
             vocab = vocab_of(llm)
             tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
-            fitted = fit(vocab, attachment(llm).known, tokens, read.texts, leading_space, tokenization)
-        if fitted.n_moved:
+            trie, _, n_moved = fit(vocab, attachment(llm).known, tokens, read.texts, leading_space, tokenization)
+        if n_moved:
             raise VocabularyError(
                 "the prompt's last tokens merge with the choices. Let the prompt end earlier (often: without its "
                 "trailing space, which then belongs to the choices), or use choose(), which moves the seam by itself"
             )
-        return fitted.trie
+        return trie
 
     @classmethod
     def from_sequences(cls, sequences: Mapping[str, Tokens]) -> TokenTrie:
@@ -515,16 +515,6 @@ _MAX_SETS, _MAX_TEXTS = 32, 500_000
 """Limits of the sets of texts that are kept for a model, and of the texts in them."""
 
 
-class FittedSet(NamedTuple):
-    """A set of texts tokenized as they follow a prompt."""
-
-    trie: TokenTrie
-    leaf_of: npt.NDArray[np.int64]
-    """Leaf of each text; equal texts have the same leaf."""
-    n_moved: int
-    """Tokens removed from the end of the prompt, because the members begin with their text."""
-
-
 def fit(
     vocab: _core.Vocab,
     known: dict[object, Any],
@@ -532,14 +522,18 @@ def fit(
     texts: tuple[str, ...],
     leading_space: bool | None = None,
     tokenization: Tokenization = "canonical",
-) -> FittedSet:
-    """Build the set of texts as they follow a prompt; the last sets of a model are kept in `known`."""
+) -> tuple[TokenTrie, npt.NDArray[np.int64], int]:
+    """Build the set of texts as they follow a prompt; the last sets of a model are kept in `known`.
+
+    Returns the set, the leaf of each text, and the number of tokens that are removed from the end of the prompt, as the
+    members begin with their text. Equal texts have the same leaf.
+    """
     seam = find_seam(vocab, prompt, leading_space)
-    memory: Memory[FittedSet] = known.get("sets") or known.setdefault("sets", Memory(_MAX_SETS, _MAX_TEXTS))
+    memory = memory_in(known, "sets", _MAX_SETS, _MAX_TEXTS)
     is_whole = len(seam.tail) == len(prompt)
     key = texts, seam, leading_space, tokenization, is_whole
 
-    def make() -> FittedSet:
+    def make() -> tuple[TokenTrie, npt.NDArray[np.int64], int]:
         all_spaced = leading_space is True
         if tokenization == "any":
             spelled = map(bytes.decode, following(seam, texts, all_spaced=all_spaced))
@@ -548,9 +542,10 @@ def fit(
             tokens, offsets, n_moved = spell(vocab, seam, texts, all_spaced=all_spaced, is_whole=is_whole)
             core = _core.Trie.build(tokens, offsets, list(texts), vocab.fingerprint())
         trie = TokenTrie.of_core(core)
-        return FittedSet(trie, np.arange(len(trie)) if len(trie) == len(texts) else trie.rows(texts), n_moved)
+        return trie, np.arange(len(trie)) if len(trie) == len(texts) else trie.rows(texts), n_moved
 
-    return memory.get(key, len(texts), make)
+    found: tuple[TokenTrie, npt.NDArray[np.int64], int] = memory.get(key, len(texts), make)
+    return found
 
 
 def save_image(image: _core.TrieImage, path: str | os.PathLike[str]) -> None:

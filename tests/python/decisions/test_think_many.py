@@ -11,7 +11,7 @@ import llama_cpp
 import pytest
 from token_trie import CancelledError, ContextError, Decision, StreamHandle, Think, VocabularyError, choose, choose_many
 from token_trie.decisions import run
-from token_trie.native.lifetime import lease
+from token_trie.decisions.run import then
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "NONE"]
 
@@ -101,11 +101,11 @@ def test_a_llama_that_is_closed_between_a_thought_and_its_answer_ends_the_iterat
 ) -> None:
     llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=256, n_threads=1, n_threads_batch=1, verbose=False)
 
-    def close_first(of: Any) -> Any:
-        of.close()
-        return lease(of)
+    def close_first(*answer: Any) -> Any:
+        llm.close()
+        return then(*answer)
 
     decisions = choose_many(llm, ["Do:"] * 3, ACTIONS, think=Think("\n", 2), on_error="return")
-    monkeypatch.setattr(run, "lease", close_first)
+    monkeypatch.setattr(run, "then", close_first)
     with pytest.raises(CancelledError):
         next(decisions)

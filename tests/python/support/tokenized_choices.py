@@ -37,5 +37,5 @@ def fit_choices(llm: Any, prompt: Any, choices: list[str], *, leading_space: boo
 
 def spell_choices(llm: Any, prompt: Any, choices: list[str]) -> list[str]:
     tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
-    fitted = fit(vocab_of(llm), {}, tokens, tuple(choices), tokenization="any")
-    return [fitted.trie.core.text(int(leaf)).decode() for leaf in fitted.leaf_of]
+    trie, leaf_of, _ = fit(vocab_of(llm), {}, tokens, tuple(choices), tokenization="any")
+    return [trie.core.text(int(leaf)).decode() for leaf in leaf_of]
