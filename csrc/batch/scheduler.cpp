@@ -171,7 +171,8 @@ void Scheduler::admit(BatchRows & rows, std::size_t part, const OnAnswer & on_an
     const auto admit_one = [&](Requests & from, Requests::iterator at) {
         const bool is_oldest = at->first == oldest().begin()->first;
         const bool waits_as_long = is_long(at->second.prompt);
-        const int max_rank = &from == &behind_texts_ || n_overtaken_ >= max_overtaken ? kLive : kLive - 1;
+        const bool has_waited = n_overtaken_ >= max_overtaken || (&from == &behind_texts_ && jobs_.empty());
+        const int max_rank = has_waited ? kLive : kLive - 1;
         if ((waits_as_long && has_long_waiting) || !try_begin(*at, has_long_waiting, max_rank, on_answer)) {
             has_long_waiting = has_long_waiting || waits_as_long;
             return waits_as_long;
