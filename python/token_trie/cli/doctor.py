@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Annotated, Any, NamedTuple
@@ -16,7 +15,17 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from token_trie.cli.options import SERVED_N_CTX, JsonOption, ModelOptions, command, console, print_json, status
+from token_trie.cli.options import (
+    SERVED_N_CTX,
+    JsonOption,
+    ModelOptions,
+    command,
+    console,
+    print_json,
+    processors,
+    status,
+    text_of,
+)
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import can_share
 from token_trie.llama.contexts import devices as list_devices
@@ -135,7 +144,7 @@ def _of_machine(llm: Llama) -> Iterator[Finding]:
 
     system = llama_cpp.llama_print_system_info().decode(errors="replace")
     built = {name for name, value in re.findall(r"(\w+) = (\d+)", system) if value != "0"}
-    line = re.search(r"^(?:flags|Features)\s*:(.*)$", _text_of("/proc/cpuinfo"), re.MULTILINE)
+    line = re.search(r"^(?:flags|Features)\s*:(.*)$", text_of("/proc/cpuinfo"), re.MULTILINE)
     has = set(line[1].split()) if line else set()
     names = {flag: _OTHER_NAMES.get(flag, flag.upper()) for flag in _FLAGS.split(", ")}
     missing = [name for flag, name in names.items() if flag in has and name not in built]
@@ -153,7 +162,7 @@ def _of_machine(llm: Llama) -> Iterator[Finding]:
         fair = "--n-gpu-layers -1 puts the model on it, as Llama(…, n_gpu_layers=-1) does"
         yield Finding("GPU", f"{gpus}, not used here", fair)
 
-    n_threads, n_cores = max(llm.n_threads, llm.n_threads_batch), _n_cores()
+    n_threads, n_cores = max(llm.n_threads, llm.n_threads_batch), processors()[1]
     text = f"{llm.n_threads} for single tokens, {llm.n_threads_batch} for batches, on {n_cores} processors"
     fair = f"more threads than processors wait for one another: --threads {n_cores}"
     yield Finding("threads", text, fair if n_threads > n_cores else None)
@@ -221,21 +230,6 @@ def _form(llm: Llama) -> FormName | None:
     return "unlisted" if _trained(llm)[1] else None
 
 
-def _text_of(path: str) -> str:
-    """Return the text of a file of Linux; empty elsewhere."""
-    try:
-        return Path(path).read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def _n_cores() -> int:
-    """Return the number of processors that this process may use."""
-    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = re.match(r"(\d+) (\d+)", _text_of("/sys/fs/cgroup/cpu.max"))
-    return max(1, min(n, int(quota[1]) // int(quota[2]))) if quota else n
-
-
 def _questions(llm: Llama) -> Finding:
     """Ask the known questions, by letters too if the model was not trained for questions."""
     own = _form(llm)
@@ -292,10 +286,10 @@ def _memory(llm: Llama) -> Finding:
 
 def _free_bytes() -> int | None:
     """Return the free memory, including cached files; None if unknown."""
-    free = re.search(r"MemAvailable:\s+(\d+)", _text_of("/proc/meminfo"))
+    free = re.search(r"MemAvailable:\s+(\d+)", text_of("/proc/meminfo"))
     if free is None:
         return None
-    limit, used = (_text_of(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    limit, used = (text_of(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
     own = [int(limit) - int(used)] if limit.isdigit() and used.isdigit() else []
     return min([1024 * int(free[1]), *own])
 

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -155,6 +156,26 @@ def bundled_model() -> Path:
     return files[0]
 
 
+def text_of(path: str) -> str:
+    """Return the text of a file of Linux; empty elsewhere."""
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def processors() -> tuple[int | None, int]:
+    """Return how many cores and how many processors, their hardware threads, this process may use.
+
+    The cores are None except on Linux.
+    """
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    quota = re.match(r"(\d+) (\d+)", text_of("/sys/fs/cgroup/cpu.max"))
+    n = max(1, min(len(usable), int(quota[1]) // int(quota[2]))) if quota else len(usable)
+    cores = {text_of(f"/sys/devices/system/cpu/cpu{each}/topology/thread_siblings_list") for each in usable}
+    return None if "" in cores else min(len(cores), n), n
+
+
 SERVED_N_CTX = 8192
 """Default context of a server, in tokens, shared by all requests."""
 LEAF_END_HELP = (
@@ -201,7 +222,8 @@ class ModelOptions:
         int | None,
         typer.Option(
             min=1,
-            help="Number of llama.cpp's threads, for batches of any size. Default: as in llama-cpp-python.",
+            help="Number of llama.cpp's threads, for batches of any size. Default: one for each core that the process "
+            "may use; for batches, one for each hardware thread.",
             show_default=False,
         ),
     ] = None
@@ -222,14 +244,14 @@ class ModelOptions:
         """Load the model; `n_ctx` is the default context, 0 the model's training context."""
         path = self.path
         n_ctx = n_ctx if self.n_ctx is None else self.n_ctx
-        n = self.threads
+        n_cores, n_processors = (self.threads, self.threads) if self.threads else processors()
         with status.status(f"loading {path.name}"):
             try:
                 return llama_cpp.Llama(
                     str(path),
                     n_ctx=n_ctx,
-                    n_threads=n,
-                    n_threads_batch=n,
+                    n_threads=n_cores,
+                    n_threads_batch=n_processors,
                     n_gpu_layers=self.n_gpu_layers,
                     verbose=False,
                 )

@@ -140,6 +140,24 @@ TEST_F(SchedulerTest, WhoGoesOnBehindATextFindsItInTheCache) {
     EXPECT_EQ(answers_.at(2).info.n_shared, prompt.size() - 2);  // the text's last token was not evaluated
 }
 
+TEST_F(ManyIdsTest, ATextWaitsForOthersBeforeItTakesTheCellsOfOneThatGoesOn) {
+    const auto prompt = [](Ticket ticket, const std::string & end) {
+        return bytes(std::string(80, static_cast<char>('a' + ticket)) + end);
+    };
+    for (Ticket ticket = 1; ticket <= 3; ++ticket) {
+        Request each = request(prompt(ticket, ""), kActions);
+        each.goes_on = true;
+        add(ticket, each);
+    }
+    pass_until(3);
+    add(4, text_behind(prompt(1, "!"), 150));
+    add(5, text_behind(prompt(2, "!"), 150));  // for both there are not cells enough beside the third
+    add(6, request(prompt(3, "!"), kActions));
+    pass_until(6);
+    EXPECT_EQ(answers_.at(6).info.n_shared, 80U);
+    EXPECT_EQ(answers_.at(5).info.status, TOKEN_TRIE_OK);
+}
+
 TEST_F(SchedulerTest, WithNothingToDoAPassIsNone) {
     scheduler_.pass(on_answer_);
     EXPECT_TRUE(answers_.empty());

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import child_process
 import commands
 import gguf
 import pytest
@@ -36,6 +37,20 @@ def test_a_model_that_is_fit_is_said_to_be() -> None:
     assert " ms for a question about " in found["speed"]["text"]
     assert "GOMP_SPINCOUNT=1000" in found["waiting"]["text"]
     assert "92 MiB of weights, 180 MiB for 8,192 tokens" in found["memory"]["text"]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="sets processors of Linux")
+def test_without_an_option_there_are_no_more_threads_than_processors_that_the_process_may_use(
+    model_paths: dict[str, Path],
+) -> None:
+    code = f"""
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+from pathlib import Path
+from token_trie.cli.options import ModelOptions
+llm = ModelOptions(model=Path({str(model_paths["tiny"])!r})).load(64)
+assert (llm.n_threads, llm.n_threads_batch) == (1, 1)
+"""
+    child_process.run(model_paths["tiny"], code)
 
 
 def test_what_a_model_lacks_is_reported_with_what_to_change(model_paths: dict[str, Path]) -> None:
