@@ -13,17 +13,17 @@ from bench.models import Model
 from bench.timing import watch
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outcome:
     """One answer, its prompt evaluated before."""
 
-    tokens: list[int]  # without an end
-    text: str
-    wall_ns: int  # as the caller sees it
-    cpu_ns: int  # of all threads
-    inner_ns: int  # as the engine measures it; else wall_ns
-    decode_ns: int  # of that, in the model's forward passes
-    n_passes: int
+    tokens: list[int] = field(default_factory=list)  # without an end
+    text: str = ""
+    wall_ns: int = 0  # as the caller sees it
+    cpu_ns: int = 0  # of all threads
+    inner_ns: int = 0  # as the engine measures it; else wall_ns
+    decode_ns: int = 0  # of that, in the model's forward passes
+    n_passes: int = 0
 
 
 def shared_tokens(prompts: Sequence[list[int]], n_own: int = 2) -> int:
@@ -51,15 +51,6 @@ def decode(context: Any, batch: Any, rows: Sequence[tuple[int, int, int, bool]])
     if llama_cpp.llama_decode(context, batch) != 0:
         raise RuntimeError("llama_decode failed")
     llama_cpp.llama_synchronize(context)
-
-
-@dataclass
-class _Seen:
-    tokens: list[int] = field(default_factory=list)
-    prompt_ns: int = 0
-    prompt_cpu_ns: int = 0
-    decode_ns: int = 0
-    n_passes: int = 0
 
 
 class Handle:
@@ -100,11 +91,13 @@ class Completion:
         self.prepare(prompt)
         with self._watch(len(prompt)) as seen, watch() as took:
             answer = self._llm.create_completion(prompt, temperature=0.0, **options)
-        wall_ns, cpu_ns = took.wall_ns - seen.prompt_ns, took.cpu_ns - seen.prompt_cpu_ns
         if seen.tokens and llama_cpp.llama_vocab_is_eog(self._model.vocab, seen.tokens[-1]):
             seen.tokens.pop()
-        text = answer["choices"][0]["text"]
-        return Outcome(seen.tokens, text, wall_ns, cpu_ns, wall_ns, seen.decode_ns, seen.n_passes)
+        seen.text = answer["choices"][0]["text"]
+        seen.wall_ns += took.wall_ns
+        seen.cpu_ns += took.cpu_ns
+        seen.inner_ns = seen.wall_ns
+        return seen
 
     def _evaluate(self, tokens: list[int]) -> None:
         if tokens:
@@ -112,8 +105,9 @@ class Completion:
             llama_cpp.llama_synchronize(self._llm.ctx)
 
     @contextmanager
-    def _watch(self, n_prompt: int) -> Iterator[_Seen]:
-        seen = _Seen()
+    def _watch(self, n_prompt: int) -> Iterator[Outcome]:
+        """Note tokens and passes, and the time of the prompt as negative time, which is not that of the answer."""
+        seen = Outcome()
         llm, context = self._llm, self._llm._ctx
         decode, sample = context.decode, llm.sample
 
@@ -122,8 +116,8 @@ class Completion:
                 decode(batch)
                 llama_cpp.llama_synchronize(llm.ctx)
             if llm.n_tokens < n_prompt:  # the prompt's last token, which some versions evaluate again
-                seen.prompt_ns += took.wall_ns
-                seen.prompt_cpu_ns += took.cpu_ns
+                seen.wall_ns -= took.wall_ns
+                seen.cpu_ns -= took.cpu_ns
             else:
                 seen.decode_ns += took.wall_ns
                 seen.n_passes += 1

@@ -20,7 +20,6 @@ from token_trie.native.core import _core
 T = TypeVar("T")
 
 PROMPTS = "Prompts are plain text with examples, without a chat template."
-_WIDTH = 190  # where the output is no terminal
 _PACKAGES = ["llama-cpp-python", "llguidance", "xgrammar", "torch", "numpy"]
 _TITLES = {
     "sampler": ("A token", "What the constraint costs at each sampling step, and to build the set."),
@@ -90,7 +89,7 @@ class Results:
         tables = [table.to_dict() for table in self.tables]
         console = Console()
         if not console.is_terminal:
-            console.width = _WIDTH
+            console.width = 190
         for table in tables:
             console.print(Markdown(_markdown(table)))
         if output is None:

@@ -32,11 +32,6 @@ class Answers:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @property
-    def branching(self) -> int:
-        """Tokens that an answer can begin with."""
-        return len({tokens[0] for tokens in self.tokens})
-
     @cache  # noqa: B019  sets live as long as the run
     def _tail(self) -> bytes:
         pairs = zip(self.names or map(str, range(len(self))), self.tokens, strict=True)

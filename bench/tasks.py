@@ -11,6 +11,7 @@ from bench.models import Model
 from bench.sets import data, ids
 
 MAIN_SET = f"{len(ACTIONS)} actions"
+N_CTX = 2048  # more than any prompt has
 _N_LABELLED, _N_LOOKED_UP = 16, 10  # cases of labels and ids; the actions have a case for each request
 
 
@@ -21,11 +22,6 @@ Case = tuple[str, str]
 def requests() -> list[dict[str, str]]:
     """Return the bundled requests of an agent's user, each with the action that it asks for."""
     return list(data("requests.json"))
-
-
-def of_actions() -> list[Case]:
-    """Return a case for each request."""
-    return [(prompt_for(request["text"]), request["action"]) for request in requests()]
 
 
 def _of_topics() -> list[Case]:
@@ -66,14 +62,9 @@ class Task:
 def tasks(model: Model) -> Iterator[Task]:
     """Yield the bundled tasks."""
     sets = (
-        (MAIN_SET, list(ACTIONS), of_actions()),
+        (MAIN_SET, list(ACTIONS), [(prompt_for(request["text"]), request["action"]) for request in requests()]),
         ("8 labels", list(data("topics.json")), _of_topics()),
         ("1,000 ids", ids(1000), _of_ids()),
     )
     for name, choices, cases in sets:
         yield Task(name, model, cases, TokenTrie.from_choices(model.llm, choices, prompt=cases[0][0]))
-
-
-def longest_prompt() -> int:
-    """Return a number of tokens that no prompt exceeds."""
-    return max(len(prompt.encode()) for prompt, _ in of_actions() + _of_ids()) + 1

@@ -14,7 +14,7 @@ from bench.completion import Completion, Handle, Outcome
 from bench.models import device_of, load
 from bench.plots import decide as plot
 from bench.results import PROMPTS, Results, Share, Table, progress
-from bench.tasks import Task, longest_prompt, tasks
+from bench.tasks import N_CTX, Task, tasks
 from bench.timing import watch
 
 FREE, GUIDED, TRIE, FFI = "free", "strict-guided", "strict-trie", "strict-trie-ffi"
@@ -33,7 +33,7 @@ def run(options: Any) -> None:
     results, device = Results("decide"), device_of(options.device)
     assert device is not None  # which the command line has checked
     for name in options.models:
-        model = load(name, options, n_ctx=longest_prompt() + 256)
+        model = load(name, options, n_ctx=N_CTX)
         rows = []
         for task in tasks(model):
             decided = _decide(task, options.rounds or 1)

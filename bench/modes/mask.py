@@ -15,7 +15,6 @@ from bench.timing import Measure, repeated, take_turns
 _BATCHES = (1, 8, 64, 256)
 _FANS = (30, 1000, 100_000, 1_000_000)  # leaves
 _QUANTITIES = ("fill", "apply", "mask", "step", "mask+step")
-BITMASK, TENSORS, MEMORY, APPLY = "token-trie bitmask", "token-trie tensors", "memset", "xgrammar apply"
 
 
 def run(options: Any) -> None:
@@ -48,10 +47,10 @@ def _contenders(model: Model, answers: Answers, trie: TokenTrie, rows: int) -> d
     matcher = TrieMatcher(trie, model.n_vocab, end_tokens=[0])
     matchers = [matcher.fork() for _ in range(rows)]
     calls: dict[str, dict[str, Callable[[], object]]] = {
-        BITMASK: {"fill": lambda: BatchMatcher.batch_fill_next_token_bitmask(matchers, mask)},
-        TENSORS: _tensors(trie, logits),
-        MEMORY: {"fill": lambda: mask.fill(0)},
-        APPLY: {"apply": lambda: xgrammar.apply_token_bitmask_inplace(logits, few)},  # of 30 tokens
+        "token-trie bitmask": {"fill": lambda: BatchMatcher.batch_fill_next_token_bitmask(matchers, mask)},
+        "token-trie tensors": _tensors(trie, logits),
+        "memset": {"fill": lambda: mask.fill(0)},
+        "xgrammar apply": {"apply": lambda: xgrammar.apply_token_bitmask_inplace(logits, few)},  # of 30 tokens
     }
     if answers.names:
         calls["xgrammar"] = {"fill": _fill_by_xgrammar(model, answers, mask)}

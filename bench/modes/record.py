@@ -90,25 +90,20 @@ def object_schema(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-class _Guidance:
-    """llguidance in a loop of our own: forced tokens are evaluated in one batch with the next token."""
+def _guidance(model: Model, requests: Any, completion: Completion) -> Callable[[list[int]], Outcome]:
+    """Return llguidance in a loop of our own: forced tokens are evaluated in one batch with the next token."""
+    import llguidance.numpy as with_numpy
+    from llguidance import LLMatcher
 
-    def __init__(self, model: Model, requests: Any, completion: Completion) -> None:
-        import llguidance.numpy as with_numpy
-        from llguidance import LLMatcher
+    compact = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+    grammar = LLMatcher.grammar_from_json_schema(json.dumps(requests.schema), overrides=compact)
+    matcher = LLMatcher(llguidance_tokenizer(model), grammar)
+    if matcher.is_error():
+        raise RuntimeError(matcher.get_error())
+    mask = with_numpy.allocate_token_bitmask(1, model.n_vocab)
 
-        self._model, self._completion = model, completion
-        compact = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
-        grammar = LLMatcher.grammar_from_json_schema(json.dumps(requests.schema), overrides=compact)
-        self._matcher = LLMatcher(llguidance_tokenizer(model), grammar)
-        if self._matcher.is_error():
-            raise RuntimeError(self._matcher.get_error())
-        self._mask = with_numpy.allocate_token_bitmask(1, model.n_vocab)
-        self._fill, self._apply = with_numpy.fill_next_token_bitmask, with_numpy.apply_token_bitmask_inplace
-
-    def write(self, prompt: list[int]) -> Outcome:
-        self._completion.prepare(prompt)
-        matcher, llm = self._matcher, self._model.llm
+    def write(prompt: list[int]) -> Outcome:
+        completion.prepare(prompt)
         matcher.reset()
         tokens: list[int] = []
         pending: list[int] = []
@@ -116,25 +111,26 @@ class _Guidance:
         with watch() as took:
             while len(tokens) < _MAX_TOKENS:
                 forced = matcher.compute_ff_tokens()
-                if forced:
-                    matcher.consume_tokens(forced)
-                    tokens += forced
-                    pending += forced
+                matcher.consume_tokens(forced)
+                tokens += forced
+                pending += forced
                 if matcher.is_stopped():
                     break
                 if pending:
-                    llm.eval(pending)
+                    model.llm.eval(pending)
                     n_passes += 1
-                logits = self._model.logits_now()
-                self._fill(matcher, self._mask, 0)
-                self._apply(logits, self._mask)
+                logits = model.logits_now()
+                with_numpy.fill_next_token_bitmask(matcher, mask, 0)
+                with_numpy.apply_token_bitmask_inplace(logits, mask)
                 token = int(logits.argmax())
                 matcher.consume_token(token)
-                if llama_cpp.llama_vocab_is_eog(self._model.vocab, token):
+                if llama_cpp.llama_vocab_is_eog(model.vocab, token):
                     break
                 tokens.append(token)
                 pending = [token]
-        return Outcome(tokens, self._model.text(tokens), took.wall_ns, took.cpu_ns, 0, 0, n_passes)
+        return Outcome(tokens, model.text(tokens), took.wall_ns, took.cpu_ns, n_passes=n_passes)
+
+    return write
 
 
 def run(options: Any) -> None:
@@ -158,13 +154,13 @@ def _measure(model: Model, requests: Any, rounds: int) -> list[dict[str, Any]]:
         with watch() as took:
             text, stats = requests.write(handle.stream, mode)
         assert stats is not None
-        return Outcome([0] * stats.n_tokens, text, took.wall_ns, took.cpu_ns, 0, 0, stats.n_passes)
+        return Outcome([0] * stats.n_tokens, text, took.wall_ns, took.cpu_ns, n_passes=stats.n_passes)
 
     contenders: dict[str, Callable[[list[int]], Outcome]] = {
         GREEDY: partial(ours, "greedy"),
         EXACT: partial(ours, "exact"),
         GRAMMAR: partial(completion.answer, max_tokens=_MAX_TOKENS, grammar=grammar),
-        GUIDANCE: _Guidance(model, requests, completion).write,
+        GUIDANCE: _guidance(model, requests, completion),
     }
     for write in contenders.values():  # what they build at the first use is not timed
         write(prompts[0])

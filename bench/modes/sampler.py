@@ -13,7 +13,6 @@ from bench.sets import SETS
 from bench.timing import take_turns
 
 _NEVER_RISKY = 100  # members that every engine is trusted with
-_MEMORY_BYTES = 12 << 30  # for other sets
 _COLUMNS = {
     "build": ">build",
     "hit": ">build, cached",
@@ -49,11 +48,15 @@ def _measure(name: str, options: Any, results: Results) -> None:
         rows = list(take_turns({who: ready[who].measures(answers) for who in contenders}, options.rounds or 10))
         where = {"model": model.name, "n_vocab": model.n_vocab, "set": answers.name}
         results.rows += [where | row for row in rows]
-        title = f"{answers.name}\n{answers.branching} first tokens"
+        title = f"{answers.name}\n{len({tokens[0] for tokens in answers.tokens})} first tokens"
         for who in contenders:
             found = {row["quantity"]: row for row in rows if row["contender"] == who}
-            cells = {heading: _cell(found[quantity]) for quantity, heading in _COLUMNS.items() if quantity in found}
-            lines.append({"set": title, "contender": who, **dict.fromkeys(_COLUMNS.values()), **cells})
+            cells: dict[str, str | None] = dict.fromkeys(_COLUMNS.values())
+            for quantity, row in found.items():
+                if quantity in _COLUMNS:
+                    median, p10, p90 = (figure(row[name]) for name in ("median_us", "p10_us", "p90_us"))
+                    cells[_COLUMNS[quantity]] = f"{median} ({p10}-{p90})"
+            lines.append({"set": title, "contender": who, **cells})
             title = ""
         lines += [{"set": "", "contender": who, ">build": "out"} for who in out if answers.names]
         notes += [f"Out: {who}, {answers.name}: {reason}" for who, reason in out.items() if answers.names]
@@ -100,7 +103,7 @@ def _reason_against(contender: str, model: str, answers: str, limit_s: float) ->
 def _try(who: str, model_name: str, answers_name: str, ready: Any, errors: Any) -> None:
     import resource
 
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
     model = load(model_name)
     contender = ALL[who](model)
     answers = SETS[answers_name](model)
@@ -110,7 +113,3 @@ def _try(who: str, model_name: str, answers_name: str, ready: Any, errors: Any) 
             measure(1)
     except Exception as error:  # whatever another engine may raise
         errors.put(f"{type(error).__name__}: {error}")
-
-
-def _cell(row: dict[str, Any]) -> str:
-    return f"{figure(row['median_us'])} ({figure(row['p10_us'])}-{figure(row['p90_us'])})"

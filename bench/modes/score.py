@@ -14,7 +14,7 @@ from bench.completion import decode
 from bench.models import Model, load
 from bench.results import PROMPTS, Results, Share, Table, progress
 from bench.sets import data
-from bench.tasks import MAIN_SET, longest_prompt, requests
+from bench.tasks import MAIN_SET, N_CTX, requests
 from bench.timing import Took, watch
 
 TREE, ONE_BY_ONE = "token-trie", "one by one"
@@ -25,11 +25,10 @@ _TITLES = {
     "search": "The most probable of a large set, prompt evaluated: medians",
     "exact": "choose without a mode, prompt evaluated: medians",
     "independence": "What a member's score depends on beside its meaning: nats",
-    "right": "What a person agrees with",
 }
 _CAPTIONS = {
     "scoring": "Nats off the tree's scores: a quantized model's logits depend on the size of a batch.",
-    "right": PROMPTS,
+    "forms": f"Right: as a person would answer. {PROMPTS}",
 }
 Floats = NDArray[np.float64]
 
@@ -37,19 +36,17 @@ Floats = NDArray[np.float64]
 def run(options: Any) -> None:
     """Measure with all models."""
     results = Results("score")
-    n_ctx = longest_prompt() // 3 + 256
     rows: dict[str, list[dict[str, Any]]] = {part: [] for part in _TITLES}
     for name in options.models:
-        model = load(name, options, n_ctx=n_ctx)
+        model = load(name, options, n_ctx=N_CTX)
         rounds = options.rounds or 2
-        with StreamHandle(model.llm, n_ctx=n_ctx) as handle:
+        with StreamHandle(model.llm, n_ctx=N_CTX) as handle:
             rows["scoring"] += _scoring(model, handle, rounds)
             rows["forms"].append(_forms(model, handle))
             rows["search"].append(_search(model, handle))
             rows["exact"] += _exact(model, handle, rounds)
-            with StreamHandle(model.llm, n_ctx=n_ctx) as fresh:
+            with StreamHandle(model.llm, n_ctx=N_CTX) as fresh:
                 rows["independence"].append(_independence(model, handle, fresh))
-        rows["right"].append(_right(model))
     results.tables += [Table(_TITLES[part], them, _CAPTIONS.get(part, "")) for part, them in rows.items()]
     results.finish(options.output)
 
@@ -134,11 +131,11 @@ def _scoring(model: Model, handle: StreamHandle, rounds: int) -> list[dict[str, 
 
 
 def _forms(model: Model, handle: StreamHandle) -> dict[str, Any]:
-    """Compare the two forms of score, and greedy decoding, over all bundled requests."""
-    names, cases = list(ACTIONS), requests()
+    """Compare the two forms of score, greedy decoding, and a contextual prior, over all bundled requests."""
+    names, cases, contextual = list(ACTIONS), requests(), Contextual(prompt_for(""))
     trie = TokenTrie.from_choices(model.llm, names, prompt=prompt_for(cases[0]["text"]))
     took: dict[str, list[Took]] = {"full": [], "branches": []}
-    best: dict[str, list[int]] = {"full": [], "branches": [], "greedy": []}
+    best: dict[str, list[int]] = {"full": [], "branches": [], "greedy": [], "contextual": []}
     apart, variation = [], []
     for case in progress(cases, f"{model.name}, forms"):
         handle.prefill(prompt_for(case["text"]))
@@ -153,6 +150,9 @@ def _forms(model: Model, handle: StreamHandle) -> dict[str, Any]:
         apart.append(float(np.abs(full - branches).mean()))
         variation.append(float(np.abs(np.exp(full) - np.exp(branches)).sum() / 2))
         best["greedy"].append(choose(model.llm, prompt_for(case["text"]), names, mode="greedy").index)
+        best["contextual"].append(
+            int(score(model.llm, prompt_for(case["text"]), names, calibration=contextual).argmax())
+        )
     expected = [names.index(case["action"]) for case in cases]
     return {
         "model": model.name,
@@ -293,21 +293,3 @@ def _independence(model: Model, handle: StreamHandle, fresh: StreamHandle) -> di
         row |= {f">{what}: median": float(np.median(found)), f">{what}: most": float(found.max())}
         row |= {f">{what}: changed": Share(np.mean(found > 0))}
     return row
-
-
-def _right(model: Model) -> dict[str, Any]:
-    """Weigh the actions for all bundled requests in every way."""
-    llm: Any = model.llm
-    names, cases = list(ACTIONS), requests()
-    ways: dict[str, dict[str, Any]] = {
-        "exact": {"leaf_end": "longest"},
-        "branches": {"leaf_end": "longest", "branches": True},
-        "contextual": {"leaf_end": "longest", "calibration": Contextual(prompt_for(""))},
-    }
-    right: dict[str, list[bool]] = {way: [] for way in ways}
-    for case in progress(cases, f"{model.name}, weighing"):
-        for way, options in ways.items():
-            best = int(score(llm, prompt_for(case["text"]), names, **options).argmax())
-            right[way].append(names[best] == case["action"])
-    shares = {f">{way}": Share(np.mean(those)) for way, those in right.items()}
-    return {"model": model.name, "set": MAIN_SET, ">requests": len(cases), **shares}

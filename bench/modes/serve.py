@@ -17,7 +17,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import islice
@@ -116,9 +116,8 @@ def _save_set(model: str, folder: str) -> None:
     """Write the set of made-up titles for a model."""
     llm = load(model, n_ctx=256).llm
     spaced = not profile_of(llm).choice[0].chat
-    TokenTrie.from_choices(llm, list(islice(titles(), _N_MEMBERS)), leading_space=spaced).save(
-        Path(folder) / "titles.trie"
-    )
+    trie = TokenTrie.from_choices(llm, list(islice(titles(), _N_MEMBERS)), leading_space=spaced)
+    trie.save(Path(folder) / "titles.trie")
     llm.close()
 
 
@@ -144,11 +143,6 @@ def _has_top(n: int) -> Callable[[Any], bool]:
     return lambda reply: len(reply["answers"]["q"]["probabilities"]) == n
 
 
-def _mask() -> str:
-    left = np.random.default_rng(0).random(_N_MEMBERS) < 0.1
-    return base64.b64encode(np.packbits(left, bitorder="little")).decode()
-
-
 def _work() -> list[Work]:
     form, call = "Fill in the form for the user's request, as JSON.", "Call a tool for the user."
     fields = object_schema(_FIELDS)
@@ -160,6 +154,8 @@ def _work() -> list[Work]:
     by_grammar = _completion(prompt_for, grammar=alternatives([f" {action}" for action in ACTIONS]))
     by_name = _completion(_listed, grammar=alternatives([f" {name}" for name in _DESCRIBED]))
 
+    left = np.random.default_rng(0).random(_N_MEMBERS) < 0.1
+    mask = base64.b64encode(np.packbits(left, bitorder="little").tobytes()).decode()
     some_titles = islice(titles(), 0, _N_MEMBERS, _N_MEMBERS // 30 + 1)
 
     def has_call(reply: Any) -> bool:
@@ -195,7 +191,7 @@ def _work() -> list[Work]:
         Work("a choice of 30 titles", {OURS: _choice(dict.fromkeys(some_titles))}, _has_top(30)),
         Work(
             f"5 of {_N_MEMBERS:,} titles, of which a filter leaves a tenth",
-            {OURS: _choice(None, x_set="titles", x_filter={"mask": _mask()})},
+            {OURS: _choice(None, x_set="titles", x_filter={"mask": mask})},
             _has_top(5),
         ),
         Work("4 described options, /v1/decisions", {OURS: ("/v1/decisions", _decision), LLAMA: by_name}, _has_answer),
@@ -289,23 +285,17 @@ def _running(command: list[str]) -> Iterator[str]:
     with subprocess.Popen([*command, "--port", port], **quiet) as process:
         try:
             until = time.monotonic() + _START_S
-            while (
-                not (is_there := _answers(f"{url}/v1/models")) and process.poll() is None and time.monotonic() < until
-            ):
+            while process.poll() is None and time.monotonic() < until:
+                with suppress(httpx.TransportError):
+                    if httpx.get(f"{url}/v1/models").is_success:
+                        break
                 time.sleep(0.2)
-            if not is_there:
+            else:
                 raise RuntimeError(f"{' '.join(command[:3])} does not come up")
             yield url
         finally:
             process.terminate()
             process.wait(60)
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url).is_success
-    except httpx.TransportError:
-        return False
 
 
 async def _press(
