@@ -164,7 +164,7 @@ def serve(
         raise ArgumentError(f"--port: no server can listen on {host}:{port}; use another port or --host") from error
     # Name the TCP protocol: only then does asyncio send small parts at once.
     listening = socket.socket(bound.family, bound.type, socket.IPPROTO_TCP, bound.detach())
-    url = f"http://{host}:{listening.getsockname()[1]}"
+    url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
     say(f"loading {path.name}, to be served at {url}")
     http = Http(config)
     server.on_ready = lambda: say(f"{path.name} is ready")

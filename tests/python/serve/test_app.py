@@ -161,6 +161,15 @@ def test_a_second_interrupt_leaves_who_is_still_served_without_a_word(
     assert "Error" not in serving.told
 
 
+def test_an_address_of_ipv6_is_shown_as_clients_write_it(model_paths: dict[str, Path]) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"no IPv6: {error}")
+    with Serving(model_paths["tiny"], "--host", "::1") as serving:
+        assert httpx.get(f"{serving.url}/health").status_code == 200
+
+
 def test_too_many_at_once_are_answered_with_a_time_to_retry(model: Path) -> None:
     with Serving(model, "--max-requests", "2") as serving, ThreadPoolExecutor(8) as clients:
         answers = list(clients.map(lambda _: ask(serving.url, SLOW), range(8)))
