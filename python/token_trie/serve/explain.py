@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from token_trie.arrays import Floats
-from token_trie.decisions.bound_choices import BoundChoices, Reader
+from token_trie.decisions.bound_choices import Reader
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Request
 from token_trie.llama.query import Query
 from token_trie.questions.decide import prior_steps, priors_in
@@ -57,26 +58,33 @@ async def explain(engine: Engine, body: SystemOneRequest, sets: Sets, limits: Li
 
     with refusing(place):
         answer = (await reader.answers())[place]
-        tree = (await engine.read(explore)).result
+        prompt, scored, leaves, explored = (await engine.read(explore)).result
         prior = priors_in({place: asked}, [await reader.read(step) for step in prior_steps({place: asked})])[place][0]
-        explained = await engine.on_worker(lambda: _explained(first, tree, prior, answer))
+        explained = await engine.on_worker(lambda: _explained(first, scored, leaves, explored, prior, answer))
         return {
             "model": model,
             "answer": shape.answer_json(answer),
-            "prompt": tree.prompt,
+            "prompt": prompt,
             "readings": reader.n_readings,
             **explained,
         }
 
 
-def _explained(view: QuestionView, tree: TextTree, prior: Scored | None, answer: Answered[Any]) -> dict[str, Any]:
+def _explained(
+    view: QuestionView,
+    scored: Scored,
+    leaves: Sequence[int],
+    explored: Explored,
+    prior: Scored | None,
+    answer: Answered[Any],
+) -> dict[str, Any]:
     names = [str(value).lower() if isinstance(value, bool) else str(value) for value in answer.probabilities]
     own = _positions(view, names)
-    scored, best = tree.scored, own.get(names[list(answer.probabilities).index(answer.value)])
-    explored = tree.explored(max(best or range(len(scored.logprobs)), key=lambda i: float(scored.logprobs[i])))
+    if best := own.get(names[list(answer.probabilities).index(answer.value)]):
+        explored = replace(explored, exact_leaf=leaves[max(best, key=lambda i: float(scored.logprobs[i]))])
     meant: dict[int, list[str]] = {}
     for name, positions in own.items():
-        for leaf in dict.fromkeys(map(tree.leaf_of, positions)):
+        for leaf in dict.fromkeys(leaves[i] for i in positions):
             meant.setdefault(leaf, []).append(name)
     return {
         "options": [
@@ -137,32 +145,6 @@ def _branches(explored: Explored, meant: dict[int, list[str]]) -> list[dict[str,
     return rows
 
 
-@dataclass(frozen=True, eq=False)
-class TextTree:
-    """Texts after a prompt, as a tree."""
-
-    prompt: str
-    """The text that the model read, including control tokens."""
-    scored: Scored
-    choices: BoundChoices[str]
-    stepwise: Floats
-    """For each leaf, the logarithm of the product of the shares on its path, including that of the end."""
-    pieces: dict[int, bytes]
-
-    def leaf_of(self, text: int) -> int:
-        """Return the leaf of a text, by the position of the text."""
-        return text if self.choices.leaf_of is None else int(self.choices.leaf_of[text])
-
-    def explored(self, text: int) -> Explored:
-        """Return all branches, with the path to a text and the greedy path."""
-        trie = flat(self.choices.trie)
-        scores, logprobs = self.scored.logprobs, np.full(len(trie), -np.inf)
-        np.logaddexp.at(logprobs, [self.leaf_of(i) for i in range(len(scores))], scores)
-        weights = np.exp(logprobs - logprobs.max())
-        greedy = _greedy(trie, shares_of(trie, self.stepwise))
-        return Explored(trie, greedy, self.leaf_of(text), weights / weights.sum(), self.stepwise, self.pieces)
-
-
 def _greedy(trie: TokenTrie, shares: Floats) -> int:
     node = ROOT
     while below := children_of(trie, node):
@@ -177,16 +159,26 @@ def _greedy(trie: TokenTrie, shares: Floats) -> int:
 
 
 @dataclass(frozen=True)
-class ExploreRequest(Request[TextTree]):
-    """A request for the probability of each of several texts, and of each branch on its path."""
+class ExploreRequest(Request[tuple[str, Scored, Sequence[int], Explored]]):
+    """A request for the probability of each of several texts, and of each branch on its path.
+
+    The result has the text that the model read, including control tokens, the scores of the texts, the leaf of each,
+    and the tree, where the most probable text is the exact answer.
+    """
 
     texts: Reading
 
-    def steps(self, reader: Reader, prefix: Prefix) -> Plan[TextTree]:
+    def steps(self, reader: Reader, prefix: Prefix) -> Plan[tuple[str, Scored, Sequence[int], Explored]]:
         """Score the texts and the branches."""
         tokens, choices = self.texts.bound(reader, prefix.tokens)
         prompt = reader.vocab.detokenize(tokens, special=True).decode(errors="replace")
-        pieces = pieces_of(reader, choices.trie)
+        pieces, trie = pieces_of(reader, choices.trie), flat(choices.trie)
         scored = yield from self.texts.steps(reader, prefix)
-        branches = yield PlanStep(tokens, Query("scores", choices.trie, branches=True))
-        return TextTree(prompt, scored, choices, branches.logprobs, pieces)
+        stepwise = (yield PlanStep(tokens, Query("scores", choices.trie, branches=True))).logprobs
+        scores = scored.logprobs
+        leaves = range(len(scores)) if choices.leaf_of is None else choices.leaf_of.tolist()
+        logprobs = np.full(len(trie), -np.inf)
+        np.logaddexp.at(logprobs, leaves, scores)
+        weights = np.exp(logprobs - logprobs.max())
+        greedy, best = _greedy(trie, shares_of(trie, stepwise)), leaves[int(scores.argmax())]
+        return prompt, scored, leaves, Explored(trie, greedy, best, weights / weights.sum(), stepwise, pieces)
