@@ -65,8 +65,7 @@ class RowsOptions:
         """The formats of both tables; ArgumentError if they are not clear, or standard output is closed."""
         if str(self.output) == "-" and sys.stdout is None:
             raise ArgumentError("--output: standard output is closed; use a file")
-        if str(self.output) != "-" and os.path.realpath(self.output) == os.path.realpath(self.table):
-            raise ArgumentError(f"--output: {str(self.output)!r} is the table to read; name another file")
+        require_other(self.output, self.table)
         kind = format_of(self.table, self.input_format, "--input-format")
         if self.output_format is None and str(self.output) == "-":
             return kind, "csv" if kind == "csv" else "jsonl"
@@ -136,8 +135,9 @@ def run_job(job: RowJob, table: Table, options: RowsOptions, model: ModelOptions
             say(f"{job.doing} {table.name}")
         llm = model.load(job.n_ctx)
         job.check(llm)  # a mistake in the options is not reported as one of the first row
-        marks = {what: digest(*values) for what, values in job.marks.items()}
-        results.begin(marks | {"another model": digest(digest_of_model(model_file(llm)))}, job.count)
+        marks = {"another model": digest(digest_of_model(model_file(llm)))}  # it may have another profile, too
+        marks |= {what: digest(*values) for what, values in job.marks.items()}
+        results.begin(marks, job.count)
         try:
             n_left_out = _answer_rows(job, llm, table, results, options.on_error)
             results.finish()
@@ -222,10 +222,15 @@ def digest(*parts: Any) -> str:
 
 def require_same_run(written: object, marks: Mapping[str, str]) -> None:
     """Raise ArgumentError unless the joined digests in a row are those of a run, and say what has changed."""
-    parts = zip(marks, zip_longest(marks.values(), str(written).split("-")), strict=False)
-    for what, (own, other) in reversed([*parts]):  # another model has another profile, too
+    for what, (own, other) in zip(marks, zip_longest(marks.values(), str(written).split("-")), strict=False):
         if own != other:
             raise ArgumentError(f"was written with {what}")
+
+
+def require_other(output: Path, source: Path) -> None:
+    """Raise ArgumentError if the output of a command is the file that it reads."""
+    if str(output) != "-" and os.path.realpath(output) == os.path.realpath(source):
+        raise ArgumentError(f"--output: {str(output)!r} is the file to read; name another one")
 
 
 class OutputFile:

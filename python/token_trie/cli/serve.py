@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from token_trie.cli.options import SERVED_N_CTX, ModelOptions, command, say
-from token_trie.cli.rows import OutputFile, digest, require_same_run
+from token_trie.cli.rows import OutputFile, digest, require_other, require_same_run
 from token_trie.cli.tables import require_all
 from token_trie.errors import ArgumentError
 from token_trie.native.loaded import File, digest_of_model, model_file
@@ -238,6 +238,7 @@ def run_batch(
 
     if not requests.is_file():
         raise ArgumentError(f"--input: no file {str(requests)!r}")
+    require_other(answers, requests)
     files = [] if sets is None else [path for path in sorted(sets.iterdir()) if path.is_file()]
     marks = {
         "another model": digest(digest_of_model(model.path)),

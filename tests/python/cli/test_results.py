@@ -123,7 +123,7 @@ def test_the_table_is_not_written_over(cli: Cli) -> None:
     before = table.read_bytes()
     for options in ([], ["--resume"]):
         done = cli.label(table, *options, output=cli.folder / "." / "in.csv")
-        assert (done.code, "in.csv' is the table to read; name another file" in done.err) == (1, True)
+        assert (done.code, "in.csv' is the file to read; name another one" in done.err) == (1, True)
     assert table.read_bytes() == before
 
 

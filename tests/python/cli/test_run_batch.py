@@ -208,6 +208,11 @@ def test_two_runs_do_not_write_one_file(folder: Path) -> None:
     assert "another run writes 'out.jsonl'" in done.stderr.replace("\n", " ")
 
 
+def test_the_requests_are_not_written_over(folder: Path) -> None:
+    done = run(folder, [request(0)], "-o", "in.jsonl")
+    assert (done.returncode, "'in.jsonl' is the file to read" in done.stderr.replace("\n", " ")) == (1, True)
+
+
 @pytest.mark.parametrize("changed", ["requests", "model"])
 def test_a_file_that_changes_under_a_run_is_an_error(folder: Path, cli: Cli, monkeypatch: Any, changed: str) -> None:
     requests, model, load = folder / "in.jsonl", folder / "other.gguf", ModelOptions.load
