@@ -168,7 +168,7 @@ class _Work:
 
 
 class Results(Iterator[Any]):
-    """Results of prompts in a batch, which is created when the first result is requested; see `Many.results`."""
+    """Results that `find` returns for a batch, which is created when the first one is requested."""
 
     def __init__(self, many: Many, find: Find) -> None:
         self._work = _Work()
@@ -242,11 +242,7 @@ class Many:
 
     def answers(self, requests: Iterable[Pending[Any]]) -> Results:
         """Yield the results of requests, one for each input."""
-        return self.results(lambda batch: Admission(self.llm, batch, requests).results(in_order=not self.as_ready))
-
-    def results(self, find: Find) -> Results:
-        """Yield what `find` returns for a batch: positions, each with a result or its error."""
-        return Results(self, find)
+        return Results(self, lambda batch: Admission(self.llm, batch, requests).results(in_order=not self.as_ready))
 
     def yielded(self, found: Iterator[tuple[int, Any]]) -> Iterator[Any]:
         """Yield results as `choose_many` does, with the progress."""
@@ -359,7 +355,7 @@ def choose_many(
             raise ArgumentError("calibration: 'batch' is taken over one set, and sets gives each prompt its own")
         undecided = ChoiceRequest.read(choices, read).undecided()
         rows = asked(prompts, lambda: undecided)
-        return many.results(lambda batch: decided(Admission(llm, batch, rows).results(in_order=True), together))
+        return Results(many, lambda batch: decided(Admission(llm, batch, rows).results(in_order=True), together))
     requests: Iterable[Pending[Decision[Any]]]
     if sets is None:
         given = ChoiceRequest.read(choices, read)

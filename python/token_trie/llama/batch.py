@@ -36,15 +36,6 @@ from token_trie.native.llama_facts import model_of
 _POLL_S = 0.1
 
 
-class _Waiter:
-    """A thread that waits for the stream."""
-
-    def __init__(self) -> None:
-        self.thread = threading.get_ident()
-        self.is_cancelled = False
-        self.wakeups: SimpleQueue[None] = SimpleQueue()  # in C, so that no interrupt comes in its middle
-
-
 class OwnStream:
     """A stream and the queue of threads that wait for it."""
 
@@ -52,7 +43,9 @@ class OwnStream:
         self.stream = stream
         self.holder = 0  # the thread that uses it
         self._lock = threading.Lock()
-        self._queue: deque[_Waiter] = deque()
+        # Threads that wait, each with what wakes it: True if its wait is cancelled. A queue in C, so that no interrupt
+        # comes in its middle.
+        self._queue: deque[tuple[int, SimpleQueue[bool]]] = deque()
 
     @contextmanager
     def lent(self) -> Iterator[Stream]:
@@ -78,10 +71,9 @@ class OwnStream:
         """End a thread's use of the stream, or its wait."""
         if self.holder == thread:
             self.stream.cancel()
-        for waiter in list(self._queue):
-            if waiter.thread == thread:
-                waiter.is_cancelled = True
-                waiter.wakeups.put(None)
+        for waiting, wakeups in list(self._queue):
+            if waiting == thread:
+                wakeups.put(True)
 
     def close(self) -> None:
         """Free the stream."""
@@ -95,14 +87,14 @@ class OwnStream:
         """Return when the stream is free; the lock decides between threads that come at the same moment."""
         if self.holder == acting_thread():
             raise BusyError("this thread is choosing with this Llama already, and asks from within that")
-        waiter = _Waiter()
+        wakeups: SimpleQueue[bool] = SimpleQueue()
+        waiter = get_ident(), wakeups
         try:
             self._queue.append(waiter)
             while self._queue[0] is not waiter or self._lock.locked():
-                if waiter.is_cancelled:
-                    raise CancelledError("the decision was cancelled")
                 with suppress(Empty):
-                    waiter.wakeups.get(timeout=_POLL_S)
+                    if wakeups.get(timeout=_POLL_S):
+                        raise CancelledError("the decision was cancelled")
         except BaseException:
             self._queue.remove(waiter)
             self._wake_next()
@@ -111,7 +103,7 @@ class OwnStream:
 
     def _wake_next(self) -> None:
         with suppress(IndexError):
-            self._queue[0].wakeups.put(None)
+            self._queue[0][1].put(False)
 
 
 def chooser(llm: Llama) -> AbstractContextManager[Stream]:

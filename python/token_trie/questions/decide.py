@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
 
 from token_trie.decisions.calibration import BatchPrior, Binding, Mean, fingerprint, over_rows, refuse_over_rows
-from token_trie.decisions.many import Many, windows
+from token_trie.decisions.many import Many, Results, windows
 from token_trie.decisions.options import Think
 from token_trie.decisions.run import run
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
@@ -549,7 +549,7 @@ def decide_many(
             return enumerate(_one_by_one(llm, states, asked, read))
         return enumerate(map(named, _together(llm, batch, states, asked, read)))
 
-    return many.results(find)
+    return Results(many, find)
 
 
 def _check_over_rows(options: DecideOptions, asked: _Asked) -> None:

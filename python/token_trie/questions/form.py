@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import jinja2
 import numpy as np
-import numpy.typing as npt
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from token_trie.arrays import Floats
@@ -250,11 +249,12 @@ class Weighing:
     def log_masses(self, logprobs: Floats) -> Floats:
         """Return the log of each answer's total probability, from log-probabilities of the texts."""
         shared = (logprobs - np.log(self._n_sharing))[self._positions]
-        return _reduced(np.logaddexp, shared, self._begins)
+        masses: Floats = np.logaddexp.reduceat(shared, self._begins)
+        return masses
 
     def lengths(self, lengths: Floats) -> Floats:
         """Return the mean number of tokens of each answer's texts."""
-        means: Floats = _reduced(np.add, lengths[self._positions], self._begins) / self._n_texts
+        means: Floats = np.add.reduceat(lengths[self._positions], self._begins) / self._n_texts
         return means
 
     def of_options(self, weights: Floats) -> Floats:
@@ -273,11 +273,6 @@ def softmax(weights: Floats) -> Floats:
     p: Floats = np.exp(weights - weights.max())
     p /= math.fsum(p)  # independent of the order
     return p
-
-
-def _reduced(ufunc: np.ufunc, values: Floats, begins: npt.NDArray[np.int64]) -> Floats:
-    """Reduce runs of values that begin at the given positions."""
-    return np.asarray(ufunc.reduceat(values, begins), np.float64)
 
 
 def contextual(raw: Floats, prior: Floats, lengths: Floats, temperature: float) -> Floats:

@@ -11,7 +11,7 @@ import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, product
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import jinja2
 import numpy as np
@@ -104,7 +104,7 @@ def _tokens(llm: Llama, texts: Iterable[str]) -> tuple[int, ...]:
 
 TrainedKind: TypeAlias = Literal["openjev", "lev", "nimble", "pplx-decider", "lfm2-d1"]
 
-_KINDS: dict[str, TrainedKind] = {kind: kind for kind in ("openjev", "lev", "nimble", "pplx-decider", "lfm2-d1")}
+_KINDS: dict[str, TrainedKind] = {kind: kind for kind in get_args(TrainedKind)}
 _N_RATINGS = 9  # answers of "lev" to a predicate, from certainly not to certainly
 _TRUE_FIRST = ("openjev", "lfm2-d1")
 

@@ -381,11 +381,6 @@ def _spaced(*parts: Expression) -> Sequence:
     return Sequence(tuple(part for each in parts for part in (each, SPACE))[:-1])
 
 
-def text_between(low: int, high: int | None) -> Expression:
-    """Return the grammar of low to high characters of a JSON string."""
-    return Repeat(CHAR, low, high)
-
-
 def _listed(first: str, item: Expression, low: int, high: int | None, last: str) -> Expression:
     """Return the grammar of a list of items, low to high, separated by commas."""
     more = Repeat(_spaced(Sequence(()), _COMMA, item), max(low - 1, 0), None if high is None else high - 1)
@@ -395,7 +390,7 @@ def _listed(first: str, item: Expression, low: int, high: int | None, last: str)
 
 VALUE = Rule()
 """Any JSON value."""
-_STRING = Rule(Sequence((_QUOTE, text_between(0, None), _QUOTE)))
+_STRING = Rule(Sequence((_QUOTE, Repeat(CHAR, 0, None), _QUOTE)))
 OBJECT = Rule(_listed("{", _spaced(_STRING, _COLON, VALUE), 0, None, "}"))
 ARRAY = Rule(_listed("[", VALUE, 0, None, "]"))
 VALUE.body = Either((OBJECT, ARRAY, _STRING, NUMBER, *map(TextLiteral, ("true", "false", "null"))))
@@ -415,7 +410,7 @@ def _make_grammar(node: Node, known: dict[Node, Rule]) -> Expression:
     if isinstance(node, String):
         if node.is_cut:
             raise ValueError("maxLength beside a pattern or format")
-        content = text_between(node.min_length, node.max_length) if node.can_end_anywhere else node.content
+        content = Repeat(CHAR, node.min_length, node.max_length) if node.can_end_anywhere else node.content
         return Sequence((_QUOTE, content, _QUOTE))
     if isinstance(node, Slot):
         return node.value

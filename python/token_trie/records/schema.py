@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from token_trie.errors import ArgumentError
 from token_trie.records import gbnf, plan
-from token_trie.records.gbnf import MAX_REPEATS, Chars, Expression, Matcher, Repeat, Sequence, read_pattern
+from token_trie.records.gbnf import CHAR, MAX_REPEATS, Chars, Expression, Matcher, Repeat, Sequence, read_pattern
 from token_trie.records.plan import (
     ARRAY,
     OBJECT,
@@ -205,7 +205,7 @@ def read_string(schema: dict[str, Any], pointer: str) -> Node:
         return ChoiceNode(("",))
     if low > MAX_REPEATS:
         raise KeywordError(f"{pointer}/minLength", f"{low} characters; {MAX_REPEATS} is the most that is supported")
-    return String(plan.text_between(low, None), high, low)
+    return String(Repeat(CHAR, low, None), high, low)
 
 
 def _read_pattern(pattern: str, pointer: str, name: str, low: int, high: int | None) -> String:

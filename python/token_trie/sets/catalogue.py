@@ -11,12 +11,12 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, PayloadError, VocabularyError
 from token_trie.native.core import _core
@@ -210,8 +210,10 @@ class Catalogue:
             )
         if not rows and (len(records) != 1 or not is_its):
             record = _base_record(digest)
-            records, end = [record], log.begin(record)
-        state = _State.of(base, rows, log.path)
+            records, end = [record], log.append(record, 0)
+            sync_folder(Path(self.path).parent)
+        state = _State(base)
+        state.change(rows, log.path)
         return _Now(digest, records[0], end, state, state.trie())
 
     def _caught_up(self, log: _Log, now: _Now) -> _Now:
@@ -358,12 +360,6 @@ class _Log:
             raise
         return after
 
-    def begin(self, record: dict[str, Any]) -> int:
-        """Replace all records by one."""
-        end = self.append(record, 0)
-        sync_folder(Path(self.path).parent)
-        return end
-
 
 def _record_of(line: bytes) -> dict[str, Any] | None:
     """Return the record of a line; None if it is damaged."""
@@ -381,25 +377,16 @@ def _record_of(line: bytes) -> dict[str, Any] | None:
 class _State:
     """The changes: a mask of the base's leaves, the names of added members by their tokens, and removed tokens."""
 
-    def __init__(
-        self,
-        base: _core.Trie,
-        aliases: frozenset[tuple[str, int]],
-        keep: npt.NDArray[np.bool_],
-        more: dict[bytes, str],
-        removed: set[bytes],
-    ) -> None:
-        self.base, self._aliases = base, aliases
-        self._keep, self._more, self._removed = keep, more, removed
-
-    @classmethod
-    def of(cls, base: _core.Trie, rows: Sequence[Any], file: str) -> _State:
-        state = cls(base, frozenset(base.aliases), np.ones(base.n_leaves, np.bool_), {}, set())
-        state.change(rows, file)
-        return state
+    def __init__(self, base: _core.Trie) -> None:
+        self.base, self._aliases = base, frozenset(base.aliases)
+        self._keep = np.ones(base.n_leaves, np.bool_)
+        self._more: dict[bytes, str] = {}
+        self._removed: set[bytes] = set()
 
     def copy(self) -> _State:
-        return _State(self.base, self._aliases, self._keep.copy(), dict(self._more), set(self._removed))
+        other = copy(self)
+        other._keep, other._more, other._removed = self._keep.copy(), self._more.copy(), self._removed.copy()
+        return other
 
     @property
     def n_changes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from token_trie.errors import ArgumentError, VocabularyError
@@ -60,7 +60,8 @@ class ControlTokens:
         # Most texts that begin like a control token, such as <p>, differ from it within three characters.
         beginnings = sorted({text[:3] for text in self._texts}, reverse=True)
         self._first = re.compile("|".join(f"{re.escape(b[0])}(?={re.escape(b[1:])})" for b in beginnings) or "(?!)")
-        self._edges = _any_of({text[0] for text in self._texts} | {text[-1] for text in self._texts})
+        edges = sorted({text[0] for text in self._texts} | {text[-1] for text in self._texts})
+        self._edges = re.compile("|".join(map(re.escape, edges)) or "(?!)")
 
     def find(self, text: str) -> list[Control]:
         """Return the occurrences in a text from left to right; at one position, the longest."""
@@ -153,11 +154,6 @@ def _map_texts(data: Any, change: Callable[[str, bool], str], *, whole: bool = T
     if isinstance(data, (list, tuple)):
         return [change(value, True) if isinstance(value, str) else _map_texts(value, change) for value in data]
     return data
-
-
-def _any_of(chars: Iterable[str]) -> re.Pattern[str]:
-    escaped = "".join(map(re.escape, sorted(chars)))
-    return re.compile(f"[{escaped}]" if escaped else r"(?!)")
 
 
 def _escaped(mark: str) -> str:

@@ -10,8 +10,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
-
 from token_trie.arrays import Floats, Ints, States
 from token_trie.decisions.calibration import Base, BatchPrior, Binding, Calibrator
 from token_trie.decisions.gold import import_sklearn, listed, read_gold
@@ -21,7 +19,7 @@ from token_trie.native.files import write_whole
 from token_trie.native.options import takes
 from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
-from token_trie.trust.fit import KINDS, FitKind, FitOptions, fit_readings, kind_of
+from token_trie.trust.fit import KINDS, FitOptions, fit_readings, kind_of
 from token_trie.trust.fitted import Head, HeldOut, JsonObject
 from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.metrics import log_softmax, numbered
@@ -162,21 +160,9 @@ class Calibration(Calibrator):
         )
 
     @classmethod
-    def of(
-        cls,
-        readings: Readings,
-        gold: Ints | None,
-        *,
-        kind: FitKind = "auto",
-        prior: Floats | None = None,
-        n_folds: int = 10,
-        groups: npt.ArrayLike | None = None,
-        more: Readings | None = None,
-    ) -> Calibration:
-        """Fit a calibration to readings; arguments and errors as for `fit_readings`."""
-        found, held_out = fit_readings(
-            readings, gold, kind=kind, prior=prior, n_folds=n_folds, groups=groups, more=more
-        )
+    def of(cls, readings: Readings, gold: Ints | None, **options: Any) -> Calibration:
+        """Fit a calibration to readings; options and errors are those of `fit_readings`."""
+        found, held_out = fit_readings(readings, gold, **options)
         return cls(binding=readings.binding, n_rows=len(readings), held_out=held_out, **found)
 
     @property

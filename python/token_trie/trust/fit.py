@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.arrays import Floats, Ints, States
+from token_trie.arrays import Floats, Ints
 from token_trie.decisions.calibration import MIN_ROWS, Base, BatchPrior, Mean
 from token_trie.decisions.gold import import_sklearn, one_thread
 from token_trie.errors import ArgumentError, CalibrationError
@@ -307,56 +307,54 @@ class _Mixture(NamedTuple):
         return np.tensordot(self.shares, _parts(margins, self.c), 1)
 
 
-class _Heads:
-    """Fits heads to hidden states, with and without scores beside them.
+def _head_fitter(states: Floats, readings: Readings, gold: Ints) -> Fitter:
+    """Return a fitter of heads to hidden states, without and with scores beside them.
 
     A head is a weighted sum of logistic regression, linear discriminant analysis with shrunk covariance (Ledoit and
     Wolf, 2004), both on standardized states, and optionally the log-shares of the scores. C and the weights, which also
     set the temperature, minimize the log loss on held-out rows (stacking; Wolpert, 1992).
     """
+    log_shares = log_softmax(readings.raw)
+    shape = len(_CS) + 1, len(gold), int(gold.max()) + 1
 
-    def __init__(self, states: States, readings: Readings, gold: Ints) -> None:
-        self._texts, self._states, self._gold = readings.texts, states.astype(np.float64), gold
-        self._shares = log_softmax(readings.raw)
-        self._all = np.arange(len(gold))
-        self._shape = (len(_CS) + 1, len(gold), int(gold.max()) + 1)
-        self._margins_of = fit_once(len(gold), self._margins)
-
-    def fitted(self, rows: Ints, folds: Folds) -> Iterator[FitCandidate]:
-        """Yield the head without scores, then with scores; CalibrationError if classes have too few rows."""
-        for name, n in zip(self._texts, np.bincount(self._gold, minlength=len(self._texts)), strict=True):
-            if n == 0:
-                raise CalibrationError(f"gold: no row of {name!r}, where a head needs some of each class")
-        others = np.setdiff1d(self._all, rows)
-        margins = np.empty(self._shape)
-        for train, test in [*folds, (rows, others)]:
-            if len(test):
-                margins[:, test] = self._margins_of(train, test)
-        judged = np.concatenate([test for _, test in folds])
-        for parts in (margins, np.concatenate([margins, self._shares[None]])):
-            log_p = np.empty(self._shape[1:])
-            best = _mixture(parts[:, judged], self._gold[judged])
-            for _, test in folds:
-                train = np.setdiff1d(judged, test)
-                log_p[test] = log_softmax(_mixture(parts[:, train], self._gold[train], best).of(parts[:, test]))
-            log_p[others] = log_softmax(best.of(parts[:, others]))
-            yield FitCandidate(partial(self._fit, best, rows), log_p, parts is not margins)
-
-    def _fit(self, mixture: _Mixture, rows: Ints) -> Parameters:
-        head = _mixed(mixture, *_linears(self._states[rows], self._gold[rows], (_CS[mixture.c],)))
-        return {"kind": "head", "bias": np.zeros(len(self._texts)), "head": head}
-
-    def _margins(self, train: Ints, others: Ints) -> Floats:
+    def margins_of_others(train: Ints, others: Ints) -> Floats:
         """Return the margins of other rows by fits to train rows, shape (n_parts, n_others, n_classes)."""
-        there = np.unique(self._gold[train])
+        there = np.unique(gold[train])
         if len(train) <= len(there):
             raise CalibrationError("gold: too few rows of some classes for a head")
-        found = np.empty((self._shape[0], len(others), self._shape[2]))
-        for margins, one in zip(found, _linears(self._states[train], self._gold[train], _CS), strict=True):
-            known = one.log_weights_of(self._states[others])
+        found = np.empty((shape[0], len(others), shape[2]))
+        for margins, one in zip(found, _linears(states[train], gold[train], _CS), strict=True):
+            known = one.log_weights_of(states[others])
             margins[:] = known.min(axis=1, keepdims=True)  # an unseen class gets the lowest margin
             margins[:, there] = known
         return found
+
+    margins_of = fit_once(len(gold), margins_of_others)
+
+    def fit(mixture: _Mixture, rows: Ints) -> Parameters:
+        head = _mixed(mixture, *_linears(states[rows], gold[rows], (_CS[mixture.c],)))
+        return {"kind": "head", "bias": np.zeros(len(readings.texts)), "head": head}
+
+    def fitted(rows: Ints, folds: Folds) -> Iterator[FitCandidate]:
+        for name, n in zip(readings.texts, np.bincount(gold, minlength=len(readings.texts)), strict=True):
+            if n == 0:
+                raise CalibrationError(f"gold: no row of {name!r}, where a head needs some of each class")
+        others = np.setdiff1d(np.arange(len(gold)), rows)
+        margins = np.empty(shape)
+        for train, test in [*folds, (rows, others)]:
+            if len(test):
+                margins[:, test] = margins_of(train, test)
+        judged = np.concatenate([test for _, test in folds])
+        for parts in (margins, np.concatenate([margins, log_shares[None]])):
+            log_p = np.empty(shape[1:])
+            best = _mixture(parts[:, judged], gold[judged])
+            for _, test in folds:
+                train = np.setdiff1d(judged, test)
+                log_p[test] = log_softmax(_mixture(parts[:, train], gold[train], best).of(parts[:, test]))
+            log_p[others] = log_softmax(best.of(parts[:, others]))
+            yield FitCandidate(partial(fit, best, rows), log_p, parts is not margins)
+
+    return fitted
 
 
 def _mixed(mixture: _Mixture, first: Head, second: Head) -> Head:
@@ -454,7 +452,7 @@ def _mixture(margins: Floats, gold: Ints, near: _Mixture | None = None) -> _Mixt
 
 def _head_fitters(readings: Readings, gold: Ints) -> list[Fitter]:
     """Return a fitter of heads; none if the states were not read."""
-    return [] if readings.states is None else [_Heads(readings.states, readings, gold).fitted]
+    return [] if readings.states is None else [_head_fitter(readings.states.astype(np.float64), readings, gold)]
 
 
 class Kind(NamedTuple):

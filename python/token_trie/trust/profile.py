@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,123 +52,19 @@ _OF_TYPE = {
 _MAX_FORMS = 3
 _MIN_P = 1e-4
 
-_LANGUAGES = ["English", "German", "French", "Spanish", "Italian"]
-_SUBJECTS = {
-    "mathematics": "numbers and shapes",
-    "history": "what happened in the past",
-    "biology": "plants and animals",
-    "geography": "countries, rivers and mountains",
-    "music": "songs and instruments",
-}
-_TEXTS = ["recipe", "weather report", "advertisement", "invitation", "obituary", "diary"]
-_SHELVES = {
-    "cookery": "food and drink",
-    "travel": "guides to places abroad",
-    "health": "illness, exercise and sleep",
-    "money": "saving, taxes and investing",
-    "gardening": "plants, lawns and vegetables",
-}
 
-# Each question, with states and the positions of their answers.
-KNOWN: list[tuple[Question, list[tuple[str, int]]]] = [
-    (
-        Choice("Which language is the text in?", _LANGUAGES),
-        [
-            ("Der Zug kommt heute eine Stunde später.", 1),
-            ("Nous avons mangé du pain au bord de la mer.", 2),
-            ("The cat slept on the warm roof all day.", 0),
-            ("Mañana vamos a visitar a mis abuelos.", 3),
-            ("Vorrei un caffè e un bicchiere d'acqua.", 4),
-        ],
-    ),
-    (
-        Choice("Which school subject is it?", _SUBJECTS),
-        [
-            ("A triangle has sides of 3, 4 and 5 centimetres. How large is its area?", 0),
-            ("Explain why the Roman Empire was divided into two halves.", 1),
-            ("Draw a leaf and name the parts through which it breathes.", 2),
-            ("Which five states border the Danube after Vienna?", 3),
-            ("Clap the rhythm of the second bar, then sing the melody.", 4),
-            ("Solve for x: 2x + 6 = 20.", 0),
-            ("How do whales feed their young?", 2),
-        ],
-    ),
-    (
-        Choice("What kind of text is it?", _TEXTS),
-        [
-            ("Beat three eggs with the sugar, add the flour and bake for 40 minutes.", 0),
-            ("Rain will spread from the west tonight, with gusts near the coast.", 1),
-            ("Only this week: two pairs of shoes for the price of one!", 2),
-            ("We would be delighted if you joined us for our wedding on the 5th of June.", 3),
-            ("She died peacefully at home, and leaves behind a husband and two sons.", 4),
-            ("Tuesday. I could not sleep again, and wrote letters I shall never send.", 5),
-        ],
-    ),
-    (
-        Choice("On which shelf of the bookshop does the title belong?", _SHELVES),
-        [
-            ("Soups and Stews for Cold Evenings", 0),
-            ("Forty Walks Around Lisbon", 1),
-            ("How to Fall Asleep Without Pills", 2),
-            ("Retire Early: Index Funds Explained", 3),
-            ("Tomatoes on the Balcony", 4),
-            ("Bread from Your Own Oven", 0),
-        ],
-    ),
-    (
-        Predicate("Is the writer happy?"),
-        [
-            ("What a wonderful day, I could hug everyone!", 0),
-            ("I have been crying since the letter came.", 1),
-            ("We won, and the whole street danced.", 0),
-            ("Everything went wrong, and I am fed up.", 1),
-        ],
-    ),
-    (
-        Predicate("Does the text mention an animal?"),
-        [
-            ("The dog barked at the postman.", 0),
-            ("The bridge is closed until Friday.", 1),
-            ("Two swans crossed the pond.", 0),
-            ("Please sign the form on page three.", 1),
-        ],
-    ),
-    (
-        Predicate("Does this happen indoors?"),
-        [
-            ("They sat by the fireplace in the kitchen.", 0),
-            ("The climbers rested just below the summit.", 1),
-            ("The pupils put their chairs on the desks of the classroom.", 0),
-            ("Surfers waited for the next wave.", 1),
-        ],
-    ),
-    (
-        Predicate("Can this be eaten?"),
-        [("a ripe banana", 0), ("a rusty nail", 1), ("a slice of cheese", 0), ("a leather boot", 1)],
-    ),
-    (
-        Score("How warm is it?", ["freezing", "cool", "hot"]),
-        [
-            ("The lake is covered with thick ice.", 0),
-            ("You need a light jacket in the evening.", 1),
-            ("The asphalt is melting in the sun.", 2),
-            ("Icicles hang from the roof.", 0),
-        ],
-    ),
-    (
-        Score("How long does it take?", ["seconds", "hours", "years"]),
-        [("to blink", 0), ("to fly from Paris to New York", 1), ("to grow an oak tree", 2), ("to switch on a lamp", 0)],
-    ),
-    (
-        Score("How much does the writer like the film?", ["not at all", "somewhat", "very much"]),
-        [
-            ("The worst two hours of my life.", 0),
-            ("Not bad, but a little too long.", 1),
-            ("A masterpiece, I saw it three times.", 2),
-            ("Dreadful acting, I walked out.", 0),
-        ],
-    ),
-]
+def _read_known() -> list[tuple[Question, list[tuple[str, int]]]]:
+    types: dict[str, Any] = {"choice": Choice, "predicate": Predicate, "score": Score}
+    shipped = json.loads(Path(__file__).with_name("known_questions.json").read_text(encoding="utf-8"))
+    found = []
+    for one in shipped:
+        rows, kind = one.pop("rows"), one.pop("type")
+        found.append((types[kind](**one), [(state, gold) for state, gold in rows]))
+    return found
+
+
+KNOWN = _read_known()
+"""Each question, with states and the positions of their answers."""
 
 
 @dataclass(frozen=True)

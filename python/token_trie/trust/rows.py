@@ -185,7 +185,7 @@ class RowReader(ABC):
     ) -> Results:
         """Yield each `Row`, with hidden states if requested; errors as for `choose_many`, with the row's position."""
         many = Many(self._llm, rows, self.each, self.alone, progress, n_parallel, n_ctx, on_error)
-        return many.results(lambda batch: enumerate(self._rows(batch, rows, states)))
+        return Results(many, lambda batch: enumerate(self._rows(batch, rows, states)))
 
     @abstractmethod
     def prompts(self, row: Any) -> list[list[int]]:
