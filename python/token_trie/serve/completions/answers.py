@@ -361,8 +361,16 @@ class TextStream:
 
 def _n_held_back(text: str, stops: list[str]) -> int:
     """Return the length of the longest suffix of a text that a stop string begins with."""
-    begun = (n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n]))
-    return max(begun, default=0)
+    return max((_n_begun(text[max(len(text) - len(stop) + 1, 0) :], stop) for stop in stops), default=0)
+
+
+def _n_begun(end: str, stop: str) -> int:
+    at = end.find(stop[0])
+    while at >= 0:
+        if stop.startswith(end[at:]):
+            return len(end) - at
+        at = end.find(stop[0], at + 1)
+    return 0
 
 
 @dataclass(frozen=True)
