@@ -148,6 +148,8 @@ class RowLabeller(RowJob):
         figures = [*columns[1:], *([] if calibrating.gate is None else ["review"])]
         figures += [f"p_{text}" for text in choices if probabilities]
         self.columns = {columns[0]: "string"} | dict.fromkeys(figures, "float64")
+        if calibrating.gate is not None:
+            self.columns["review"] = "int64"
         self.options = [*options, *calibrating.marks]
         self.marks = {"other choices": described, "another prompt, option or profile": self.options}
         self.choices, self._labels = choices, set(map(_folded, choices))
@@ -220,9 +222,9 @@ class RowLabeller(RowJob):
     def values(self, text: str, figures: list[float | None], probabilities: Iterable[float]) -> dict[str, Any]:
         """Return the values of the added columns; the first figure is the probability of the text."""
         if figures and self.calibrating.gate is not None:
-            figures = [*figures, float(not self.calibrating.gate.decides(figures[0] or 0.0))]
+            figures = [*figures, int(not self.calibrating.gate.decides(figures[0] or 0.0))]
         numbers = [*figures, *(probabilities if self._probabilities else ())]
-        cells = (None if one is None else float(f"{one:.6g}") for one in numbers)
+        cells = (one if one is None or isinstance(one, int) else float(f"{one:.6g}") for one in numbers)
         return dict(zip(self.columns, [text, *cells], strict=True))
 
     def count(self, values: Mapping[str, Any]) -> None:
