@@ -109,6 +109,8 @@ def serve(
         def handle_exit(self, sig: int, frame: Any) -> None:
             """First interrupt: finish requests in progress; second: cancel them; third: exit at once."""
             if sig != signal.SIGINT or not self.should_exit:
+                if sig == signal.SIGINT and self.server_state.tasks:
+                    say("finishing the requests in progress; a second interrupt cancels them")
                 super().handle_exit(sig, frame)
                 return
             for connection in list(self.server_state.connections):

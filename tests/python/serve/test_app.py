@@ -157,6 +157,7 @@ def test_a_second_interrupt_leaves_who_is_still_served_without_a_word(
             os.kill(serving.pid, signal.SIGINT)
             time.sleep(0.05)
         reading.result()
+    assert "finishing the requests in progress; a second interrupt cancels them" in serving.told
     assert "Traceback" not in serving.told
     assert "Error" not in serving.told
 
