@@ -269,10 +269,6 @@ class Stream:
         with lease(llm):
             return tokenize_prompt(llm, prompt, self.n_ctx_max)
 
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens."""
-        return self.native.with_vocab(lambda vocab: vocab.detokenize(tokens)).decode(errors="replace")
-
     # The sequence.
 
     @property

@@ -106,30 +106,20 @@ T = TypeVar("T")
 _Asked: TypeAlias = "dict[str | None, Asked]"
 
 
-class Thoughts:
-    """Counts decisions, and how many of them thought first."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._n_decisions = 0
-        self._n_thoughts = 0
-
-    def claim(self, n_decisions: int, n_close: int, share: float) -> int:
-        """Count new decisions, n_close of which are close; return how many of these may think."""
-        with self._lock:
-            self._n_decisions += n_decisions
-            most = math.ceil(share * self._n_decisions - 1e-9)  # because 0.2 * 15 is slightly above 3
-            n = max(0, min(n_close, most - self._n_thoughts))
-            self._n_thoughts += n
-            return n
+_counting = threading.Lock()
 
 
 def to_think_about(known: dict[object, Any], think: Think, answers: Mapping[K, Answered[Any]]) -> list[K]:
-    """Return the names of the answers about a state that need a thought, the closest first; `known` counts thoughts."""
+    """Return the names of the answers about a state that need a thought, the closest first; `known` has the counts."""
     leads = {name: lead_of(answer) for name, answer in answers.items()}
     close = sorted((name for name in leads if leads[name] < think.margin), key=leads.__getitem__)
-    thoughts: Thoughts = known.setdefault(("thoughts", think.share), Thoughts())
-    return close[: thoughts.claim(len(answers), len(close), think.share)]
+    with _counting:
+        n_decisions, n_thoughts = known.get(("thoughts", think.share), (0, 0))
+        n_decisions += len(answers)
+        most = math.ceil(think.share * n_decisions - 1e-9)  # because 0.2 * 15 is slightly above 3
+        n = max(0, min(len(close), most - n_thoughts))
+        known["thoughts", think.share] = n_decisions, n_thoughts + n
+    return close[:n]
 
 
 def lead_of(answer: Answered[Any]) -> float:

@@ -26,7 +26,8 @@ from token_trie import (
     decide_many,
 )
 from token_trie.native.core import vocab_of
-from token_trie.questions.decide import Thoughts, lead_of
+from token_trie.questions.decide import lead_of, to_think_about
+from token_trie.questions.question import PredicateAnswer, QuestionStats
 from token_trie.sets.spelling import inner_tokens
 
 STATE = "I was charged twice for Pizza in Paris."
@@ -40,13 +41,16 @@ ALWAYS = Think("\nAnswer:", max_tokens=12, margin=1, share=1)
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30), st.floats(0, 1))
 def test_no_more_than_the_share_of_all_think(calls: list[tuple[int, int]], share: float) -> None:
-    thoughts, n, n_thought = Thoughts(), 0, 0
+    n = n_thought = 0
+    known: dict[object, Any] = {}
+    close, sure = (PredicateAnswer(True, {True: p, False: 1 - p}, None, "raw", QuestionStats(0, 0)) for p in (0.5, 1.0))
     for n_decisions, n_close in calls:
         n += n_decisions
         room = math.ceil(share * n - 1e-9) - n_thought
-        claimed = thoughts.claim(n_decisions, min(n_close, n_decisions), share)
-        assert claimed == max(0, min(n_close, n_decisions, room))
-        n_thought += claimed
+        answers = {i: close if i < n_close else sure for i in range(n_decisions)}
+        thinking = to_think_about(known, Think(share=share), answers)
+        assert thinking == list(range(max(0, min(n_close, n_decisions, room))))
+        n_thought += len(thinking)
 
 
 def test_the_answer_is_read_after_the_thought(precise: Any) -> None:
