@@ -8,10 +8,13 @@ import inspect
 import json
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
+from threading import current_thread, main_thread
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
@@ -48,6 +51,30 @@ status = Console(stderr=True)
 def say(text: str) -> None:
     """Print one line of plain text on standard error."""
     status.print(plain(text), highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def interrupted_after() -> Iterator[None]:
+    """Raise KeyboardInterrupt after the block for an interrupt inside it; a second one ends the process.
+
+    llama-cpp-python logs through a callback in Python, which would lose a KeyboardInterrupt.
+    """
+    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    caught: list[int] = []
+
+    def catch(sig: int, _: object) -> None:
+        caught.append(sig)
+        signal.signal(sig, signal.SIG_DFL)
+
+    signal.signal(signal.SIGINT, catch)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if caught:
+        raise KeyboardInterrupt
 
 
 def epilog(*examples: str) -> str:
@@ -245,7 +272,7 @@ class ModelOptions:
         path = self.path
         n_ctx = n_ctx if self.n_ctx is None else self.n_ctx
         n_cores, n_processors = (self.threads, self.threads) if self.threads else processors()
-        with status.status(f"loading {path.name}"):
+        with interrupted_after(), status.status(f"loading {path.name}"):
             try:
                 return llama_cpp.Llama(
                     str(path),

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from token_trie.cli.options import bundled_model, command, console, is_set, read, require_output
+from token_trie.cli.options import bundled_model, command, console, interrupted_after, is_set, read, require_output
 from token_trie.cli.tables import Format, ParquetTable, Table, TableRow, checked, format_of, open_table, text_in
 from token_trie.engines.data import import_pyarrow
 from token_trie.errors import ArgumentError, PayloadError
@@ -124,7 +124,8 @@ def _vocabulary(model: Path | None) -> Iterator[_core.Vocab | None]:
     params = llama_cpp.llama_model_default_params()
     params.vocab_only = True
     try:
-        loaded = wrapped_model(str(model), params)
+        with interrupted_after():
+            loaded = wrapped_model(str(model), params)
     except ValueError as error:
         raise ArgumentError(f"--model: {error}") from error
     yield _core.Vocab(int(loaded.vocab))  # valid as long as the model

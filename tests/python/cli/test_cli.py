@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from labelling import Cli
 from token_trie import ArgumentError, TokenTrie, score
 from token_trie.cli import demo
-from token_trie.cli.options import read_choices
+from token_trie.cli.options import interrupted_after, read_choices
 
 
 def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -293,3 +295,22 @@ def test_the_bench_says_in_a_line_that_a_device_is_not_there() -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root, timeout=300)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "--device metal: llama.cpp sees none here; see token-trie devices\n"
+
+
+def test_an_interrupt_in_a_callback_of_native_code_is_raised_after_it() -> None:
+    reached: list[str] = []
+    call = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    @interrupted_after()
+    def load() -> None:
+        call()
+        reached.append("the end")
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            load()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert reached == ["the end"]
