@@ -56,6 +56,11 @@ class ContextError(TokenTrieError):
     """The context is full, or the model could not be evaluated."""
 
 
+def is_too_long(error: BaseException) -> bool:
+    """Whether an error says that something does not fit the context, so that a larger one would help."""
+    return "do not fit the context of" in str(error)  # there is no class for it, and the error may be a row's
+
+
 class CancelledError(TokenTrieError):
     """A prefill, score or search was cancelled."""
 

@@ -24,7 +24,7 @@ from token_trie.cli import (
     sets,
 )
 from token_trie.cli.options import app, epilog, status
-from token_trie.errors import TokenTrieError
+from token_trie.errors import TokenTrieError, is_too_long
 from token_trie.native.core import _core, llama_cpp
 from token_trie.native.ffi import LIBRARY
 from token_trie.native.installed import has_llama
@@ -63,7 +63,7 @@ def main() -> None:
         message = str(error)
         if isinstance(error, OSError) and error.filename is not None:
             message = f"{error.filename}: {error.strerror}"
-        if "do not fit the context of" in message:
+        if is_too_long(error):
             message += "; --n-ctx sets its size"
         status.print(f"[bold red]error:[/] {plain(message)}", highlight=False, soft_wrap=True)
         sys.exit(1)

@@ -16,13 +16,12 @@ from token_trie.cli.options import (
     Flags,
     ModelOptions,
     RowPrompt,
-    as_prompt,
     command,
     read_json,
     require_one_standard_input,
     say,
 )
-from token_trie.cli.rows import RowJob, RowsOptions, draw_counts, require_content, run_job
+from token_trie.cli.rows import RowJob, RowsOptions, draw_counts, prompt_of, run_job
 from token_trie.decisions.options import RecordOptions
 from token_trie.engines.data import RecordColumns
 from token_trie.errors import ArgumentError, TokenTrieError
@@ -64,9 +63,7 @@ class _Extraction(RowJob):
         self._absent: Counter[str] = Counter()
 
     def ask(self, values: dict[str, Any]) -> Any:
-        filled = as_prompt(self._template.fill(values), self._chat)
-        require_content({name: values[name] for name in self._template.columns})
-        return filled
+        return prompt_of(self._template, values, self._chat)
 
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Record[Any] | TokenTrieError]:
         for record in fill_many(llm, asked, self._schema, on_error="return", **self._options):

@@ -24,7 +24,7 @@ from token_trie.cli.options import (
     require_one_standard_input,
     say,
 )
-from token_trie.cli.rows import RowJob, RowsOptions, digest, draw_counts, require_content, run_job
+from token_trie.cli.rows import RowJob, RowsOptions, digest, draw_counts, prompt_of, require_content, run_job
 from token_trie.cli.tables import Table, TableRow, format_of, open_table
 from token_trie.decisions.calibration import NAMED, over_rows
 from token_trie.decisions.decision import LOW_MASS, Decision
@@ -284,9 +284,7 @@ class _PromptLabeller(RowLabeller):
         super().check(llm)
 
     def ask(self, values: dict[str, Any]) -> Any:
-        filled = as_prompt(self._template.fill(values), self._chat)
-        require_content({name: values[name] for name in self._template.columns})
-        return filled
+        return prompt_of(self._template, values, self._chat)
 
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
         given: Any = self.calibrating.given

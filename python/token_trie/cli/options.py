@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from threading import current_thread, main_thread
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
@@ -26,6 +25,7 @@ from token_trie.cli.tables import Format, check_is_utf8
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama, llama_cpp
+from token_trie.native.lifetime import is_main_thread
 from token_trie.native.options import Options, described
 from token_trie.sets.prompt import Prompt, Template
 from token_trie.sets.trie import TokenTrie
@@ -59,7 +59,7 @@ def interrupted_after() -> Iterator[None]:
 
     llama-cpp-python logs through a callback in Python, which would lose a KeyboardInterrupt.
     """
-    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if not is_main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
     caught: list[int] = []
@@ -374,8 +374,13 @@ def require_output(option: str, path: Path, *others: Path | None) -> None:
         raise ArgumentError(f"{option}: {str(path)!r} is not a file")
     if not path.absolute().parent.is_dir():
         raise ArgumentError(f"{option}: no folder {str(path.parent)!r}")
-    if any(other is not None and os.path.realpath(other) == os.path.realpath(path) for other in others):
+    if any(other is not None and is_same_file(other, path) for other in others):
         raise ArgumentError(f"{option}: {str(path)!r} is another file of this command; name a new one")
+
+
+def is_same_file(one: Path, other: Path) -> bool:
+    """Whether two paths, of files that need not exist, lead to the same file."""
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def as_prompt(text: str, chat: bool) -> Prompt:

@@ -22,7 +22,16 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table as Drawn
 
-from token_trie.cli.options import InputFormatOption, ModelOptions, OnRowError, TableArgument, say, status
+from token_trie.cli.options import (
+    InputFormatOption,
+    ModelOptions,
+    OnRowError,
+    TableArgument,
+    as_prompt,
+    is_same_file,
+    say,
+    status,
+)
 from token_trie.cli.tables import Format, Table, TableRow, format_of, open_table
 from token_trie.decisions.gold import is_nothing
 from token_trie.engines.data import import_pyarrow
@@ -30,7 +39,7 @@ from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
 from token_trie.native.loaded import digest_of_model, model_file
 from token_trie.progress import Progress
-from token_trie.sets.prompt import text_of, to_json
+from token_trie.sets.prompt import Prompt, Template, text_of, to_json
 from token_trie.show.trie import plain
 
 _BATCH_ROWS = 1024
@@ -198,6 +207,13 @@ def _answer_rows(job: RowJob, llm: Llama, table: Table, results: ResultTable, on
     return n_left_out
 
 
+def prompt_of(template: Template, values: dict[str, Any], chat: bool) -> Prompt:
+    """Return the prompt of a row; ArgumentError if a column is missing, or all that are in it are empty."""
+    prompt = as_prompt(template.fill(values), chat)
+    require_content({name: values[name] for name in template.columns})
+    return prompt
+
+
 def require_content(values: Mapping[str, Any]) -> None:
     """Raise ArgumentError if all columns that the model reads of a row are empty."""
     if values and all(map(is_nothing, values.values())):
@@ -229,7 +245,7 @@ def require_same_run(written: object, marks: Mapping[str, str]) -> None:
 
 def require_other(output: Path, source: Path) -> None:
     """Raise ArgumentError if the output of a command is the file that it reads."""
-    if str(output) != "-" and os.path.realpath(output) == os.path.realpath(source):
+    if str(output) != "-" and is_same_file(output, source):
         raise ArgumentError(f"--output: {str(output)!r} is the file to read; name another one")
 
 

@@ -21,15 +21,7 @@ from token_trie.llama.reproducible import Reproducible
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.ffi import check, ffi, lib, new_struct
-from token_trie.native.lifetime import (
-    Attachment,
-    Closeable,
-    acting_thread,
-    attachment,
-    is_main_thread,
-    lease,
-    release_threads,
-)
+from token_trie.native.lifetime import Attachment, Closeable, acting_thread, attachment, lease, release_threads
 from token_trie.native.llama_facts import model_of
 
 # A waiting thread also looks this often, because an interrupt may prevent the call that wakes it.
@@ -288,8 +280,7 @@ class SharedBatch:
                 self._batch.withdraw(ticket)
                 with contextlib.suppress(TokenTrieError):
                     self._batch.next(-1, ticket)
-            if not is_main_thread():
-                release_threads()
+            release_threads(but_main=True)
         return answer
 
     def require_open(self) -> None:

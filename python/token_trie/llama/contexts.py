@@ -30,7 +30,6 @@ from token_trie.native.lifetime import (
     acting_thread,
     be_quiet_with,
     interruptible,
-    is_main_thread,
     quiet,
     release_threads,
 )
@@ -187,8 +186,7 @@ class NativeStream(Closeable):
                 check(status)
                 return None if after is None else after()
             finally:
-                if not is_main_thread():
-                    release_threads()
+                release_threads(but_main=True)
                 self.entered = 0
 
     def look(self, function: Callable[..., int], *arguments: Any) -> None:

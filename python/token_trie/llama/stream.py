@@ -446,10 +446,9 @@ class Stream:
         else:
             call = partial(self.native.call, lib.token_trie_stream_answer, *arguments)  # changes nothing
             is_short = query.trie is not None and query.trie.core.n_nodes <= _MAX_QUICK_NODES
-            if is_short and not self.has_backlog:
-                call()
-            else:
-                interruptible(call, self.native.cancel)
+            self._run(call, is_short=is_short)
+            if prefix is None:
+                self.has_backlog = False  # the sequence was evaluated
         return read_answer(out[0])
 
     # Calls that affect a reader, and its steps.
@@ -569,11 +568,15 @@ class Stream:
         def call() -> None:
             self._change(function, *arguments, after=self._end_reader, thread=thread)
 
+        self._run(call, is_short=is_short)
+        self.has_backlog = False
+
+    def _run(self, call: Callable[[], object], *, is_short: bool) -> None:
+        """Make a call of the ABI, which Ctrl-C ends unless it is short and has no backlog to evaluate."""
         if is_short and not self.has_backlog:
             call()
-            return
-        interruptible(call, self.native.cancel)
-        self.has_backlog = False
+        else:
+            interruptible(call, self.native.cancel)
 
     def generate_until(self, stops: Sequence[str], max_tokens: int, sampling: Sampling) -> int | None:
         """Generate in one call until a stop string, which is removed again; return its index, or None.

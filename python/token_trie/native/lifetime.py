@@ -269,15 +269,16 @@ def _pause_openmp() -> Callable[[int], object] | None:
     return pause
 
 
-def release_threads() -> None:
+def release_threads(*, but_main: bool = False) -> None:
     """End the OpenMP threads that llama.cpp has for the calling thread; its next pass starts them again.
 
     Every thread that evaluates, or loads a model with AMX, keeps some. GNU's OpenMP counts all of them: if there are
     more than processors, each goes to sleep at every operation of a pass, which then takes up to four times as long.
-    In the thread that a fork has copied, this does nothing.
+    In the thread that a fork has copied, this does nothing; with `but_main`, nor in the main thread, which often
+    evaluates again soon.
     """
     pause = _pause_openmp()
-    if pause is not None and get_ident() != _forked_thread:
+    if pause is not None and get_ident() != _forked_thread and not (but_main and is_main_thread()):
         pause(_OMP_PAUSE_SOFT)
 
 

@@ -13,6 +13,7 @@ import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -84,7 +85,14 @@ def _json_response(what: str) -> dict[str, Any]:
 
 
 async def page(request: Request) -> Response:
-    """Answer with the page; its security policy allows own script, own style and requests to this server."""
+    """Answer with the page."""
+    text, headers = _page()
+    return HTMLResponse(text, headers=headers)
+
+
+@cache
+def _page() -> tuple[str, dict[str, str]]:
+    """Return the page and its headers, which allow own script, own style and requests to this server."""
     style, script = _read("page.css"), "".join(map(_read, _SCRIPTS))
     text = _read("page.html").replace("<style>", f"<style>{style}").replace("<script>", f"<script>{script}")
     policy = [
@@ -105,7 +113,7 @@ async def page(request: Request) -> Response:
         "referrer-policy": "no-referrer",
         "x-content-type-options": "nosniff",
     }
-    return HTMLResponse(text, headers=headers)
+    return text, headers
 
 
 _SCRIPTS = ("page.js", "explain.js", "request.js", "start.js")

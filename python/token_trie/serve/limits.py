@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from token_trie.errors import BusyError, CancelledError, NativeMemoryError, TokenTrieError
+from token_trie.errors import BusyError, CancelledError, NativeMemoryError, TokenTrieError, is_too_long
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -90,7 +90,7 @@ def refusal_of(error: TokenTrieError, place: Place = ()) -> RefusedError:
         return RefusedError("busy", "the server is being stopped", status=503)
     if isinstance(error, NativeMemoryError):
         return RefusedError("busy", "no memory left for this request", status=503)
-    more = "; --n-ctx of the server sets its size" if "do not fit the context of" in str(error) else ""
+    more = "; --n-ctx of the server sets its size" if is_too_long(error) else ""
     return invalid(f"{error}{more}", place)
 
 
