@@ -114,6 +114,7 @@ class [[gnu::visibility("default")]] Scheduler {
     std::size_t n_cells_left() const noexcept;
     void decode(BatchRows & rows);
     void drop_unused() noexcept;
+    void drop_scattered() noexcept;
     const float * logits_of(const WantedRow & row, const Task & task);
     std::vector<float> state_of(std::size_t row);
     void answer(Jobs::iterator job, const OnAnswer & on_answer) noexcept;
@@ -145,11 +146,13 @@ class [[gnu::visibility("default")]] Scheduler {
     std::vector<llama_seq_id> empty_;     // ids that hold nothing
     std::vector<llama_seq_id> retained_;  // that no job has, the oldest first
     std::vector<std::size_t> n_shared_;   // tokens of an id that other prompts began with
-    std::vector<std::size_t> used_;       // n_rows_ when a prompt began with what an id holds, or it was retained
+    std::vector<double> used_;            // n_rows_ when a prompt began with what an id holds, or it was retained
     std::vector<Kept> kept_;              // by id
     std::size_t n_passes_ = 0;
-    std::size_t n_rows_ = 0;  // of all passes
-    Jobs jobs_;               // in the order in which they came in
+    double n_rows_ = 0;  // of all passes, by the time that these take to attend to a cell
+    double n_top_ = 0;   // cells that were in use at once, since none was
+    double n_idle_ = 0;  // of these that nothing used any more, for each row since
+    Jobs jobs_;          // in the order in which they came in
     Requests waiting_;
     Requests behind_texts_;        // who waits likewise, and comes first
     Requests apart_;               // who may have what is not finite, each to be decided alone,

@@ -114,6 +114,24 @@ TEST_F(ManyIdsTest, WhatIsRetainedGoesWhenOthersHaveHadManyRows) {
     EXPECT_EQ(ask(prompt), 0U);
 }
 
+TEST_F(ManyIdsTest, APromptAfterManyCellsThatNothingUsesIsEvaluatedAnewOnce) {
+    const Tokens prompt = bytes(std::string(60, 'x'));
+    Ticket ticket = 0;
+    while (ticket < 8) {
+        ++ticket;
+        add(ticket, request(bytes(std::to_string(ticket) + std::string(50, 'o')), kActions));
+    }
+    add(++ticket, request(prompt, kActions));
+    pass_until(static_cast<std::size_t>(ticket));
+    std::size_t n_anew = 0;
+    for (int i = 0; i < 200; ++i) {
+        add(++ticket, request(prompt, kActions));
+        pass_until(static_cast<std::size_t>(ticket));
+        n_anew += answers_.at(ticket).info.n_shared == 0 ? 1 : 0;
+    }
+    EXPECT_EQ(n_anew, 1U);
+}
+
 TEST_F(SchedulerTest, WhoIsCancelledIsToldSoAndNobodyElse) {
     for (Ticket ticket = 1; ticket <= 6; ++ticket) {
         add(ticket, request(bytes("Do it " + std::to_string(ticket)), kActions));
