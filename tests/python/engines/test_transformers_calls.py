@@ -205,7 +205,7 @@ def test_rows_that_the_prompt_length_does_not_fit_are_refused(model: Any) -> Non
         {"logits_processor": [TrieLogitsProcessor(matcher, 2)]},
         {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn(matcher, 2)},
     ):
-        with pytest.raises(ArgumentError, match=r"input_ids\[0\]: \[6\] behind the 2 columns of the prompt begins no"):
+        with pytest.raises(ArgumentError, match=r"input_ids\[0\]: \[6\] after the 2 columns of the prompt begins no"):
             model.generate(torch.tensor([[1, 5, 6]]), max_new_tokens=3, **given)
         with pytest.raises(ArgumentError, match=r"input_ids: 1 columns, where prompt_length is 2"):
             model.generate(torch.tensor([[1]]), max_new_tokens=3, **given)
