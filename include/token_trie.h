@@ -58,7 +58,9 @@
  * functions may be called from any thread. While a stream is in a call, it refuses other calls with
  * TOKEN_TRIE_ERROR_BUSY, except token_trie_stream_cancel, _close and _get_vocab. Calls from llama.cpp's log callback
  * follow the same rules. If the callback runs on the thread that is in the call, the stream refuses its calls too, and
- * a close from there frees the stream when the call returns.
+ * a close from there frees the stream when the call returns. With GNU's OpenMP, each thread that evaluates keeps threads
+ * of llama.cpp's of its own, and with more of them than processors a pass takes up to four times as long. So make the
+ * calls that evaluate on one thread, or call omp_pause_resource_all(omp_pause_soft) on a thread that is done with them.
  *
  * Versions: releases of one major version add functions and constants, and append members to structs. What is there
  * keeps its meaning and its value. Structs begin with their size. A library takes shorter structs, whose missing
