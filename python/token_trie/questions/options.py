@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 FormName: TypeAlias = Literal["unlisted", "listed", "letters"]
 Effort: TypeAlias = Literal["fast", "default", "best"]
 
-LIST = """\
-{{ instructions }}
+_OPTIONS = """\
 {% for option in options %}
 - {{ option.name }}{% if option.description != option.name %}: {{ option.description }}{% endif %}
 
 {% endfor %}
 """
+LIST = f"{{{{ instructions }}}}\n{_OPTIONS}"
 """Template of a question and its options, one a line."""
 _LISTED = f"{{{{ state }}}}\n\nQuestion: {LIST}Answer:"
 _LETTERED = _LISTED.replace("\n- ", "\n{{ option.letter }}. ")
@@ -183,7 +183,11 @@ class Profile:
         return tuple(form for form in forms if not lists_options(form)) or PROFILES["plain"].choice
 
 
-BRIEFLY = Form("Text:\n{{ state }}\n\n{{ instructions }}\nAnswer in one or two words.", chat=True)
+_ABOUT_A_TEXT = "Text:\n{{ state }}\n\n{{ instructions }}\n"
+BRIEFLY = Form(f"{_ABOUT_A_TEXT}Answer in one or two words.", chat=True)
+FROM_LIST = Form(
+    f"{_ABOUT_A_TEXT}Options:\n{_OPTIONS}Answer with one of the options.", reads="names", chat=True, absent="..."
+)
 
 _PLAIN = FORMS["unlisted"]
 
@@ -194,7 +198,7 @@ PROFILES = {
         Profile("instruct", (BRIEFLY,), (_PLAIN,), (_PLAIN,)),
         Profile(
             "large instruct",
-            (replace(FORMS["listed"], weight=2), BRIEFLY),
+            (replace(FROM_LIST, weight=3), replace(BRIEFLY, absent="...")),
             tuple(replace(form, absent="...", temperature=0.7) for form in (_PLAIN, FORMS["listed"])),
             (FORMS["letters"], FORMS["listed"]),
         ),
@@ -207,8 +211,8 @@ plain
 instruct
     The same for choices, through the model's chat template. From 400 million parameters.
 large instruct
-    The mean of two forms. Choices: listed, with weight 2, and not listed, through the chat template. Predicates: not
-    listed, and listed, both with "..." as the absent state and a temperature of 0.7. Scores: levels with letters, and
+    The mean of two forms. Choices, through the chat template: listed, with weight 3, and not listed. Predicates: not
+    listed, and listed, with a temperature of 0.7. "..." is the absent state of both. Scores: levels with letters, and
     listed. From a billion parameters.
 """
 

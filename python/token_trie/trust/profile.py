@@ -15,20 +15,20 @@ from token_trie.arrays import Floats
 from token_trie.native.core import Llama
 from token_trie.questions.decide import decide_many
 from token_trie.questions.form import Form, softmax
-from token_trie.questions.options import BRIEFLY, FORMS, LIST, MEASURED, PROFILES, Profile, profile_by_file
+from token_trie.questions.options import BRIEFLY, FORMS, FROM_LIST, LIST, MEASURED, PROFILES, Profile, profile_by_file
 from token_trie.questions.question import Choice, Predicate, Question, Score
 from token_trie.sets.prompt import has_chat_template
 
 _LISTED_BEFORE = f"{LIST}\nText:\n{{{{ state }}}}\n\nAnswer with one of the names above alone."
-_LISTED_AFTER = f"Text:\n{{{{ state }}}}\n\n{LIST}\nAnswer with the name of one option."
 
 CANDIDATES = {
     "unlisted": FORMS["unlisted"],
     "unlisted, no prior": replace(FORMS["unlisted"], prior=False),
     "unlisted, chat": BRIEFLY,
+    "unlisted, chat, dots": PROFILES["large instruct"].choice[1],
     "unlisted, chat, no prior": replace(BRIEFLY, prior=False),
     "listed before, chat": Form(_LISTED_BEFORE, reads="names", chat=True),
-    "listed, chat": Form(_LISTED_AFTER, reads="names", chat=True),
+    "listed, chat": FROM_LIST,
     "listed": FORMS["listed"],
     "listed, no prior": replace(FORMS["listed"], prior=False),
     "letters": FORMS["letters"],
@@ -40,7 +40,7 @@ CANDIDATES = {
 
 _OF_TYPE = {
     "choice": (
-        *("unlisted", "unlisted, chat", "listed before, chat", "listed, chat"),
+        *("unlisted", "unlisted, chat", "unlisted, chat, dots", "listed before, chat", "listed, chat"),
         *("listed", "listed, no prior", "letters, no prior"),
     ),
     "predicate": (

@@ -31,7 +31,7 @@ from token_trie import (
 )
 from token_trie.native.lifetime import attachment
 from token_trie.questions.examples import Examples
-from token_trie.questions.options import BRIEFLY, FORMS, PROFILES, Profile
+from token_trie.questions.options import FORMS, PROFILES, Profile
 from token_trie.questions.searched import MAX_WHOLE, N_FOUND
 
 STATE, ASK = "I was charged twice for Pizza in Paris.", "Which team?"
@@ -267,7 +267,7 @@ def test_an_answer_is_equal_to_the_last_bit_where_it_is_to_be(smollm2: Any) -> N
 def test_a_profile_gives_its_first_form_that_lists_nothing(tiny: Any, few: TokenTrie) -> None:
     known = attachment(tiny).known
     try:
-        for name, expected in (("large instruct", BRIEFLY), ("listed", FORMS["unlisted"])):
+        for name, expected in (("large instruct", PROFILES["large instruct"].choice[1]), ("listed", FORMS["unlisted"])):
             listed = Profile("listed", (FORMS["listed"],), (), ())
             known["profile"] = PROFILES.get(name, listed)
             found = decide(tiny, STATE, Choice(ASK, few))
