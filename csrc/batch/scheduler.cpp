@@ -93,6 +93,7 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options)
 void Scheduler::clear_cache() noexcept {
     retained_.clear();
     cells_.clear();
+    n_top_ = n_idle_ = 0;
     empty_.clear();
     for (auto id = static_cast<llama_seq_id>(n_ids_); id > 0;) {
         empty_.push_back(--id);

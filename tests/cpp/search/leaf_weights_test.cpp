@@ -21,6 +21,12 @@ std::vector<double> random_weights(std::mt19937 & rng, std::size_t n, double spr
     return out;
 }
 
+std::shared_ptr<const Trie> random_trie(std::mt19937 & rng, Token n_tokens) {
+    const std::size_t max_length = 1 + rng() % 6;  // each draw in a statement: arguments have no order
+    const std::size_t n_texts = 1 + rng() % 60;
+    return unnamed_trie_of(random_texts(rng, n_texts, max_length, n_tokens));
+}
+
 Tokens tokens_to(const Trie & trie, NodeId node) {
     Tokens out;
     for (; node != kRoot; node = trie.parent(node)) {
@@ -44,7 +50,7 @@ std::size_t answer(TreeQuery & query, const Trie & trie) {
 TEST(LeafWeights, TheBoundOfANodeIsTheMostOfTheLeavesAtOrBelowIt) {
     std::mt19937 rng(3);
     for (int round = 0; round < 30; ++round) {
-        const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 1 + rng() % 60, 1 + rng() % 6, 5));
+        const std::shared_ptr<const Trie> trie = random_trie(rng, 5);
         const std::vector<double> of_leaves = random_weights(rng, trie->n_leaves(), 5);
         std::vector<double> bounds(trie->n_nodes(), kImpossible);
         for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
@@ -66,7 +72,8 @@ TEST(LeafWeights, TheBoundOfANodeIsTheMostOfTheLeavesAtOrBelowIt) {
 
 // A search over a random set with random weights, and the scores of all its leaves.
 struct WeightedCase {
-    explicit WeightedCase(std::mt19937 & rng) : trie(random_trie(rng)), cursor(cursor_of(trie)) {
+    explicit WeightedCase(std::mt19937 & rng)
+        : trie(random_trie(rng, 2 + static_cast<Token>(rng() % 7))), cursor(cursor_of(trie)) {
         const auto below = [&rng](std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(rng); };
         options.leaf_end = static_cast<LeafEnd>(below(3));
         options.branches = below(5) == 0;
@@ -105,10 +112,6 @@ struct WeightedCase {
             others[found.leaf] = kImpossible;
         }
         return *std::max_element(others.begin(), others.end());
-    }
-
-    static std::shared_ptr<const Trie> random_trie(std::mt19937 & rng) {
-        return unnamed_trie_of(random_texts(rng, 1 + rng() % 60, 1 + rng() % 6, 2 + static_cast<Token>(rng() % 7)));
     }
 
     std::shared_ptr<const Trie> trie;
@@ -178,9 +181,8 @@ TEST(LeafWeights, WeightsThatAreAlikeChangeNothingOfASearch) {
         one.options.weights.reset();
         const Answer plain = one.search();
         const std::size_t n_plain = one.n_queried;
-        // A larger one may round equal sums apart, which takes more queries.
         one.options.weights = std::make_shared<const LeafWeights>(
-            one.trie, std::vector<double>(one.trie->n_leaves(), round % 2 == 0 ? 0 : 1));
+            one.trie, std::vector<double>(one.trie->n_leaves(), round % 2 == 0 ? 0 : 1024));
         const Answer weighted = one.search();
         EXPECT_EQ(one.n_queried, n_plain);
         ASSERT_EQ(weighted.leaves.size(), plain.leaves.size());
