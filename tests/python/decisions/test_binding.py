@@ -45,7 +45,7 @@ def handler(template: str) -> Any:
 SETTINGS: dict[str, list[tuple[Any, bool]]] = {
     "model_path": [],
     "n_gpu_layers": [(0, False)],
-    "split_mode": [(0, False)],
+    "split_mode": [(2, False)],  # 0 needs a GPU in some llama.cpp
     "main_gpu": [(0, False)],
     "tensor_split": [([1.0], False)],
     "vocab_only": [],
