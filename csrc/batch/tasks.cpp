@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace token_trie {
+namespace [[gnu::visibility("default")]] token_trie {
 
 std::unique_ptr<Task> make_task(const Request & request,
                                 const llama_vocab * vocab,

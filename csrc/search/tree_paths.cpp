@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace token_trie {
+namespace [[gnu::visibility("default")]] token_trie {
 
 TreePath path_to(const Trie & trie, NodeId node) {
     TreePath path;

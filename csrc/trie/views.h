@@ -6,7 +6,7 @@
 
 #include <atomic>
 
-namespace token_trie {
+namespace [[gnu::visibility("default")]] token_trie {
 
 // The children of nodes whose children have to be found out: listed when they are first asked for, and kept, so that a
 // node visited again costs what it does in a tree that has them. Any number of threads may ask at a time. Listing

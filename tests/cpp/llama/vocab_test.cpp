@@ -152,7 +152,7 @@ TEST_F(VocabTest, ManyTextsAreTokenizedAsEachAloneAndTheFirstWrongOneIsTold) {
     const LeafList all = tokenize(vocab, texts, "texts");
     EXPECT_EQ(all.tokens, each.tokens);
     EXPECT_EQ(all.offsets, each.offsets);
-    for (const std::size_t wrong : {2900, 1400, 20}) {
+    for (const std::size_t wrong : {2900U, 1400U, 20U}) {
         texts[wrong] = std::string(65536, 'x');
         EXPECT_EQ(message_of([&] { tokenize(vocab, texts, "texts"); }),
                   "texts[" + std::to_string(wrong) + "]: 65536 bytes; at most 65535");

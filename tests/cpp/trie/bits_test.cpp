@@ -34,7 +34,7 @@ Written random_bits(std::size_t n, unsigned of_a_thousand, unsigned seed) {
 }
 
 TEST(Bits, RankSelectAndNextAreThoseOfCounting) {
-    for (const std::size_t n : {0, 1, 63, 64, 447, 448, 449, 512, 5000}) {
+    for (const std::size_t n : {0U, 1U, 63U, 64U, 447U, 448U, 449U, 512U, 5000U}) {
         for (const unsigned share : {0U, 3U, 500U, 1000U}) {
             const Written written = random_bits(n, share, static_cast<unsigned>(n));
             const Bits bits = written.view();
@@ -88,7 +88,7 @@ TEST(Bits, SelectFindsOnesThatLieTogether) {
 }
 
 TEST(Bits, DamageIsSeen) {
-    for (const std::size_t word : {0, 3, 8, 15}) {
+    for (const std::size_t word : {0U, 3U, 8U, 15U}) {
         Written written = random_bits(600, 500, 1);
         written.words[word] ^= std::uint64_t{1} << 63U;
         EXPECT_FALSE(written.view().is_consistent()) << word;
