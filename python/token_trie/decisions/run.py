@@ -221,7 +221,11 @@ def scores_of_found(
     scores = {leaf: memory.find(key) for leaf, key in keys.items()}
     new, n_evaluated = np.array([leaf for leaf, score in scores.items() if score is None], np.int64), 0
     if len(new):
-        answer = yield PlanStep(tokens, Query("scores", choices.few(new), leaf_end=leaf_end), is_beside=True)
+        query = Query("scores", choices.few(new), leaf_end=leaf_end)
+        try:
+            answer = yield PlanStep(tokens, query, is_beside=True)
+        except ContextError:  # both do not fit: in the place of the sequence
+            answer = yield PlanStep(tokens, query)
         n_evaluated = int(answer.figures.n_evaluated)
         for leaf, score in zip(new.tolist(), answer.logprobs.tolist(), strict=False):
             scores[leaf] = score

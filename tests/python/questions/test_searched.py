@@ -170,6 +170,19 @@ def test_answers_do_not_depend_on_their_company(precise: Any, few: TokenTrie, ma
             assert found.mass == pytest.approx(alone.mass, rel=1e-3)
 
 
+def test_the_question_alone_is_read_where_it_does_not_fit_beside_the_state(precise: Any, few: TokenTrie) -> None:
+    state = "a " * 490
+    (expected,) = decide_many(precise, [state], Choice(ASK, few), n_ctx=2048)
+    attachment(precise).known.clear()
+    with StreamHandle(precise, n_ctx=1024) as handle:
+        handle.prefill(state)
+        before = handle.tokens
+        on_handle = handle.decide(Choice(ASK, few))
+        assert handle.tokens == before
+    for found in (decide(precise, state, Choice(ASK, few)), on_handle):
+        assert found.probabilities == pytest.approx(expected.probabilities, abs=1e-3)
+
+
 def test_it_is_asked_after_the_text_of_a_handle(precise: Any, model_paths: dict[str, Path], few: TokenTrie) -> None:
     question = Choice(ASK, few)
     form = Form("A shop's tickets.\n\n{{ state }}\n\nQuestion: {{ instructions }}\nAnswer:")
