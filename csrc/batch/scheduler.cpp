@@ -47,8 +47,8 @@ constexpr std::size_t kQuiet = 32;
 std::size_t checked_ids(const ContextMaker & maker, std::size_t wanted) {
     const std::size_t n = wanted == 0 ? maker.max_ids() : std::min(wanted, maker.max_ids());
     throw_if(n < 2, Status::argument,
-             "the context holds one sequence alone: the model keeps a state that sequences cannot share, or the "
-             "context is too small");
+             "the context holds one sequence alone: n_parallel is 1, the context is too small, or the model keeps a "
+             "state that sequences cannot share");
     return n;
 }
 
@@ -76,6 +76,7 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options)
       n_batch_(std::min<std::size_t>(options.n_batch == 0 ? kRows : options.n_batch, llama_n_ubatch(context_.get()))),
       n_chunk_(std::min(options.n_chunk, n_batch_)),
       depth_(depth_of(llama_get_model(context_.get()))),
+      n_rows_anew_(std::max(depth_ * kPromptRow, kMinRetained)),
       has_flash_attention_(maker.may_use_flash_attention()),
       n_cells_max_(llama_n_ctx(context_.get())),
       n_reserved_(n_chunk_ == 0 ? 0 : n_cells_max_ / kReserve),
@@ -556,8 +557,7 @@ void Scheduler::drop_unused() noexcept {
     n_top_ = std::max(n_top_, n_used);
     n_idle_ += n_rows * (n_top_ - n_used);
     for (auto at = retained_.begin(); at != retained_.end();) {
-        const double n_rows_since = n_rows_ - used_[static_cast<std::size_t>(*at)];
-        if (is_live(*at) || n_rows_since <= std::max(depth_ * kPromptRow, kMinRetained)) {
+        if (is_live(*at) || n_rows_ - used_[static_cast<std::size_t>(*at)] <= n_rows_anew_) {
             ++at;
         } else {
             release(*at);
@@ -570,7 +570,7 @@ void Scheduler::drop_unused() noexcept {
 void Scheduler::drop_scattered() noexcept {
     const bool is_idle = jobs_.empty() && std::none_of(retained_.begin(), retained_.end(),
                                                        [this](llama_seq_id id) { return is_live(id); });
-    if (is_idle && n_idle_ > depth_ * kPromptRow * static_cast<double>(cells_.n_cells())) {
+    if (is_idle && n_idle_ > n_rows_anew_ * static_cast<double>(cells_.n_cells())) {
         while (evict_one(-1, kLive)) {
         }
         n_top_ = n_idle_ = 0;

@@ -133,6 +133,7 @@ class [[gnu::visibility("default")]] Scheduler {
     const std::size_t n_batch_;
     const std::size_t n_chunk_;
     const double depth_;
+    const double n_rows_anew_;  // that take as long to attend to a cell as it takes to evaluate it anew
     const bool has_flash_attention_;
     const std::size_t n_cells_max_;
     const std::size_t n_reserved_;  // of these

@@ -234,6 +234,7 @@ class Many:
         check_flags(as_ready=self.as_ready, progress=self.progress)
         check_name(self.on_error, get_args(OnError), "on_error")
         check_limits(2, n_parallel=self.n_parallel)
+        check_limits(n_ctx=self.n_ctx)
         is_text = isinstance(self.given, (str, bytes))
         if is_text or not isinstance(self.given, Iterable):
             what = f"{self.each}s: {'a text' if is_text else type(self.given).__name__}"
