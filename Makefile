@@ -49,6 +49,7 @@ test-clients: $(VENV)/installed ## the clients of docs/clients.md, as they are, 
 	@scripts/clients $(CURDIR)/$(BIN)/token-trie $(PYTEST_ARGS)
 
 sanitize: $(VENV)/test ## the C++ tests under ASan + UBSan and under TSan
+	@scripts/system-packages address
 	@for preset in asan tsan; do \
 	  $(CMAKE) --preset $$preset -DLlama_PYTHON=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja --log-level=WARNING && \
 	  $(CMAKE) --build --preset $$preset && $(BIN)/ctest --preset $$preset || exit 1; done

@@ -23,6 +23,9 @@ namespace token_trie::test {
 
 using Tokens = std::vector<Token>;
 
+// Whether the tests run under a sanitizer, which keeps what was freed and reserves addresses without limit.
+constexpr bool kSanitized = TOKEN_TRIE_SANITIZED;
+
 struct Leaf {
     std::string name;
     Tokens tokens;

@@ -131,8 +131,10 @@ TEST_F(GrowingContextTest, KeepsEveryAdapter) {
     }
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_F(GrowingContextTest, WithoutMemoryForMoreStaysAsItWas) {
+    if (kSanitized) {
+        GTEST_SKIP() << "a sanitizer needs more addresses than the limit leaves";
+    }
     Sequence sequence(ContextMaker(tiny_model(TinyKind::attention), tiny_context_params(1U << 28U), {}));
     sequence.replace(text_of(200), kNotCancelled);
     const std::vector<float> before = logits_of(sequence);
@@ -147,7 +149,6 @@ TEST_F(GrowingContextTest, WithoutMemoryForMoreStaysAsItWas) {
     EXPECT_EQ(logits_of(sequence), before);
     EXPECT_EQ(sequence.n_passes(), n_passes);
 }
-#endif
 
 }  // namespace
 }  // namespace token_trie::test
