@@ -12,11 +12,23 @@ from typing import Any
 import numpy as np
 
 from token_trie.arrays import Floats
+from token_trie.decisions.many import Many, Results
 from token_trie.native.core import Llama
-from token_trie.questions.decide import decide_many
-from token_trie.questions.form import Form, softmax
-from token_trie.questions.options import BRIEFLY, FORMS, FROM_LIST, LIST, MEASURED, PROFILES, Profile, profile_by_file
+from token_trie.questions.decide import priors_of, read_questions
+from token_trie.questions.form import Form, FormAsked, softmax
+from token_trie.questions.options import (
+    BRIEFLY,
+    FORMS,
+    FROM_LIST,
+    LIST,
+    MEASURED,
+    PROFILES,
+    DecideOptions,
+    Profile,
+    profile_by_file,
+)
 from token_trie.questions.question import Choice, Predicate, Question, Score
+from token_trie.questions.scores import Reading, Scored, score_all
 from token_trie.sets.prompt import has_chat_template
 
 _LISTED_BEFORE = f"{LIST}\nText:\n{{{{ state }}}}\n\nAnswer with one of the names above alone."
@@ -92,25 +104,39 @@ def measure_profile(llm: Llama, on_form: Callable[[str], object] = str) -> tuple
     for kind, names in _OF_TYPE.items():
         default: tuple[Form, ...] = getattr(by_file, kind)
         candidates = {name: CANDIDATES[name] for name in names if not CANDIDATES[name].chat or has_chat_template(llm)}
-        measured = {}
+        measured, scored = {}, dict[str, Scored]()
         for name, form in candidates.items():
             on_form(f"{kind}: {name}")
-            measured[name] = _log_probabilities(llm, kind, form)
+            measured[name] = _log_weights(llm, kind, form, scored)
         name_of = {form: name for name, form in candidates.items()}
         own = [(name_of[replace(form, weight=1.0)], form.weight) for form in default]
         forms[kind], trials[kind] = _chosen(measured, own, default, candidates)
     return Profile(MEASURED, **forms), trials
 
 
-def _log_probabilities(llm: Llama, kind: str, form: Form) -> list[tuple[Floats, int]]:
-    """Return for each state the log-probabilities of the options, and the position of the answer."""
-    found = []
+def _log_weights(llm: Llama, kind: str, form: Form, scored: dict[str, Scored]) -> list[tuple[Floats, int]]:
+    """Return for each state the log-weights of the options, and the position of the answer.
+
+    Forms that differ in their prior alone read the same: what is in `scored`, by digest, is not read again.
+    """
+    found, options = list[tuple[Floats, int]](), DecideOptions(form=form)
     for question, rows in KNOWN:
         if type(question).__name__.lower() == kind:
-            answers = decide_many(llm, [state for state, _ in rows], question, form=form)
-            for answer, (_, gold) in zip(answers, rows, strict=True):
-                found.append((np.log(np.maximum(list(answer.probabilities.values()), 1e-30)), gold))
+            named = read_questions(question, options, llm)
+            asked, priors = named[None], priors_of(llm, named, options)[None]
+            assert isinstance(asked, FormAsked)
+            readings = [asked.views[0].reading(llm, state).tokenized(llm) for state, _ in rows]
+            new = [one for one in readings if one.digest not in scored]
+            scored |= zip((one.digest for one in new), _scores(llm, new), strict=True)
+            for reading, (_, gold) in zip(readings, rows, strict=True):
+                found.append((asked.of_options([scored[reading.digest]], priors), gold))
     return found
+
+
+def _scores(llm: Llama, readings: list[Reading]) -> Results:
+    requests = [lambda one=one: one for one in readings]
+    many = Many(llm, readings, "state", "decide", progress=False, n_parallel=None, n_ctx=None)
+    return Results(many, lambda batch: enumerate(score_all(llm, batch, requests)))
 
 
 def _chosen(
