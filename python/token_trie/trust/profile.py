@@ -127,7 +127,8 @@ def _log_weights(llm: Llama, kind: str, form: Form, scored: dict[str, Scored]) -
             assert isinstance(asked, FormAsked)
             readings = [asked.views[0].reading(llm, state).tokenized(llm) for state, _ in rows]
             new = [one for one in readings if one.digest not in scored]
-            scored |= zip((one.digest for one in new), _scores(llm, new), strict=True)
+            if new:  # as a batch makes a context
+                scored |= zip((one.digest for one in new), _scores(llm, new), strict=True)
             for reading, (_, gold) in zip(readings, rows, strict=True):
                 found.append((asked.of_options([scored[reading.digest]], priors), gold))
     return found

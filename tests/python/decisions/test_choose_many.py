@@ -204,7 +204,6 @@ def test_options_are_checked_at_once(precise: Any) -> None:
         {"progress": "yes"},
         {"n_parallel": 1},
         {"n_parallel": 2.5},
-        {"n_ctx": -1},
         {"sets": [ACTIONS]},
     ]
     for options in wrong:
@@ -216,6 +215,8 @@ def test_options_are_checked_at_once(precise: Any) -> None:
         choose_many(precise, 7, ACTIONS)  # type: ignore[call-overload]
     with pytest.raises(ArgumentError):
         choose_many(precise, prompts(1))
+    with pytest.raises(ArgumentError, match="n_ctx"):
+        choose_many(precise, prompts(1), ACTIONS, n_ctx=-1)
     with pytest.raises(ArgumentError, match="llm: str"):
         choose_many("model.gguf", prompts(1), ACTIONS)  # type: ignore[arg-type]
 
