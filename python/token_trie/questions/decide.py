@@ -7,7 +7,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
@@ -432,7 +432,10 @@ def _read_after(stream: Stream, before: list[int], state: str | None, options: D
 def _score_after(stream: Stream, reading: Reading, options: DecideOptions, *, is_beside: bool) -> Scored:
     if options.reproducible and stream.llm is not None:
         return reading.alone(stream.llm)
-    return score_in(stream, reading, is_beside=is_beside)
+    if is_beside:
+        with suppress(ContextError):  # if both do not fit: in the place of the sequence
+            return score_in(stream, reading, is_beside=True)
+    return score_in(stream, reading, is_beside=False)
 
 
 def _tokens_alone(stream: Stream, view: FormView, state: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,21 @@ def test_what_fails_leaves_the_sequence(handle: StreamHandle, precise: Any) -> N
     assert handle.tokens == before
     with StreamHandle(precise, n_ctx=512) as empty, pytest.raises(ArgumentError, match="prefill first"):
         empty.decide(QUESTIONS)
+
+
+def test_a_text_that_leaves_room_for_the_question_alone_is_answered(model_paths: dict[str, Path]) -> None:
+    question = QUESTIONS["team"]
+    with StreamHandle(model_paths["tiny"], n_ctx=512) as handle:
+        handle.prefill(STATE)
+        handle.decide(question)
+        answers = {}  # with the scores without a state that are remembered
+        for n in range(440, 512):
+            handle.prefill([5] * n)
+            with suppress(ContextError):
+                answers[n] = handle.decide(question)
+    assert 450 < max(answers) < 511
+    for n in range(max(answers) - 5, max(answers) + 1):
+        with StreamHandle(model_paths["tiny"], n_ctx=512) as handle:
+            handle.prefill([5] * n)
+            same({"": handle.decide(question)}, {"": answers[n]}, 1e-2)
+            assert handle.tokens == [5] * n
