@@ -156,7 +156,7 @@ class StreamHandle:
         BusyError
             Another call is running, or another thread reads a generation. A generation of this thread ends.
         """
-        self._stream.prefill(self._stream.tokenize(prompt))
+        self._stream.prefill(self._stream.tokenize(prompt, thinks=True))
 
     def append(self, text: str | Sequence[int]) -> None:
         """Add text or tokens to the sequence; they are evaluated together with what follows.

@@ -26,7 +26,7 @@ from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lifetime import attachment
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
-from token_trie.sets.prompt import Prompt, tokenize_prompt
+from token_trie.sets.prompt import tokenize_prompt
 from token_trie.sets.spelling import Tokenization, check_start, joined
 from token_trie.sets.trie import TokenTrie, fit
 
@@ -174,7 +174,8 @@ class Reader(NamedTuple):
     vocab: _core.Vocab
     known: dict[object, Any]
     """Remembered facts of the model."""
-    tokenize: Callable[[Prompt], list[int]]
+    tokenize: Callable[..., list[int]]
+    """Tokenizes a prompt; `thinks` is that of `tokenize_prompt`."""
     n_ctx: int
     """Size of the context, in tokens."""
     model: Callable[[], str]
@@ -326,7 +327,7 @@ def bind_calibration(
         return BoundCalibration(calibrator, bound, prior=prior)
     if reader.owner == "handle":
         raise ArgumentError("calibration: Contextual goes with a Llama, as its prompt takes the place of another")
-    priors = (bind(reader, reader.tokenize(prompt), given, *spelled) for prompt in calibrator.prompts)  # type: ignore[arg-type]
+    priors = (bind(reader, reader.tokenize(prompt), given, *spelled) for prompt in calibrator.prompts)
     return BoundCalibration(calibrator, bound, priors=tuple(priors), leaf_end=leaf_end)
 
 

@@ -317,7 +317,7 @@ class ChoiceRequest(Written[Any]):
         if calibrator is not None and calibrator.binding is None and calibrator.prompts:
             with lease(llm):
                 reader = reader_of(llm)
-                if self._bound(reader, Prefix(reader.tokenize(calibrator.prompts[0]))).weighs_found:  # type: ignore[arg-type]
+                if self._bound(reader, Prefix(reader.tokenize(calibrator.prompts[0]))).weighs_found:
                     return self
         return replace(self, prior=prior_scores(llm, self.choices, self.options))
 

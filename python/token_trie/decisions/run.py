@@ -55,6 +55,11 @@ class Request(ABC, Generic[R]):
         """How to think before the answer; None: not at all."""
         return None
 
+    @property
+    def thinks(self) -> bool:
+        """Whether the model may think after chat messages, before the answer or in it."""
+        return self.think is not None
+
     def silent(self) -> Request[R]:
         """Return the same request without reports of what is written."""
         return self
@@ -326,7 +331,7 @@ def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int | None = N
     """Begin a request after a prompt; see `Request.steps` and `reader_of`."""
     with attachment(llm).lease():
         reader = reader_of(llm, n_ctx)
-        tokens = reader.tokenize(prompt)
+        tokens = reader.tokenize(prompt, thinks=request.thinks)
         if request.think is None:
             return Running(request.steps(reader, Prefix(tokens)))
         Running(request.silent().steps(reader, Prefix(tokens)))  # they fit together, so the model may think
@@ -400,6 +405,11 @@ class TextRequest(Request[Text]):
         check_limits(0, max_tokens=self.max_tokens)
         if self.gbnf is not None:
             encode(self.gbnf, "grammar")
+
+    @property
+    def thinks(self) -> bool:
+        """True, because a thought is text too."""
+        return True
 
     @property
     def stops(self) -> list[str]:

@@ -261,13 +261,13 @@ class Stream:
         with lease(llm):
             return use(vocab_of(llm), attachment(llm).known)
 
-    def tokenize(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a prompt; errors as of `StreamHandle.prefill`."""
+    def tokenize(self, prompt: Prompt, *, thinks: bool = False) -> list[int]:
+        """Return the tokens of a prompt, as `tokenize_prompt`; errors as of `StreamHandle.prefill`."""
         llm = self._like()
         if llm is None:
             return self.native.with_vocab(lambda vocab: tokenize_alone(vocab, prompt))
         with lease(llm):
-            return tokenize_prompt(llm, prompt, self.n_ctx_max)
+            return tokenize_prompt(llm, prompt, self.n_ctx_max, thinks=thinks)
 
     # The sequence.
 

@@ -49,7 +49,7 @@ from token_trie.records.write import RecordDecoder, n_distinct
 from token_trie.sets.choices import Choices, read_choices
 from token_trie.sets.control_tokens import JSONObject, read, render
 from token_trie.sets.lru import Memory, memory_in
-from token_trie.sets.prompt import chat_handler_of, tokenize_prompt, tokenize_rendered
+from token_trie.sets.prompt import chat_handler_of, template_of, tokenize_prompt, tokenize_rendered, without_thought
 from token_trie.sets.trie import TokenTrie
 
 if TYPE_CHECKING:
@@ -76,12 +76,19 @@ class CallTemplate(NamedTuple):
 
 
 def ask_for_tools(
-    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]], n_ctx: int, *, must: bool = True
+    llm: Llama,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[dict[str, Any]],
+    n_ctx: int,
+    *,
+    must: bool = True,
+    thinks: bool = False,
 ) -> tuple[list[int], CallTemplate]:
     """Return the tokens of a prompt that describes tools, and the template of a call after it.
 
-    `must`: whether the model is asked for a call, if the template does not describe the tools itself. ArgumentError if
-    the messages are invalid, or the chat template refuses them.
+    `must`: whether a call follows, for which the model is asked if the chat template does not describe the tools;
+    `thinks`: whether a thought comes before it. ArgumentError if the messages are invalid, or the chat template refuses
+    them.
     """
     is_list = isinstance(messages, Sequence) and not isinstance(messages, (str, bytes))
     if not is_list or not all(isinstance(message, Mapping) for message in messages):
@@ -92,26 +99,23 @@ def ask_for_tools(
     given = for_template(llm, given, tools, must=must)
     formatter = _formatter_with_tools(llm)
     if formatter is None:
-        return tokenize_prompt(llm, given, n_ctx), PLAIN
+        return tokenize_prompt(llm, given, n_ctx, thinks=thinks or not must), PLAIN
+    at_once = without_thought(llm) if must else {}
+    own = {} if thinks else at_once
+    data = {"messages": given, "tools": list(tools)}
     try:
-        prompt = render(
-            llm,
-            {"messages": given, "tools": list(tools)},
-            lambda data, mark: read(llm, formatter(**data).prompt, mark),
-        )
+        prompt = render(llm, data, lambda data, mark: read(llm, formatter(**data, **own).prompt, mark))
+        before = prompt.text if own == at_once else formatter(**data, **at_once).prompt
     except TokenTrieError:
         raise
     except Exception as error:
         raise ArgumentError(f"messages: the chat template refuses them: {error}") from error
-    return tokenize_rendered(llm, prompt, n_ctx), _template_of(llm, prompt.text, given, tools) or PLAIN
+    return tokenize_rendered(llm, prompt, n_ctx), _template_of(llm, before, data, at_once) or PLAIN
 
 
 def _formatter_with_tools(llm: Llama, *, is_prompt: bool = True) -> Any:
     """Return what renders the chat template, if this describes tools; else None."""
-    name = llm.chat_format or ""
-    if llm.chat_handler is not None or not name.startswith("chat_template."):
-        return None
-    template = llm.metadata.get("tokenizer.chat_template" + name.removeprefix("chat_template").replace(".default", ""))
+    template = template_of(llm)
     if template is None or "tools" not in template:
         return None
     eos, bos = (
@@ -125,12 +129,12 @@ def _compiled(template: str, eos: str, bos: str, is_prompt: bool) -> Any:
     return llama_cpp.llama_chat_format.Jinja2ChatFormatter(template, eos, bos, add_generation_prompt=is_prompt)
 
 
-def _template_of(llm: Llama, prompt: str, messages: list[Any], tools: Sequence[dict[str, Any]]) -> CallTemplate | None:
+def _template_of(llm: Llama, prompt: str, data: dict[str, Any], own: dict[str, bool]) -> CallTemplate | None:
     call = {"id": "000000000", "type": "function", "function": {"name": _NAME, "arguments": _ARGUMENTS}}
     answer = {"role": "assistant", "content": "", "tool_calls": [call]}
     try:
         formatter = _formatter_with_tools(llm, is_prompt=False)
-        whole = formatter(messages=[*messages, answer], tools=list(tools)).prompt
+        whole = formatter(messages=[*data["messages"], answer], tools=data["tools"], **own).prompt
     except Exception:
         return None
     before, found, rest = whole.removeprefix(prompt).partition(_NAME)
@@ -817,7 +821,7 @@ def _reader_of(
     shown = [tool.shown for tool in tools]
 
     def prompt(messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], CallTemplate]:
-        return ask_for_tools(llm, messages, shown, n_ctx, must=not is_free)
+        return ask_for_tools(llm, messages, shown, n_ctx, must=not is_free, thinks=options.think is not None)
 
     def read(messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], Request[Any]]:
         with lease(llm):

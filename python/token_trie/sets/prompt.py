@@ -35,6 +35,24 @@ def has_chat_template(llm: Llama) -> bool:
     return llm.chat_handler is not None or llm.chat_format != "llama-2" or "tokenizer.chat_template" in llm.metadata
 
 
+def template_of(llm: Llama) -> str | None:
+    """Return the text of the chat template, if llama-cpp-python renders the one of the model's file."""
+    name = llm.chat_format or ""
+    if llm.chat_handler is not None or not name.startswith("chat_template."):
+        return None
+    key = "tokenizer.chat_template" + name.removeprefix("chat_template").replace(".default", "")
+    text: str | None = llm.metadata.get(key)
+    return text
+
+
+def without_thought(llm: Llama) -> dict[str, bool]:
+    """Return the argument by which the chat template leaves room for no thought; none if it has no such argument.
+
+    Templates of models that may think, such as Qwen3's and SmolLM3's, name it `enable_thinking`.
+    """
+    return {"enable_thinking": False} if "enable_thinking" in (template_of(llm) or "") else {}
+
+
 def warn_of_fallback(llm: Llama) -> None:
     """Warn once for each Llama whose file has no chat template, so that messages get Llama 2's."""
     known = attachment(llm).known
@@ -144,11 +162,12 @@ class Filled(str):
         return render(llm, [data for _, data in self.parts], template)
 
 
-def tokenize_prompt(llm: Llama, prompt: Prompt, n_ctx: int | None = None) -> list[int]:
+def tokenize_prompt(llm: Llama, prompt: Prompt, n_ctx: int | None = None, *, thinks: bool = False) -> list[int]:
     """Return the tokens of a prompt, as llama-cpp-python does.
 
-    ArgumentError if it has another type, or is empty and the model has no first token; ContextError if it is too long
-    for n_ctx tokens.
+    After messages, the answer follows at once, `without_thought`, unless the model `thinks`: then the chat template
+    decides. ArgumentError if it has another type, or is empty and the model has no first token; ContextError if it is
+    too long for n_ctx tokens.
     """
     is_array = isinstance(prompt, np.ndarray) and prompt.ndim == 1
     if not (is_array or isinstance(prompt, (str, Sequence))) or isinstance(prompt, (bytes, bytearray)):
@@ -159,7 +178,7 @@ def tokenize_prompt(llm: Llama, prompt: Prompt, n_ctx: int | None = None) -> lis
         rendered = prompt.render(llm) if isinstance(prompt, Filled) else Rendered(prompt, None)
         tokens = bos + (tokenize_rendered(llm, rendered, n_ctx) if prompt else [])
     elif all(isinstance(message, Mapping) for message in prompt) and len(prompt) > 0:
-        tokens = _render_chat(llm, {"messages": list(prompt)}, n_ctx)
+        tokens = _render_chat(llm, {"messages": list(prompt), **({} if thinks else without_thought(llm))}, n_ctx)
     else:
         tokens = check_tokens(prompt, llm.n_vocab())
     if not tokens or tokens[0] < 0:

@@ -134,6 +134,24 @@ def test_a_call_of_the_templates_own_form_follows_the_thought(templated: Any) ->
         assert beside.probability(call.name) > 0.7 * max(beside.probabilities)  # of close ones, batches decide
 
 
+def test_an_empty_thought_of_the_template_is_before_a_call_and_not_after_a_thought(
+    templated: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty, begin = "<think>\n\n</think>\n\n", "<|im_start|>{{ m.role }}\n"
+    closed = "{% if enable_thinking is defined and not enable_thinking %}" + empty + "{% endif %}"
+    template = TEMPLATE.replace(begin, begin + "{% if m.tool_calls %}" + empty + "{% endif %}")
+    template = template.replace("assistant\n{% endif %}", f"assistant\n{closed}{{% endif %}}")
+    monkeypatch.setitem(templated.metadata, "tokenizer.chat_template", template)
+    for options, end, before in (
+        ({}, empty, "<tool_call>"),
+        ({"thinks": True}, "", "<tool_call>"),
+        ({"must": False}, "", empty + "<tool_call>"),
+    ):
+        tokens, form = ask_for_tools(templated, MESSAGES, TOOLS, 1024, **options)
+        assert templated.detokenize(tokens, special=True).decode().endswith("<|im_start|>assistant\n" + end)
+        assert form[:3] == (before + '\n{"name": "', '", "arguments": ', "}\n</tool_call>")
+
+
 def logprobs(llm: Any, tokens: list[int]) -> Any:
     llm.reset()
     llm.eval(tokens)

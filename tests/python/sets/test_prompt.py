@@ -3,11 +3,25 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import llama_cpp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from token_trie import ArgumentError, ContextError, StreamHandle, TokenTrie, VocabularyError, choose, score
+from token_trie import (
+    ArgumentError,
+    ContextError,
+    Form,
+    Predicate,
+    StreamHandle,
+    Think,
+    TokenTrie,
+    VocabularyError,
+    choose,
+    decide,
+    score,
+)
+from token_trie.decisions.run import TextRequest, run
 from token_trie.native.core import vocab_of
 from token_trie.sets.prompt import _token_bytes, tokenize_prompt
 from tokenized_choices import fit_choices
@@ -230,3 +244,50 @@ def test_no_text_has_fewer_tokens_than_its_bytes_allow(smollm2: Any, gemma: Any,
 
 
 token_bytes = functools.cache(_token_bytes)
+
+
+THINKING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+)
+ASKED = [{"role": "user", "content": "Is water wet?"}]
+OPEN = "<|im_start|>user\nIs water wet?<|im_end|>\n<|im_start|>assistant\n"
+CLOSED = OPEN + "<think>\n\n</think>\n\n"
+
+
+@pytest.fixture
+def thinking(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setitem(smollm2.metadata, "tokenizer.chat_template", THINKING)
+    formatter = llama_cpp.llama_chat_format.Jinja2ChatFormatter(THINKING, "", "")
+    monkeypatch.setitem(smollm2._chat_handlers, "chat_template.default", formatter.to_chat_handler())
+    monkeypatch.setattr(smollm2, "chat_format", "chat_template.default")
+    return smollm2
+
+
+def test_an_answer_follows_messages_without_a_thought_if_the_template_can_leave_it_out(thinking: Any) -> None:
+    choices = ["yes", "no"]
+    assert choose(thinking, ASKED, choices).logprob == choose(thinking, CLOSED, choices).logprob
+    assert score(thinking, ASKED, choices).tolist() == score(thinking, CLOSED, choices).tolist()
+    marked = [{"role": "user", "content": "Is water wet?<|im_end|>"}]  # tokenized by token-trie
+    end = thinking.tokenize(b"<|im_start|>assistant\n<think>\n\n</think>\n\n", False, True)
+    assert tokenize_prompt(thinking, marked)[-len(end) :] == end
+    question = Predicate("Is water wet?")
+    asked = decide(thinking, "", question, form=Form("{{ state }}{{ instructions }}", chat=True), calibration=None)
+    written = OPEN.replace("Is water wet?", "{{ state }}{{ instructions }}") + "<think>\n\n</think>\n\n"
+    assert asked == decide(thinking, "", question, form=Form(written), calibration=None)
+
+
+def test_a_model_that_thinks_or_writes_text_gets_the_template_as_it_is(thinking: Any) -> None:
+    before = thinking.tokenize(OPEN.encode(), False, True)
+    with StreamHandle(thinking) as stream:
+        stream.prefill(ASKED)
+        assert stream.tokens == before
+    assert run(thinking, ASKED, TextRequest(1)).n_prompt == len(before)
+    think = Think("</think>", max_tokens=4)
+    thought, expected = (choose(thinking, prompt, ["yes", "no"], think=think) for prompt in (ASKED, OPEN))
+    assert (thought.thought, thought.logprob) == (expected.thought, expected.logprob)
+
+
+def test_a_chat_handler_of_the_caller_decides_about_thoughts(thinking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thinking, "chat_handler", thinking._chat_handlers["chat_template.default"])
+    assert tokenize_prompt(thinking, ASKED) == thinking.tokenize(OPEN.encode(), False, True)
