@@ -408,8 +408,8 @@ class TextRequest(Request[Text]):
 
     @property
     def thinks(self) -> bool:
-        """True, because a thought is text too."""
-        return True
+        """Whether a grammar leaves room for a thought, which is text too."""
+        return self.gbnf is None
 
     @property
     def stops(self) -> list[str]:

@@ -283,6 +283,8 @@ def test_a_model_that_thinks_or_writes_text_gets_the_template_as_it_is(thinking:
         stream.prefill(ASKED)
         assert stream.tokens == before
     assert run(thinking, ASKED, TextRequest(1)).n_prompt == len(before)
+    of_grammar = run(thinking, ASKED, TextRequest(1, gbnf='root ::= "yes"'))
+    assert of_grammar.n_prompt == len(thinking.tokenize(CLOSED.encode(), False, True))
     think = Think("</think>", max_tokens=4)
     thought, expected = (choose(thinking, prompt, ["yes", "no"], think=think) for prompt in (ASKED, OPEN))
     assert (thought.thought, thought.logprob) == (expected.thought, expected.logprob)
