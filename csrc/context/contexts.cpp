@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <fstream>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
@@ -128,7 +129,7 @@ ContextMaker::ContextMaker(const std::string & gguf_path, const FileOptions & op
     owned_model_.reset(llama_model_load_from_file(gguf_path.c_str(), model_params));
     if (!owned_model_) {
         throw Error(Status::argument, "gguf_path: ", quote(gguf_path, kMaxPathBytes),
-                    " could not be loaded as a model");
+                    std::ifstream(gguf_path) ? " could not be loaded as a model" : " cannot be opened");
     }
     model_ = owned_model_.get();
     check_length(model_, options.n_ctx);

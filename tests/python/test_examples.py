@@ -263,4 +263,4 @@ def test_a_typescript_client_shows_why_a_call_failed(bun: Path, tmp_path: Path) 
     client = [bun, EXAMPLES / "bun" / "choose_action.ts", "--library", LIBRARY, tmp_path / "no.gguf", "Wake me."]
     result = subprocess.run(client, capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert 'no.gguf" could not be loaded as a model' in result.stderr
+    assert 'no.gguf" cannot be opened' in result.stderr

@@ -224,7 +224,7 @@ TEST_F(AbiStream, OpeningIsRefusedNamingWhatIsWrong) {
     EXPECT_EQ(sampled([&](auto & s) { s.penalty_present = nan; }), "penalty_present: not finite");
 
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_open_file("/no/such.gguf", &good)),
-              "gguf_path: \"/no/such.gguf\" could not be loaded as a model");
+              "gguf_path: \"/no/such.gguf\" cannot be opened");
     const std::string not_gguf = ::testing::TempDir() + "token_trie_not_a_model_" + std::to_string(::getpid());
     for (const char * content : {"", "GGUF", "text, not a model"}) {
         std::ofstream(not_gguf) << content;
