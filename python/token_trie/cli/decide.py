@@ -85,7 +85,10 @@ def decide(
     elif state is not None and state_file is not None:
         raise ArgumentError("--state and --state-file: use only one of them")
     else:
-        given = {"state": read(state_file or Path("-")) if state is None else state, "questions": questions}
+        text = read(state_file or Path("-")).rstrip("\n") if state is None else state
+        if not text.strip():
+            raise ArgumentError("the state is empty; give it with --state, --state-file or on standard input")
+        given = {"state": text, "questions": questions}
     try:
         body = parse(SystemOneRequest, given)
         limits = Limits(questions=_NO_LIMIT, options=_NO_LIMIT, levels=_NO_LIMIT)

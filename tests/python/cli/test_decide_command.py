@@ -28,10 +28,13 @@ def run(*options: str, given: str | None = None) -> subprocess.CompletedProcess[
 def test_answers_are_those_of_decide(smollm2: Any, tiny: Any, tmp_path: Path, way: str) -> None:
     llm = smollm2 if way == "option" else tiny
     file = tmp_path / "state.txt"
-    file.write_text(STATE)
+    file.write_text(f"{STATE}\n")
     options = {"standard input": (), "option": ("--state", STATE), "file": ("--state-file", str(file))}[way]
     done = run(
-        *QUESTIONS, *options, "-m", llm.model_path, "--reproducible", given=STATE if way == "standard input" else None
+        *QUESTIONS,
+        *options,
+        *("-m", llm.model_path, "--reproducible"),
+        given=f"{STATE}\n" if way == "standard input" else None,
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -89,6 +92,7 @@ def test_context_comes_before_the_state_as_the_server_has_it(smollm2: Any) -> No
         (["--predicate", "a=b", "--predicate", "a=c"], "the name 'a' occurs twice"),
         (["--predicate", "a=b", "--request", "x.json"], "--request"),
         (["--predicate", "a=b", "--state", "x", "--state-file", "y"], "use only one of them"),
+        (["--predicate", "a=b", "--state", " "], "the state is empty"),
         (["--request", "-"], "--request: -: not JSON"),
     ],
 )
