@@ -110,7 +110,7 @@ def build(
     size = f"{len(trie):,} members, {n_bytes:,} bytes, {n_bytes / len(trie):.1f} a member"
     console.print(f"{plain(str(output))}: {size}", soft_wrap=True)
     if len(trie) < n_rows:
-        console.print(f"[yellow]{n_rows - len(trie):,} rows have the tokens of another, or none")
+        console.print(f"[yellow]{n_rows - len(trie):,} rows have the tokens of another, or none; these are no members")
 
 
 @contextmanager

@@ -436,6 +436,7 @@ class TokenTrie(Collection[Leaf]):
         else:
             raise ArgumentError(
                 f"mask: {given.dtype}, shape {given.shape}, where bool, shape ({n},), or indices belong"
+                + ("; for a mask of a table's rows, give rows=" if rows is None else "")
             )
         if leaf_of is not None:
             left, keep = leaf_of[keep], np.zeros(n_leaves, np.bool_)

@@ -145,7 +145,7 @@ def test_a_saved_filter_is_the_set_of_what_is_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        ([True], r"mask: bool, shape \(1,\), where bool, shape \(2,\), or indices belong"),
+        ([True], r"mask: bool, shape \(1,\), where bool, shape \(2,\), or indices belong; for .* rows, give rows="),
         ([0.5, 1.0], "mask: float64"),
         ([[True, False]], r"shape \(1, 2\)"),
         ([0, 2], r"mask\[1\]: 2 is no leaf's index; there are 2"),
