@@ -28,7 +28,7 @@ from token_trie.cli.options import (
 )
 from token_trie.decisions.calibration import CalibrationLike, Contextual
 from token_trie.decisions.choose import choose as choose_
-from token_trie.decisions.decision import LOW_MASS, Decision
+from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import MAX_SCORED, ChooseOptions
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
@@ -60,8 +60,8 @@ def draw_whole(decision: Decision[str], n: int) -> Group:
     if known:
         if (n_more := len(decision.trie) - len(best)) > 0:
             table.add_row(f"[dim]… {n_more:,} more", "", f"[dim]{percent(max(0.0, 1 - sum(p for _, p in best)))}")
-        mass = decision.mass or 0.0
-        lines.append(Text(describe_mass(mass), "yellow" if mass < LOW_MASS else ""))
+        if decision.mass is not None:  # a head needs none
+            lines.append(Text(describe_mass(decision.mass), "" if decision.fits else "yellow"))
         lines.append(Text(describe_certainty(decision)))
     elif weighed:
         lines.append(Text("Of the answers that the search found, weighed against the prompt without its content."))
@@ -84,6 +84,8 @@ def describe_time(decision: Decision[str]) -> str:
 def _describe_gap(decision: Decision[str]) -> str:
     if decision.gap == 0:
         return "It is proved that no answer left out is more probable."
+    if decision.calibration != "raw":  # the gap is that of calibrated scores
+        return "An answer left out may be more probable."
     bound = min(0.0, decision.candidates[-1].logprob + decision.gap)
     return f"An answer left out has {percent(math.exp(bound))} at most."
 

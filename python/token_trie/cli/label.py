@@ -230,7 +230,8 @@ class RowLabeller(RowJob):
     def count(self, values: Mapping[str, Any]) -> None:
         """Count the label of a row."""
         self._counts[str(values[next(iter(self.columns))])] += 1
-        self._n_unfit += "margin" in values and float(values["mass"]) < LOW_MASS
+        if "margin" in values and not is_nothing(values["mass"]):  # a head needs none
+            self._n_unfit += float(values["mass"]) < LOW_MASS
 
     def summarize(self, n_left_out: int) -> None:
         """Print how many rows have each label."""

@@ -13,7 +13,7 @@ from token_trie.sets.prompt import Filled
 
 TEXTS = [f"{'Pizza' if i % 2 else 'Paris'} {i}" for i in range(60)]
 TEMPLATE = PROMPT.replace("\\n", "\n")
-GOLD = [CHOICES[i % 2] for i in range(60)]
+GOLD = [CHOICES[i % 3] for i in range(60)]
 
 
 def gold_table(cli: Cli) -> Path:
@@ -37,15 +37,16 @@ def prompts() -> list[Any]:
     return [Filled([("Review: ", text), ("\nAnswer:", "")]) for text in TEXTS]
 
 
-@pytest.mark.parametrize("named", ["raw", "contextual", "batch", "file"])
+@pytest.mark.parametrize("named", ["raw", "contextual", "batch", "bias", "head"])
 def test_labels_are_those_of_choose_many_with_the_same_calibration(cli: Cli, tiny: Any, named: str) -> None:
     calibration: Any = {"raw": None, "contextual": Contextual("Review: N/A\nAnswer:"), "batch": "batch"}.get(named)
     given = named
-    if named == "file":
-        given = str(fit(cli))
+    if named in ("bias", "head"):
+        given = str(fit(cli, "-p", PROMPT, "--way", named))
         calibration = Calibration.load(given)
     done = cli.label(cli.table(TEXTS), "--calibration", given)
     assert done.code == 0, done.err
+    assert cli.label(cli.table(TEXTS), "--calibration", given, "--resume").code == (named == "batch")
     expected = choose_many(tiny, prompts(), CHOICES, calibration=calibration, probabilities=True)
     for row, decision in zip(cli.rows(), expected, strict=True):
         assert row["answer"] == decision.text
@@ -103,14 +104,20 @@ def test_a_file_of_another_prompt_is_refused_before_a_row_is_read(cli: Cli) -> N
     assert "format: missing" in " ".join(done.err.split())
 
 
-def test_choose_answers_by_a_file_too(cli: Cli) -> None:
+@pytest.mark.parametrize("kind", ["bias", "head"])
+def test_choose_answers_by_a_file_too(cli: Cli, kind: str) -> None:
     chosen = [part for text in CHOICES for part in ("-c", text)]
-    asked = ["choose", "-p", "Review: Pizza 1\nAnswer:", *chosen, "-m", str(cli.model), "--n-ctx", "512", "--json"]
-    done = cli.call([*asked, "--calibration", str(fit(cli))])
+    asked = ["choose", "-p", "Review: Pizza 1\nAnswer:", *chosen, "-m", str(cli.model), "--n-ctx", "512"]
+    asked += ["--calibration", str(fit(cli, "-p", PROMPT, "--way", kind))]
+    done = cli.call([*asked, "--json"])
     assert done.code == 0, done.err
-    kind = Calibration.load(cli.folder / "f.json").kind
-    assert json.loads(done.out)["calibration"] == kind
-    done = cli.call([*asked, "--calibration", "f.json", "--contextual", "Review:\nAnswer:"])
+    answer = json.loads(done.out)
+    assert answer["calibration"] == kind
+    shown = cli.call([*asked, "--top", "2"]).out
+    assert ("The model gives the whole set" in shown) == (kind == "bias")
+    shown = cli.call([*asked, "--max-nodes", "1"]).out
+    assert ("An answer left out may be more probable." in shown) == (kind == "bias")
+    done = cli.call([*asked, "--contextual", "Review:\nAnswer:"])
     assert "--contextual and --calibration: use only one of them" in " ".join(done.err.split())
 
 
