@@ -60,7 +60,7 @@ class _Extraction(RowJob):
             "another prompt or option": [template.text, chat, sorted(options.items())],
         }
         self._n = self._n_truncated = self._n_refused = 0
-        self._absent: Counter[str] = Counter()
+        self._empty: Counter[str] = Counter()
 
     def ask(self, values: dict[str, Any]) -> Any:
         return prompt_of(self._template, values, self._chat)
@@ -78,10 +78,10 @@ class _Extraction(RowJob):
     def count(self, values: Mapping[str, Any]) -> None:
         self._n += 1
         self._n_truncated += bool(values["truncated"])
-        self._absent.update(name for name in self._fields.types if values[name] in (None, ""))
+        self._empty.update(name for name in self._fields.types if values[name] in (None, ""))
 
     def summarize(self, n_left_out: int) -> None:
-        draw_counts(("field", "absent"), {name: self._absent[name] for name in self._fields.types}, self._n)
+        draw_counts(("field", "empty"), {name: self._empty[name] for name in self._fields.types}, self._n)
         truncated = f", {self._n_truncated:,} of them with a truncated value" if self._n_truncated else ""
         refused = f" ({self._n_refused:,} refused by the type)" if self._n_refused else ""
         left_out = f", {n_left_out:,} left out{refused}" if n_left_out else ""

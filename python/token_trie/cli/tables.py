@@ -161,12 +161,23 @@ class _Csv(_Lines):
         csv.field_size_limit(2**31 - 1)  # the largest value that every platform accepts
         try:
             head = next(lines, "")
-            self.separator = _separator(head)
+            self.separator = "\t" if path.suffix.lower() == ".tsv" else self._separator(head)
             self._records = csv.reader(itertools.chain([head], lines), delimiter=self.separator, strict=True)
             self.columns = self._read_head()
         except ArgumentError:
             self.close()
             raise
+
+    def _separator(self, head: str) -> str:
+        """Return what the first line has most of; spreadsheets write semicolons in Europe."""
+        count = re.sub(r'"[^"]*"?', "", head).count
+        first, second, _ = sorted(",;\t", key=count, reverse=True)
+        if 0 < count(first) == count(second):
+            raise ArgumentError(
+                f"{self.name}: line 1: as many {first!r} as {second!r} outside of quotes, so it is not clear which one "
+                "separates cells; put quotes around names that have one"
+            )
+        return first
 
     def _read_head(self) -> list[str]:
         try:
@@ -328,11 +339,6 @@ class _ArrowStream(ParquetTable):
         except (arrow.ArrowException, OSError) as error:
             if self._file.read(1):
                 raise ArgumentError(f"{self.name}: at byte {self.read:,}: {error}") from error
-
-
-def _separator(head: str) -> str:
-    """Return what separates the cells of CSV most often in its first line; spreadsheets write semicolons in Europe."""
-    return max(",;\t", key=re.sub(r'"[^"]*"?', "", head).count)
 
 
 def _reason(error: csv.Error) -> str:

@@ -163,10 +163,21 @@ def test_a_table_of_a_spreadsheet_keeps_its_separator(cli: Cli, separator: str, 
 
 def test_a_semicolon_in_a_name_separates_nothing(cli: Cli) -> None:
     table = cli.folder / "in.csv"
-    for head in ("text,first;second", '"text; of a mail",n'):
-        table.write_text(f"{head}\nParis,1\n")
+    for head in ("text,first;second,n", '"text; of a mail",m,n'):
+        table.write_text(f"{head}\nParis,1,2\n")
         with closing(open_table(table, "csv")) as opened:
-            assert [*next(opened.rows()).values.values()] == ["Paris", "1"]
+            assert [*next(opened.rows()).values.values()] == ["Paris", "1", "2"]
+
+
+def test_a_name_that_leaves_the_separator_open_is_refused_except_where_the_ending_says_it(cli: Cli) -> None:
+    for head, row, what in (("sum, net;to", "12,5;Anna", "',' as ';'"), ("a\tb, c", "1,2\tx", "',' as '\\t'")):
+        table = cli.folder / "in.csv"
+        table.write_text(f"{head}\n{row}\n")
+        done = cli.label(table, prompt="{a}")
+        assert (done.code, f"line 1: as many {what} outside of quotes" in done.err) == (1, True)
+    table = table.rename(cli.folder / "in.tsv")
+    with closing(open_table(table, "csv")) as opened:
+        assert [row.values for row in opened.rows()] == [{"a": "1,2", "b, c": "x"}]
 
 
 @settings(max_examples=500)
