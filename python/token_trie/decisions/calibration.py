@@ -246,7 +246,7 @@ def _digest_of(value: object) -> str:
 
 
 MIN_ROWS = 8
-"""Smallest number of rows whose mean is used."""
+"""Smallest number of different rows whose mean is used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,8 +363,9 @@ class BatchPrior(Calibrator):
     """Divides the probabilities of the answers by their mean over many rows.
 
     It needs neither labels nor further passes (batch calibration, Zhou et al., "Batch Calibration", 2023). The rows are
-    those that are decided; more rows give a better mean, and answers are raw while there are fewer than 8. It assumes
-    that the answers are equally frequent. If they are not, give `frequencies`; otherwise it makes answers worse.
+    those that are decided; more rows give a better mean, and answers are raw while fewer than 8 different ones were
+    read. It assumes that the answers are equally frequent. If they are not, give `frequencies`; otherwise it makes
+    answers worse.
 
     Parameters
     ----------

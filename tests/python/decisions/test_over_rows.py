@@ -66,15 +66,16 @@ def test_given_frequencies_count(precise: Any) -> None:
         assert other.probabilities == pytest.approx(p / p.sum(), abs=1e-4)
 
 
+@pytest.mark.parametrize("times", [1, 5])
 @pytest.mark.parametrize("frequencies", [None, {"y": 8, "n": 1, "b": 1, "billing": 8, "sales": 1, "other_things": 1}])
-def test_answers_are_raw_as_long_as_there_are_few_rows(precise: Any, frequencies: Any) -> None:
-    prior = BatchPrior(frequencies)
-    raw = softmax(read_rows(precise, PROMPTS[:3], CHOICES).raw)
-    for decision, p in zip(choose_many(precise, PROMPTS[:3], CHOICES, calibration=prior), raw, strict=True):
+def test_answers_are_raw_as_long_as_there_are_few_different_rows(precise: Any, frequencies: Any, times: int) -> None:
+    rows, prior = PROMPTS[:3] * times, BatchPrior(frequencies, window=10)
+    raw = softmax(read_rows(precise, rows, CHOICES).raw)
+    for decision, p in zip(choose_many(precise, rows, CHOICES, calibration=prior), raw, strict=True):
         assert decision.calibration == "raw"
         assert decision.probabilities == pytest.approx(p, abs=1e-3)
-    own = decide_many(precise, PROMPTS[:3], TEAM, calibration=None)
-    for answer, expected in zip(decide_many(precise, PROMPTS[:3], TEAM, calibration=prior), own, strict=True):
+    own = decide_many(precise, rows, TEAM, calibration=None)
+    for answer, expected in zip(decide_many(precise, rows, TEAM, calibration=prior), own, strict=True):
         assert answer.calibration == "raw"
         assert answer.probabilities == pytest.approx(expected.probabilities, abs=1e-3)
 
