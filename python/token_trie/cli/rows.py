@@ -160,10 +160,10 @@ def run_job(job: RowJob, table: Table, options: RowsOptions, model: ModelOptions
 
 
 def _answer_rows(job: RowJob, llm: Llama, table: Table, results: ResultTable, on_error: OnRowError) -> int:
-    """Answer rows; return the number of those left out."""
+    """Answer rows; return the number of those left out, now or by an earlier run."""
     progress = Progress(table.size, "rows")
     under_way: deque[TableRow] = deque()
-    n_left_out = 0
+    n_left_out = results.n_left_out
 
     def leave_out(row: TableRow, message: str) -> None:
         nonlocal n_left_out
@@ -479,6 +479,7 @@ class ResultTable:
         self._old: Iterator[dict[str, Any]] = iter(())  # rows of an earlier run, to compare with the table
         self._oldest: dict[str, Any] | None = None  # the next of these
         self.n_written = 0
+        self.n_left_out = 0  # by an earlier run
 
     def begin(self, marks: dict[str, str], count: Callable[[Mapping[str, Any]], None]) -> None:
         """Count the rows that an earlier run wrote; ArgumentError if the file is not of such a run.
@@ -504,6 +505,7 @@ class ResultTable:
                 end = written.read
         if end == 0:
             raise nothing
+        self.n_left_out = self._last - self.n_written
         self._has_head = True
         self._file.cut(end)
         self._old = self._read_again()
