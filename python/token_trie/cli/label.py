@@ -26,7 +26,7 @@ from token_trie.cli.options import (
 )
 from token_trie.cli.rows import RowJob, RowsOptions, digest, draw_counts, prompt_of, require_content, run_job
 from token_trie.cli.tables import Table, TableRow, format_of, open_table
-from token_trie.decisions.calibration import NAMED, over_rows
+from token_trie.decisions.calibration import MIN_ROWS, NAMED, over_rows
 from token_trie.decisions.decision import LOW_MASS, Decision
 from token_trie.decisions.gold import Labels, is_nothing
 from token_trie.decisions.many import choose_many
@@ -243,9 +243,13 @@ class RowLabeller(RowJob):
             more = f" and {len(unused) - _MAX_NAMED:,} more" if len(unused) > _MAX_NAMED else ""
             say(f"no row got: {', '.join(unused[:_MAX_NAMED])}{more}")
         favoured = [text for text, count in counts.items() if n >= _MIN_ROWS and count >= _NEARLY_ALL * n]
+        given, batch = self.calibrating.given, "--calibration batch, if the choices are about equally frequent, or "
+        if over_rows(given) is not None and 0 < n < MIN_ROWS:
+            say(
+                f"fewer than {MIN_ROWS} rows are too few for --calibration batch: the probabilities are the model's own"
+            )
         if favoured:
-            given, batch = self.calibrating.given, "--calibration batch, if the choices are about equally frequent, or "
-            batch = "" if isinstance(given, Calibration) or over_rows(given) is not None else batch
+            batch = "" if isinstance(given, Calibration) or over_rows(given) or n < MIN_ROWS else batch
             say(
                 f"nearly all rows got {favoured[0]}, which the model may favour. Try {batch}token-trie evaluate, which "
                 "compares ways to answer on rows whose answers are known"

@@ -226,11 +226,18 @@ def test_the_summary_names_choices_that_no_row_got(cli: Cli) -> None:
 
 
 def test_the_summary_says_what_to_try_where_one_choice_has_nearly_all_rows(cli: Cli) -> None:
-    table, by_text = cli.table(TEXTS[:1] * 4), ("-p", "{text}")
+    table, by_text = cli.table(TEXTS[:1] * 8), ("-p", "{text}")
     raw = label(cli, table, *by_text, "--calibration", "raw")
     assert "nearly all rows got" in raw.err
     assert "Try --calibration batch, if the choices are about equally frequent" in " ".join(raw.err.split())
     batch = label(cli, table, *by_text, "--calibration", "batch", output=cli.folder / "batch.csv")
-    assert (batch.code, "--calibration batch" in batch.err) == (0, False)
+    assert (batch.code, "--calibration batch" in batch.err, "too few" in batch.err) == (0, False, False)
+    some = label(cli, cli.table(TEXTS[:1] * 7), *by_text, "--calibration", "raw", output=cli.folder / "some.csv")
+    assert ("nearly all rows got" in some.err, "--calibration batch" in some.err) == (True, False)
     few = label(cli, cli.table(TEXTS[:1] * 3), *by_text, output=cli.folder / "few.csv")
     assert (few.code, "nearly all rows" in few.err) == (0, False)
+
+
+def test_the_summary_says_if_rows_are_too_few_for_their_mean(cli: Cli) -> None:
+    done = label(cli, cli.table(TEXTS[:7]), "--calibration", "batch")
+    assert "fewer than 8 rows are too few for --calibration batch: the probabilities are the model's own" in done.err
