@@ -325,14 +325,21 @@ class ChoiceOptions:
 class PromptOptions:
     """The prompt."""
 
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="The text before the answer; - reads standard input.")]
+    prompt: Annotated[
+        str,
+        typer.Option(
+            "--prompt",
+            "-p",
+            help="The text before the answer; - reads standard input, without a line break at its end.",
+        ),
+    ]
     chat: ChatOption = False
 
     def read(self, choices: ChoiceOptions) -> tuple[Prompt, list[str] | TokenTrie]:
         """Return the prompt and the choices; ArgumentError if both are to come from standard input."""
         require_one_standard_input(self.prompt, choices.choices_file)
         found = choices.read_set()
-        return as_prompt(read(Path("-")) if self.prompt == "-" else self.prompt, self.chat), found
+        return as_prompt(_read_prompt(Path("-")) if self.prompt == "-" else self.prompt, self.chat), found
 
 
 @dataclass(frozen=True)
@@ -349,7 +356,10 @@ class RowPrompt:
         ),
     ] = None
     prompt_file: Annotated[
-        Path | None, typer.Option(help="A file with the text of --prompt. In it, \\n is not a line break.")
+        Path | None,
+        typer.Option(
+            help="A file with the text of --prompt, without a line break at its end. In it, \\n is not a line break."
+        ),
     ] = None
     chat: ChatOption = False
 
@@ -358,7 +368,7 @@ class RowPrompt:
         if self.prompt is not None and self.prompt_file is not None:
             raise ArgumentError("--prompt and --prompt-file: use only one of them")
         if self.prompt_file is not None:
-            return Template(read(self.prompt_file), has_escapes=False)
+            return Template(_read_prompt(self.prompt_file), has_escapes=False)
         return None if self.prompt is None else Template(self.prompt, has_escapes=True)
 
 
@@ -403,6 +413,11 @@ def read(path: Path) -> str:
         return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise ArgumentError(f"{path}: not UTF-8 ({error})") from error
+
+
+def _read_prompt(path: Path) -> str:
+    """Return the text of a file without a line break at its end, as editors add one and answers would follow it."""
+    return read(path).removesuffix("\n")
 
 
 def read_choices(path: Path) -> list[str]:

@@ -46,9 +46,10 @@ def test_choose_prints_answer_tokens_and_time() -> None:
 def test_choose_json_is_json_and_reads_choices_and_prompt_from_files(tmp_path: Path) -> None:
     choices = tmp_path / "choices.txt"
     choices.write_text("\ufeffBerlin\r\nRome\n\n")
-    result = run("choose", "-p", "-", "--choices-file", str(choices), "--json", stdin="The capital of Italy is")
-    decision = json.loads(result.stdout)
+    asked = ["choose", "--choices-file", str(choices), "--json", "-p"]
+    decision = json.loads(run(*asked, "-", stdin="The capital of Italy is\n").stdout)
     assert (decision["value"], decision["index"]) == ("Rome", 1)
+    assert decision["tokens"] == json.loads(run(*asked, "The capital of Italy is").stdout)["tokens"]
     assert decision["stats"]["n_passes"] < len(decision["tokens"])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import llama_cpp
 import pytest
-from labelling import CHOICES, COMMAND, TEXTS, Cli, without_figures
+from labelling import CHOICES, COMMAND, PROMPT, TEXTS, Cli, without_figures
 from token_trie import choose
 
 
@@ -55,6 +55,18 @@ def test_every_format_becomes_every_other(cli: Cli, of: str, to: str) -> None:
     assert [row.pop("run") for row in without_figures(plain)] == [row["run"] for row in expected]
     assert without_figures(plain) == expected
     assert not list(cli.folder.glob("labels.parquet.*"))
+
+
+def test_a_line_break_at_the_end_of_a_prompts_file_is_no_part_of_the_prompt(cli: Cli) -> None:
+    table, asked = cli.table(TEXTS[:3]), cli.folder / "ask.txt"
+    assert cli.label(table).code == 0
+    whole = cli.rows()
+    asked.write_bytes(PROMPT.replace("\\n", "\r\n").encode() + b"\r\n")
+    arguments = cli.arguments(table, "--prompt-file", str(asked), output=cli.folder / "out.jsonl")
+    at = arguments.index("-p")
+    assert cli.call(arguments[:at] + arguments[at + 2 :]).code == 0
+    rows = cli.rows(cli.folder / "out.jsonl")
+    assert [row["mass"] for row in rows] == [float(row["mass"]) for row in whole]
 
 
 def test_standard_input_and_output_are_a_table_each(cli: Cli, monkeypatch: Any) -> None:
