@@ -236,8 +236,20 @@ def _keys_of(shape: type[BaseModel]) -> frozenset[str]:
     return frozenset(field.alias or name for name, field in shape.model_fields.items())
 
 
+@cache
+def _extensions() -> frozenset[str]:
+    """Return the names of all options that the formats do not have."""
+    shapes: list[type[BaseModel]] = [Shape]
+    for shape in shapes:
+        shapes += shape.__subclasses__()
+    return frozenset(name for shape in shapes for name in shape.model_fields if name.startswith("x_"))
+
+
 class Shape(BaseModel):
-    """Part of a request. Unknown keys are ignored, as the formats want it, but misspelt ones are refused."""
+    """Part of a request. Unknown keys are ignored, as the formats want it.
+
+    Refused are misspelt ones, and options of other parts, such as that of a request in a question.
+    """
 
     @model_validator(mode="before")
     @classmethod
@@ -249,6 +261,8 @@ class Shape(BaseModel):
                 for near in difflib.get_close_matches(key, known - given.keys(), 1, _MISSPELT):
                     names = {"key": key, "near": near}
                     raise PydanticCustomError("unknown_key", "unknown key {key}; is {near} meant?", names)
+            for key in sorted(given.keys() & (_extensions() - known)):
+                raise PydanticCustomError("unknown_key", "{key} has no effect here", {"key": key})
         return given
 
 

@@ -32,6 +32,8 @@ class Noul(QuestionShape):
     class Criteria(Shape):
         """Descriptions of yes and no."""
 
+        model_config = ConfigDict(extra="forbid")
+
         true: JsonText | None = None
         false: JsonText | None = None
 

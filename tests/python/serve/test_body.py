@@ -92,6 +92,34 @@ def test_a_misspelt_key_of_a_question_is_refused_and_another_is_ignored(
     ]
 
 
+@pytest.mark.parametrize(
+    ("shape", "body", "place", "message"),
+    [
+        (SystemOneRequest, {"questions": {"q": {**QUESTION, "x_form": "listed"}}}, ("questions", "q"), "x_form has no"),
+        (SystemOneRequest, {"questions": {"q": {"type": "noul", "x_set": "a"}}}, ("questions", "q"), "x_set has no"),
+        (SystemOneRequest, {"questions": {"q": QUESTION}, "x_top": 1}, (), "x_top has no effect here"),
+        (
+            ChatRequest,
+            {"messages": [{"role": "user"}], "x_reproducible": True},
+            (),
+            "x_reproducible has no effect here",
+        ),
+        (CompletionRequest, {"prompt": "a", "x_filter": {"indices": [0]}}, (), "x_filter has no effect here"),
+        (
+            SystemOneRequest,
+            {"questions": {"q": {"type": "noul", "criteria": {"yes": "a"}}}},
+            ("questions", "q", "criteria", "yes"),
+            "Extra inputs are not permitted",
+        ),
+    ],
+)
+def test_an_option_where_it_has_no_effect_is_refused(shape: Any, body: Any, place: Any, message: str) -> None:
+    refusal = refused(parse, shape, {"state": "a", **body} if shape is SystemOneRequest else body)
+    (fault,) = refusal.faults
+    assert fault.place == place
+    assert message in fault.message
+
+
 def test_a_misspelt_option_is_refused_and_keys_of_other_servers_are_ignored() -> None:
     body = {"state": "a", "questions": {"q": QUESTION}, "x_trace_id": "1", "seed": 7}
     parse(SystemOneRequest, body)

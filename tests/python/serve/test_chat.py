@@ -363,6 +363,11 @@ def test_who_leaves_a_stream_takes_the_work_along(server: str) -> None:
         ({"guided_choice": ["a\0"]}, None),
         ({"guided_regex": "a+"}, "guided_regex"),
         ({"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"enum": ["a"]}}, "structured_outputs"),
+        (
+            {"response_format": {"type": "json_object", "json_schema": {"name": "a"}}},
+            "response_format.json_schema.schema",
+        ),
         ({"guided_choice": ["a"], "grammar": 'root ::= "a"'}, "grammar"),
         ({"grammar": "root ::= ("}, "grammar"),
         ({"grammar": "root ::= root"}, "grammar"),

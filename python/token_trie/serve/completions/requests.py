@@ -420,6 +420,8 @@ def constraint_of(shape: GenerationRequest, sets: Sets, limits: Limits) -> Const
         raise invalid(
             f"goes with no {'.'.join(map(str, found[0].place))}: an answer has one constraint", found[1].place
         )
+    if not found and shape.structured_outputs is not None and shape.structured_outputs.model_extra:
+        raise invalid("has none of choice, json, json_object and grammar", ("structured_outputs",), "unsupported")
     constraint = found[0] if found else Constraint()
     if constraint.gbnf is not None:
         if not limits.grammars:
@@ -469,7 +471,7 @@ def _by_format(given: ResponseFormat) -> Constraint:
     place: Place = ("response_format",)
     if given.schema_ is not None:
         return _by_schema(given.schema_, (*place, "schema"))
-    if given.type == "json_object":
+    if given.type == "json_object" and given.json_schema is None:
         return Constraint(place, schema=ANY_OBJECT)
     if given.json_schema is None or given.json_schema.schema_ is None:
         raise invalid("missing", (*place, "json_schema", "schema"), "missing")
