@@ -149,7 +149,7 @@ class Figures:
     macro_f1: float
     """The mean over the classes that occur."""
     log_loss: float | None
-    """In nats."""
+    """In nats; as in scikit-learn, at most 36 for a row."""
     brier: float | None
     """The sum over the classes; for two classes half of that, as in scikit-learn."""
     ece: float | None
