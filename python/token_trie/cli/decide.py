@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from token_trie.cli.options import Flags, ModelOptions, command, console, print_json, read, read_json
+from token_trie.cli.options import Flags, ModelOptions, command, console, print_json, read_json, read_text
 from token_trie.decisions.calibration import AloneName
 from token_trie.errors import ArgumentError
 from token_trie.questions.decide import decide as decide_
@@ -85,7 +85,7 @@ def decide(
     elif state is not None and state_file is not None:
         raise ArgumentError("--state and --state-file: use only one of them")
     else:
-        text = read(state_file or Path("-")).rstrip("\n") if state is None else state
+        text = read_text(state_file or Path("-")) if state is None else state
         if not text.strip():
             raise ArgumentError("the state is empty; give it with --state, --state-file or on standard input")
         given = {"state": text, "questions": questions}

@@ -339,7 +339,7 @@ class PromptOptions:
         """Return the prompt and the choices; ArgumentError if both are to come from standard input."""
         require_one_standard_input(self.prompt, choices.choices_file)
         found = choices.read_set()
-        return as_prompt(_read_prompt(Path("-")) if self.prompt == "-" else self.prompt, self.chat), found
+        return as_prompt(read_text(Path("-")) if self.prompt == "-" else self.prompt, self.chat), found
 
 
 @dataclass(frozen=True)
@@ -368,7 +368,7 @@ class RowPrompt:
         if self.prompt is not None and self.prompt_file is not None:
             raise ArgumentError("--prompt and --prompt-file: use only one of them")
         if self.prompt_file is not None:
-            return Template(_read_prompt(self.prompt_file), has_escapes=False)
+            return Template(read_text(self.prompt_file), has_escapes=False)
         return None if self.prompt is None else Template(self.prompt, has_escapes=True)
 
 
@@ -415,7 +415,7 @@ def read(path: Path) -> str:
         raise ArgumentError(f"{path}: not UTF-8 ({error})") from error
 
 
-def _read_prompt(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Return the text of a file without a line break at its end, as editors add one and answers would follow it."""
     return read(path).removesuffix("\n")
 

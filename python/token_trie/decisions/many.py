@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get
 import numpy as np
 
 from token_trie.arrays import Floats
-from token_trie.decisions.calibration import MIN_ROWS, Calibrator, Mean, over_rows, refuse_over_rows
+from token_trie.decisions.calibration import Calibrator, Mean, over_rows, refuse_over_rows
 from token_trie.decisions.choose import ChoiceRequest, ScoreRequest, Undecided
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
@@ -262,22 +262,25 @@ class Many:
 def decided(
     results: Iterator[tuple[int, Undecided | TokenTrieError]], calibrator: Calibrator
 ) -> Iterator[tuple[int, Decision[Any] | TokenTrieError]]:
-    """Decide rows of one set, window by window; errors are passed on at their positions."""
-    mean, seen = Mean(np.logaddexp), set[tuple[int, ...]]()
+    """Decide rows of one set, window by window, by the mean over all different rows so far.
+
+    Errors are passed on at their positions.
+    """
+    mean, seen = Mean(np.logaddexp), set[int]()
     for window in windows(results, calibrator.window or 1):
         rows = [one for _, one in window if isinstance(one, Undecided)]
         if not rows:
             yield from window  # type: ignore[misc]
             continue
-        mean = mean.with_rows(np.array([one.log_shares for one in rows]))
-        if len(seen) < MIN_ROWS:
-            seen.update(tuple(one.bound.tokens) for one in rows)
-        prior = None if len(seen) < MIN_ROWS else mean.value
+        keyed = {hash(tuple(one.bound.tokens)): one.log_shares for one in rows}
+        if new := keyed.keys() - seen:
+            mean = mean.with_rows(np.array([keyed[key] for key in keyed if key in new]))
+            seen |= new
         choices = rows[0].bound.choices
         left = choices.left()
         own = calibrator.for_values([choices.value(i) for i in left.tolist()])
         for position, one in window:
-            yield position, one.decide(own, left, prior) if isinstance(one, Undecided) else one
+            yield position, one.decide(own, left, mean.prior) if isinstance(one, Undecided) else one
 
 
 def windows(results: Iterator[T], n: int) -> Iterator[list[T]]:

@@ -12,15 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
 
-from token_trie.decisions.calibration import (
-    MIN_ROWS,
-    BatchPrior,
-    Binding,
-    Mean,
-    fingerprint,
-    over_rows,
-    refuse_over_rows,
-)
+from token_trie.decisions.calibration import BatchPrior, Binding, Mean, fingerprint, over_rows, refuse_over_rows
 from token_trie.decisions.many import Many, Results, windows
 from token_trie.decisions.options import Think
 from token_trie.decisions.run import run
@@ -643,23 +635,23 @@ def _sent(row: _Row, results: list[Scored | TokenTrieError]) -> dict[str | None,
 def _over_rows(
     llm: Llama, batch: Batch | Sequential, states: Iterable[object], asked: _Asked, options: DecideOptions
 ) -> Iterator[Any]:
-    """Answer in windows of states; the prior is the mean over all states so far, if enough of them are different."""
+    """Answer in windows of states; the prior is the mean over all different states so far."""
     calibrator = over_rows(options.calibration)
     assert calibrator is not None  # otherwise this is not called
     over = {name: one.over_rows(calibrator) for name, one in asked.items()}
     means = {name: [Mean()] * len(one.views) for name, one in asked.items()}
     none: _Priors[str | None] = {name: [None] * len(one.views) for name, one in asked.items()}
     states, again = itertools.tee(states)
-    seen = set[str]()
+    seen = set[int]()
     rows = _rows(states, lambda: answering(asked, options, {}, none, lambda name, scored, priors: scored))
     for window in windows(_read(llm, batch, rows), calibrator.window or 1):
         for row, state in zip(window, again, strict=False):
-            for name, scored in row.items() if isinstance(row, dict) else ():
+            if not isinstance(row, dict) or hash(text := state_text(state)) in seen:
+                continue
+            seen.add(hash(text))
+            for name, scored in row.items():
                 means[name] = [with_scored(mean, one) for mean, one in zip(means[name], scored, strict=True)]
-            if isinstance(row, dict) and len(seen) < MIN_ROWS:
-                seen.add(state_text(state))
-        is_enough = len(seen) >= MIN_ROWS
-        priors = {name: priors_of_means(of_views) for name, of_views in means.items()} if is_enough else none
+        priors = {name: priors_of_means(of_views) for name, of_views in means.items()}
         yield from (_weighed(over, row, priors) if isinstance(row, dict) else row for row in window)
 
 

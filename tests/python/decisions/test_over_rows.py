@@ -80,6 +80,20 @@ def test_answers_are_raw_as_long_as_there_are_few_different_rows(precise: Any, f
         assert answer.probabilities == pytest.approx(expected.probabilities, abs=1e-3)
 
 
+def test_equal_rows_count_once(precise: Any) -> None:
+    rows = [*PROMPTS, *PROMPTS[:1] * 30]
+    prior = BatchPrior(window=len(rows))
+    for found, once in (
+        (
+            choose_many(precise, rows, CHOICES, calibration=prior),
+            choose_many(precise, PROMPTS, CHOICES, calibration=prior),
+        ),
+        (decide_many(precise, rows, TEAM, calibration=prior), decide_many(precise, PROMPTS, TEAM, calibration=prior)),
+    ):
+        for one, expected in zip(found, [*(same := list(once)), *same[:1] * 30], strict=True):
+            assert one.probabilities == pytest.approx(expected.probabilities, abs=1e-3)
+
+
 def test_a_row_that_cannot_be_answered_leaves_the_others(precise: Any) -> None:
     prompts = [*PROMPTS[:10], "word " * 2000, *PROMPTS[10:]]
     found = list(choose_many(precise, prompts, CHOICES, calibration="batch", on_error="return"))
