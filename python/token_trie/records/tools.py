@@ -97,10 +97,9 @@ def ask_for_tools(
         raise ArgumentError("messages: none given")
     given = [_with_objects(message, f"messages[{i}]") for i, message in enumerate(messages)]
     given = for_template(llm, given, tools, must=must)
-    formatter = _formatter_with_tools(llm)
-    if formatter is None:
+    if not has_calls(llm):
         return tokenize_prompt(llm, given, n_ctx, thinks=thinks or not must), PLAIN
-    at_once = without_thought(llm) if must else {}
+    formatter, at_once = _formatter_of(llm), without_thought(llm) if must else {}
     own = {} if thinks else at_once
     data = {"messages": given, "tools": list(tools)}
     try:
@@ -110,11 +109,33 @@ def ask_for_tools(
         raise
     except Exception as error:
         raise ArgumentError(f"messages: the chat template refuses them: {error}") from error
-    return tokenize_rendered(llm, prompt, n_ctx), _template_of(llm, before, data, at_once) or PLAIN
+    return tokenize_rendered(llm, prompt, n_ctx), _call_after(llm, before, data, at_once) or _short_call(llm, at_once)
 
 
-def _formatter_with_tools(llm: Llama, *, is_prompt: bool = True) -> Any:
-    """Return what renders the chat template, if this describes tools; else None."""
+def has_calls(llm: Llama) -> bool:
+    """Return whether the chat template describes tools, and has calls with their arguments as JSON.
+
+    Some templates write arguments in another way, as Qwen3.5's, or fail. The caller holds a lease.
+    """
+    known, key = attachment(llm).known, ("has calls", template_of(llm))
+    if key not in known:
+        known[key] = _formatter_of(llm) is not None and _short_call(llm, {}) is not PLAIN
+    return bool(known[key])
+
+
+def _short_call(llm: Llama, own: dict[str, bool]) -> CallTemplate:
+    """Return the template of a call after a short prompt with one tool; `PLAIN` if there is none."""
+    parameters = {"type": "object", "properties": {"a": {"type": "string", "description": "a"}}, "required": ["a"]}
+    function = {"name": "a", "description": "a", "parameters": parameters}
+    data = {"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function", "function": function}]}
+    try:
+        return _call_after(llm, _formatter_of(llm)(**data, **own).prompt, data, own) or PLAIN
+    except Exception:  # a template may raise anything
+        return PLAIN
+
+
+def _formatter_of(llm: Llama, *, is_prompt: bool = True) -> Any:
+    """Return what renders the chat template, if tools are in it; else None."""
     template = template_of(llm)
     if template is None or "tools" not in template:
         return None
@@ -129,11 +150,12 @@ def _compiled(template: str, eos: str, bos: str, is_prompt: bool) -> Any:
     return llama_cpp.llama_chat_format.Jinja2ChatFormatter(template, eos, bos, add_generation_prompt=is_prompt)
 
 
-def _template_of(llm: Llama, prompt: str, data: dict[str, Any], own: dict[str, bool]) -> CallTemplate | None:
+def _call_after(llm: Llama, prompt: str, data: dict[str, Any], own: dict[str, bool]) -> CallTemplate | None:
+    """Return the template of a call after a rendered prompt; None if there is none, or it changes the prompt."""
     call = {"id": "000000000", "type": "function", "function": {"name": _NAME, "arguments": _ARGUMENTS}}
     answer = {"role": "assistant", "content": "", "tool_calls": [call]}
     try:
-        formatter = _formatter_with_tools(llm, is_prompt=False)
+        formatter = _formatter_of(llm, is_prompt=False)
         whole = formatter(messages=[*data["messages"], answer], tools=data["tools"], **own).prompt
     except Exception:
         return None
@@ -185,7 +207,7 @@ def _with_objects(message: Mapping[str, Any], position: str) -> dict[str, Any]:
         except ArgumentError as error:
             raise ArgumentError(f"{at}.function.arguments: {error}") from None
         made.append({**call, "function": function} if "function" in call else function)
-    # Without text as ``""``, as in `_template_of`: some templates write None.
+    # Without text as ``""``, as in `_call_after`: some templates write None.
     return {**message, "content": message.get("content") or "", "tool_calls": made} if made else dict(message)
 
 
@@ -201,7 +223,7 @@ def for_template(
 
     The caller holds a lease.
     """
-    if _formatter_with_tools(llm) is None:
+    if not has_calls(llm):
         messages = _calls_as_text(messages)
         messages = tell_of_tools(messages, tools, must=must) if tools else messages
     if messages[0].get("role") == "system" and not _takes_system(llm):
@@ -747,12 +769,12 @@ def choose_tool(
 
     Notes
     -----
-    If the model's chat template supports tools, it describes them to the model, and the call is written in its format.
-    Otherwise, this is added to the system message: "Answer with one call of these tools, as JSON of this form:" (with
-    "auto": "If one of these tools helps, answer with one call, as JSON of this form: …; otherwise answer in plain
-    text."), the form ``{"name":…,"arguments":{…}}``, and each tool's function as one line of JSON. The call has this
-    form. Calls and results in the messages are then text in turns of the assistant and the user. If the template has no
-    system message, as Gemma 2's, its text begins the first turn of the user.
+    If the model's chat template has calls with arguments as JSON, it describes the tools to the model, and the call is
+    written in its format. Otherwise, this is added to the system message: "Answer with one call of these tools, as JSON
+    of this form:" (with "auto": "If one of these tools helps, answer with one call, as JSON of this form: …; otherwise
+    answer in plain text."), the form ``{"name":…,"arguments":{…}}``, and each tool's function as one line of JSON. The
+    call has this form. Calls and results in the messages are then text in turns of the assistant and the user. If the
+    template has no system message, as Gemma 2's, its text begins the first turn of the user.
 
     Arguments of calls in the messages are JSON objects, or the text of one, as OpenAI has them. The template gets an
     object.

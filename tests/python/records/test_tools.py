@@ -134,6 +134,39 @@ def test_a_call_of_the_templates_own_form_follows_the_thought(templated: Any) ->
         assert beside.probability(call.name) > 0.7 * max(beside.probabilities)  # of close ones, batches decide
 
 
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [
+        (
+            "{{ call.function.arguments | tojson }}",
+            "{% for k, v in call.function.arguments.items() %}<{{ k }}>{% endfor %}",
+        ),
+        ("{{ call.function.arguments | tojson }}", "{{ call.function.arguments.no.such }}"),
+        ("{{ tools | tojson }}", "{{ raise_exception('no tools') if tools }}"),
+    ],
+)
+def test_a_template_without_calls_as_json_is_not_used_for_tools(
+    templated: Any, monkeypatch: pytest.MonkeyPatch, written: str, instead: str
+) -> None:
+    monkeypatch.setitem(templated.metadata, "tokenizer.chat_template", TEMPLATE.replace(written, instead))
+    call = {"type": "function", "function": {"name": "stop", "arguments": {"a": 1}}}
+    turns = [*MESSAGES, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "done"}]
+    tokens, form = ask_for_tools(templated, turns, TOOLS, 1024)
+    text = templated.detokenize(tokens, special=True).decode()
+    assert ASKING in text
+    assert '{"name":"stop","arguments":{"a":1}}' in text
+    assert form == PLAIN
+
+
+def test_a_template_that_shows_a_message_only_at_the_end_has_its_own_calls(
+    templated: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = "{% if loop.last and messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}{{ m.content }}"
+    monkeypatch.setitem(templated.metadata, "tokenizer.chat_template", TEMPLATE.replace("{{ m.content }}", shown))
+    _, form = ask_for_tools(templated, [{"role": "system", "content": "Be brief."}, *MESSAGES], TOOLS, 1024)
+    assert form[:3] == ('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>")
+
+
 def test_an_empty_thought_of_the_template_is_before_a_call_and_not_after_a_thought(
     templated: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,11 +119,10 @@ def prompt(llm: Any, messages: list[Any], tools: list[Any]) -> str:
     [
         (HERMES, f'<tool_call>\n{{"name": "weather", "arguments": {SPELLED}}}\n</tool_call><|im_end|>'),
         (LLAMA, f'{{"name": "weather", "parameters": {SPELLED}}}<|im_end|>\n<ipython>\n"12 degrees"'),
-        (ITEMS, "weather(city=Tromsødays=[1, 2]where={'<|im_end|>': None})"),
         (CONCATENATED, f"<call>weather ```json {SPELLED} ```"),
         (NINE, f'[TOOL_CALLS][{{"name": "weather", "arguments": {SPELLED}, "id": "abcdefghi"}}]'),
     ],
-    ids=["hermes", "llama", "items", "concatenated", "nine"],
+    ids=["hermes", "llama", "concatenated", "nine"],
 )
 @pytest.mark.parametrize("given", [SPELLED, ARGUMENTS, json.dumps(ARGUMENTS)], ids=["text", "object", "ascii"])
 def test_templates_get_the_arguments_of_calls_as_an_object(
