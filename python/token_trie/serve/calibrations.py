@@ -26,6 +26,7 @@ from token_trie.trust.fitted import JsonObject
 _FORMAT, _VERSION = "token-trie running priors", 2
 _MAX_QUESTIONS, _MAX_TEXTS = 4096, 250_000
 _MAX_BYTES = 64 << 20
+_MAX_SEEN = 100_000
 
 
 class RunningPriors:
@@ -37,6 +38,7 @@ class RunningPriors:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._means: Memory[Mean] = Memory(_MAX_QUESTIONS, _MAX_TEXTS)
+        self._seen: Memory[bool] = Memory(_MAX_SEEN, _MAX_SEEN)  # states, each with a question
         self._bound: dict[str, str] = {}
         self._has_news = False
         self._saving = threading.Lock()
@@ -71,6 +73,7 @@ class RunningPriors:
     def answer(
         self,
         asked: Asked,
+        state: str,
         scored: Sequence[Scored],
         digests: Sequence[str | None],
         options: DecideOptions,
@@ -79,8 +82,8 @@ class RunningPriors:
     ) -> Answered[Any] | None:
         """Return the answer corrected by the mean scores of all states so far, this one included if it `counts`.
 
-        None if too few states were seen, or the question uses no prior. `digests` has that of each view's prompt
-        without a state; None for a view without a prior.
+        A state counts once, as long as it is among the last 100,000. None if too few states were seen, or the question
+        uses no prior. `digests` has that of each view's prompt without a state; None for a view without a prior.
         """
         if (
             not isinstance(asked, FormAsked)
@@ -91,16 +94,17 @@ class RunningPriors:
         if options.reproducible or options.think is not None:
             return None
         has_prior = [digest is not None for digest in digests]
-        means = [self._mean(digest, own, counts) for digest, own in zip(digests, scored, strict=False) if digest]
+        means = [self._mean(digest, state, own, counts) for digest, own in zip(digests, scored, strict=False) if digest]
         found = iter(priors_of_means(means))
         priors = [next(found) if has else None for has in has_prior[: len(scored)]]
         return None if not any(priors) else replace(asked.answer(scored, priors), calibration="running")
 
-    def _mean(self, digest: str, scored: Scored, counts: bool) -> Mean:
+    def _mean(self, digest: str, state: str, scored: Scored, counts: bool) -> Mean:
         mean = self._means.find(digest) or Mean()
         if mean.total is not None and mean.total.shape != scored.logprobs.shape:
             mean = Mean()  # a damaged file
-        if counts:
+        if counts and self._seen.find(key := (digest, hash(state))) is None:
+            self._seen.put(key, 1, True)
             mean = with_scored(mean, scored)
             self._means.put(digest, len(scored.logprobs), mean)
             self._has_news = True

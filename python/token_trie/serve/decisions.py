@@ -85,7 +85,7 @@ class StateReader:
         with refusing(place):
             if running is not None:
                 digests = [self.digests.get((place, view)) for view in one.views]
-                found = running.answer(one, scored, digests, self.options, counts=self.counts)
+                found = running.answer(one, self.state, scored, digests, self.options, counts=self.counts)
             return one.answer(scored, priors) if found is None else found
 
 

@@ -114,7 +114,9 @@ def ask(serving: Serving, state: str, path: str = "systemone", **more: Any) -> A
     return answer.json()
 
 
-def test_a_prior_is_the_mean_of_all_states_from_the_eighth_on(tiny: Any, model_paths: dict[str, Path]) -> None:
+def test_a_prior_is_the_mean_of_all_different_states_from_the_eighth_on(
+    tiny: Any, model_paths: dict[str, Path]
+) -> None:
     behind = [f"{state}\n\nQuestion: Which team?\nAnswer:" for state in STATES[:12]]
     scores = np.array([score(tiny, prompt, ["yes Paris", "sales"], leaf_end="any") for prompt in behind])
     n_tokens = [len(tiny.tokenize(b"Answer:" + text, add_bos=False)) for text in (b"", b" yes Paris", b" sales")]
@@ -123,7 +125,7 @@ def test_a_prior_is_the_mean_of_all_states_from_the_eighth_on(tiny: Any, model_p
         for i, state in enumerate(STATES[:12]):
             ask(serving, state, "x_explain")  # which is not counted
             assert ask(serving, state, x_calibration=None)["answers"]["team"]["x_calibration"] == "raw"
-            answer = ask(serving, state)["answers"]["team"]
+            answer = [ask(serving, state) for _ in range(3)][-1]["answers"]["team"]
             if i < 7:
                 assert answer["x_calibration"] == "contextual"
                 continue
