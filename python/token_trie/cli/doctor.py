@@ -195,7 +195,7 @@ def _chat_template(llm: Llama) -> Finding:
     if tokens[:2] == [llm.token_bos()] * 2:
         return Finding("chat template", text, "it puts the token of the beginning there twice: mend the template")
     is_thought = llm.detokenize(tokens, special=True).rstrip().endswith(b"<think>")
-    fair = "an answer at once would be inside a thought: let the model think, with think=Think('</think>')"
+    fair = "an answer at once would be inside a thought: let the model think, with think=Think('</think>\\n\\n')"
     return Finding("chat template", text, fair if is_thought else None)
 
 

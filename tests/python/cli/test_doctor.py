@@ -95,7 +95,7 @@ def test_a_template_that_begins_a_thought_is_seen(tmp_path: Path) -> None:
     model = tmp_path / "thinks.gguf"
     turns = "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}<think>\n"
     write_tiny_model(model, said={"tokenizer.chat_template": turns})
-    assert "think=Think('</think>')" in findings("-m", str(model))["chat template"]["change"]
+    assert r"think=Think('</think>\n\n')" in findings("-m", str(model))["chat template"]["change"]
     write_tiny_model(model, said={"tokenizer.chat_template": turns + "{% if not enable_thinking %}</think>{% endif %}"})
     assert findings("-m", str(model))["chat template"]["change"] is None
 
