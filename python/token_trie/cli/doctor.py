@@ -189,14 +189,12 @@ def _chat_template(llm: Llama) -> Finding:
     names = [key.removeprefix(_TEMPLATE).lstrip(".") or "default" for key in llm.metadata if key.startswith(_TEMPLATE)]
     text = f"{llm.chat_format}; of the file: {', '.join(names) or 'none'}"
     try:
-        tokens = tokenize_prompt(llm, [{"role": "user", "content": "Hello"}])
+        is_twice = tokenize_prompt(llm, [{"role": "user", "content": "Hello"}])[:2] == [llm.token_bos()] * 2
     except TokenTrieError as error:
         return Finding("chat template", text, f"messages are refused, so prompts have to be text: {error}")
-    if tokens[:2] == [llm.token_bos()] * 2:
-        return Finding("chat template", text, "it puts the token of the beginning there twice: mend the template")
-    is_thought = llm.detokenize(tokens, special=True).rstrip().endswith(b"<think>")
-    fair = "an answer at once would be inside a thought: let the model think, with think=Think('</think>\\n\\n')"
-    return Finding("chat template", text, fair if is_thought else None)
+    return Finding(
+        "chat template", text, "it puts the token of the beginning there twice: mend the template" if is_twice else None
+    )
 
 
 def _end_of_turn(llm: Llama) -> int | None:

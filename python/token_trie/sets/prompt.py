@@ -53,6 +53,12 @@ def without_thought(llm: Llama) -> dict[str, bool]:
     return {"enable_thinking": False} if "enable_thinking" in (template_of(llm) or "") else {}
 
 
+def _closed(text: str) -> str:
+    """End a thought that a chat template has begun, as the templates with `enable_thinking` do."""
+    before = text.rstrip()
+    return f"{before}\n\n</think>\n\n" if before.endswith("<think>") else text
+
+
 def warn_of_fallback(llm: Llama) -> None:
     """Warn once for each Llama whose file has no chat template, so that messages get Llama 2's."""
     known = attachment(llm).known
@@ -165,9 +171,9 @@ class Filled(str):
 def tokenize_prompt(llm: Llama, prompt: Prompt, n_ctx: int | None = None, *, thinks: bool = False) -> list[int]:
     """Return the tokens of a prompt, as llama-cpp-python does.
 
-    After messages, the answer follows at once, `without_thought`, unless the model `thinks`: then the chat template
-    decides. ArgumentError if it has another type, or is empty and the model has no first token; ContextError if it is
-    too long for n_ctx tokens.
+    After messages, the answer follows at once, `without_thought` or after an empty one, unless the model `thinks`: then
+    the chat template decides. ArgumentError if it has another type, or is empty and the model has no first token;
+    ContextError if it is too long for n_ctx tokens.
     """
     is_array = isinstance(prompt, np.ndarray) and prompt.ndim == 1
     if not (is_array or isinstance(prompt, (str, Sequence))) or isinstance(prompt, (bytes, bytearray)):
@@ -178,7 +184,8 @@ def tokenize_prompt(llm: Llama, prompt: Prompt, n_ctx: int | None = None, *, thi
         rendered = prompt.render(llm) if isinstance(prompt, Filled) else Rendered(prompt, None)
         tokens = bos + (tokenize_rendered(llm, rendered, n_ctx) if prompt else [])
     elif all(isinstance(message, Mapping) for message in prompt) and len(prompt) > 0:
-        tokens = _render_chat(llm, {"messages": list(prompt), **({} if thinks else without_thought(llm))}, n_ctx)
+        request = {"messages": list(prompt), **({} if thinks else without_thought(llm))}
+        tokens = _render_chat(llm, request, n_ctx, thinks=thinks)
     else:
         tokens = check_tokens(prompt, llm.n_vocab())
     if not tokens or tokens[0] < 0:
@@ -283,14 +290,15 @@ class _Sent(BaseException):
 class _RenderOnly:
     """Replaces the Llama in a chat handler, which then renders the prompt but generates nothing."""
 
-    def __init__(self, llm: Llama, n_ctx: int | None) -> None:
+    def __init__(self, llm: Llama, n_ctx: int | None, thinks: bool) -> None:
         self._llm = llm
         self._n_ctx = n_ctx
+        self._thinks = thinks
         self._made: dict[tuple[Rendered, bool], list[int]] = {}  # the same text is often rendered twice
         self.mark = ""
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> Any:
-        rendered = read(self._llm, text.decode(errors="surrogateescape"), self.mark)
+        rendered = self.read(text.decode(errors="surrogateescape"))
         if (rendered, add_bos) in self._made:
             return self._made[rendered, add_bos]
         text = rendered.text.encode(errors="surrogateescape")
@@ -304,6 +312,10 @@ class _RenderOnly:
         end = [model.token_eos()] if add_bos and model.add_eos_token() else []
         made = self._made[rendered, add_bos] = begin + tokens + end
         return made
+
+    def read(self, text: str) -> Rendered:
+        """Read what the chat template has rendered."""
+        return read(self._llm, text if self._thinks else _closed(text), self.mark)
 
     def rendered_as(self, tokens: list[int]) -> Rendered | None:
         """Return the text from which `tokenize` made these very tokens; None if it did not."""
@@ -322,12 +334,12 @@ def tokenize_chat(llm: Llama, request: Mapping[str, Any]) -> list[int] | None:
     None if the messages contain no name of a control token, because llama-cpp-python's tokens are then right. Errors
     are those of `tokenize_prompt`.
     """
-    return _render_chat(llm, request, None) if may_become_control(llm, request) else None
+    return _render_chat(llm, request, None, thinks=True) if may_become_control(llm, request) else None
 
 
-def _render_chat(llm: Llama, request: Mapping[str, Any], n_ctx: int | None) -> list[int]:
+def _render_chat(llm: Llama, request: Mapping[str, Any], n_ctx: int | None, *, thinks: bool) -> list[int]:
     warn_of_fallback(llm)
-    instead = _RenderOnly(llm, n_ctx)
+    instead = _RenderOnly(llm, n_ctx, thinks)
     made: dict[Rendered | None, list[int]] = {}
 
     def template(request: Mapping[str, Any], mark: str) -> Rendered | None:
@@ -336,7 +348,7 @@ def _render_chat(llm: Llama, request: Mapping[str, Any], n_ctx: int | None) -> l
         if isinstance(prompt, str):
             begins = bool(model_of(llm).add_bos_token()) or not prompt
             bos = [llm.token_bos()] if begins else []
-            rendered = read(llm, prompt, mark)
+            rendered = instead.read(prompt)
             made[rendered] = bos + (tokenize_rendered(llm, rendered, n_ctx) if prompt else [])
             return rendered
         found = instead.rendered_as(prompt)

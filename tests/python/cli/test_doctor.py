@@ -91,15 +91,6 @@ def test_a_turn_that_ends_with_no_end_token_is_seen(tmp_path: Path) -> None:
     assert "turns end with <turn_end> (" in found["end tokens"]["change"]
 
 
-def test_a_template_that_begins_a_thought_is_seen(tmp_path: Path) -> None:
-    model = tmp_path / "thinks.gguf"
-    turns = "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}<think>\n"
-    write_tiny_model(model, said={"tokenizer.chat_template": turns})
-    assert r"think=Think('</think>\n\n')" in findings("-m", str(model))["chat template"]["change"]
-    write_tiny_model(model, said={"tokenizer.chat_template": turns + "{% if not enable_thinking %}</think>{% endif %}"})
-    assert findings("-m", str(model))["chat template"]["change"] is None
-
-
 def test_a_model_that_writes_nothing_is_not_asked(tmp_path: Path) -> None:
     model = tmp_path / "embedding.gguf"
     write_tiny_model(model, said={"llama.attention.causal": False})
