@@ -86,9 +86,8 @@ def ask_for_tools(
 ) -> tuple[list[int], CallTemplate]:
     """Return the tokens of a prompt that describes tools, and the template of a call after it.
 
-    `must`: whether a call follows, for which the model is asked if the chat template does not describe the tools;
-    `thinks`: whether a thought comes before it. ArgumentError if the messages are invalid, or the chat template refuses
-    them.
+    `must`: whether the model is asked for a call, if the chat template does not describe the tools; `thinks`: whether a
+    thought comes before the call. ArgumentError if the messages are invalid, or the chat template refuses them.
     """
     is_list = isinstance(messages, Sequence) and not isinstance(messages, (str, bytes))
     if not is_list or not all(isinstance(message, Mapping) for message in messages):
@@ -98,8 +97,8 @@ def ask_for_tools(
     given = [_with_objects(message, f"messages[{i}]") for i, message in enumerate(messages)]
     given = for_template(llm, given, tools, must=must)
     if not has_calls(llm):
-        return tokenize_prompt(llm, given, n_ctx, thinks=thinks or not must), PLAIN
-    formatter, at_once = _formatter_of(llm), without_thought(llm) if must else {}
+        return tokenize_prompt(llm, given, n_ctx, thinks=thinks), PLAIN
+    formatter, at_once = _formatter_of(llm), without_thought(llm)
     own = {} if thinks else at_once
     data = {"messages": given, "tools": list(tools)}
     try:
@@ -109,7 +108,7 @@ def ask_for_tools(
         raise
     except Exception as error:
         raise ArgumentError(f"messages: the chat template refuses them: {error}") from error
-    return tokenize_rendered(llm, prompt, n_ctx), _call_after(llm, before, data, at_once) or _short_call(llm, at_once)
+    return tokenize_rendered(llm, prompt, n_ctx), _call_after(llm, before, data, at_once) or _short_call(llm)
 
 
 def has_calls(llm: Llama) -> bool:
@@ -117,21 +116,22 @@ def has_calls(llm: Llama) -> bool:
 
     Some templates write arguments in another way, as Qwen3.5's, or fail. The caller holds a lease.
     """
-    known, key = attachment(llm).known, ("has calls", template_of(llm))
-    if key not in known:
-        known[key] = _formatter_of(llm) is not None and _short_call(llm, {}) is not PLAIN
-    return bool(known[key])
+    return _short_call(llm) is not PLAIN
 
 
-def _short_call(llm: Llama, own: dict[str, bool]) -> CallTemplate:
+def _short_call(llm: Llama) -> CallTemplate:
     """Return the template of a call after a short prompt with one tool; `PLAIN` if there is none."""
     parameters = {"type": "object", "properties": {"a": {"type": "string", "description": "a"}}, "required": ["a"]}
     function = {"name": "a", "description": "a", "parameters": parameters}
     data = {"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function", "function": function}]}
-    try:
-        return _call_after(llm, _formatter_of(llm)(**data, **own).prompt, data, own) or PLAIN
-    except Exception:  # a template may raise anything
-        return PLAIN
+    known, key, at_once = attachment(llm).known, ("short call", template_of(llm)), without_thought(llm)
+    if key not in known:
+        try:
+            known[key] = _call_after(llm, _formatter_of(llm)(**data, **at_once).prompt, data, at_once) or PLAIN
+        except Exception:  # a template may raise anything
+            known[key] = PLAIN
+    found: CallTemplate = known[key]
+    return found
 
 
 def _formatter_of(llm: Llama, *, is_prompt: bool = True) -> Any:
@@ -839,7 +839,7 @@ def _reader_of(
     check_name(tool_choice, ("required", "auto"), "tool_choice")
     is_free = tool_choice == "auto"
     if is_free and options.think is not None:
-        raise ArgumentError('think: goes with tool_choice="required"; with "auto" a model thinks in its text')
+        raise ArgumentError('think: goes with tool_choice="required"; with "auto" there is no thought')
     shown = [tool.shown for tool in tools]
 
     def prompt(messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], CallTemplate]:

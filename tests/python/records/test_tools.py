@@ -167,6 +167,23 @@ def test_a_template_that_shows_a_message_only_at_the_end_has_its_own_calls(
     assert form[:3] == ('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>")
 
 
+def test_a_template_that_opens_a_thought_closes_it_before_a_call(
+    templated: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = "{% if enable_thinking is defined and not enable_thinking %}</think>{% else %}<think>{% endif %}"
+    template = TEMPLATE.replace("assistant\n{% endif %}", f"assistant\n{closed}{{% endif %}}")
+    template = template.replace("{% for call in m.tool", "{% if m.tool_calls %}</think>{% endif %}{% for call in m.tool")
+    plain = template.replace("call.function.arguments | tojson", "call.function.arguments.no.such")
+    for text, before in ((template, '<tool_call>\n{"name": "'), (plain, PLAIN.before)):
+        monkeypatch.setitem(templated.metadata, "tokenizer.chat_template", text)
+        handler = llama_cpp.llama_chat_format.Jinja2ChatFormatter(text, "", "").to_chat_handler()
+        monkeypatch.setitem(templated._chat_handlers, "chat_template.default", handler)
+        for must in (True, False):
+            tokens, form = ask_for_tools(templated, MESSAGES, TOOLS, 1024, must=must)
+            assert templated.detokenize(tokens, special=True).decode().endswith("assistant\n</think>")
+            assert form.before == before
+
+
 def test_an_empty_thought_of_the_template_is_before_a_call_and_not_after_a_thought(
     templated: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +195,7 @@ def test_an_empty_thought_of_the_template_is_before_a_call_and_not_after_a_thoug
     for options, end, before in (
         ({}, empty, "<tool_call>"),
         ({"thinks": True}, "", "<tool_call>"),
-        ({"must": False}, "", empty + "<tool_call>"),
+        ({"must": False}, empty, "<tool_call>"),
     ):
         tokens, form = ask_for_tools(templated, MESSAGES, TOOLS, 1024, **options)
         assert templated.detokenize(tokens, special=True).decode().endswith("<|im_start|>assistant\n" + end)
