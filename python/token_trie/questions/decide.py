@@ -632,6 +632,13 @@ def _sent(row: _Row, results: list[Scored | TokenTrieError]) -> dict[str | None,
         return error
 
 
+def _read_state(state: object) -> object:
+    """Return the text of a state; without one, the state, whose row has the error."""
+    with suppress(ArgumentError):
+        return state_text(state)
+    return state
+
+
 def _over_rows(
     llm: Llama, batch: Batch | Sequential, states: Iterable[object], asked: _Asked, options: DecideOptions
 ) -> Iterator[Any]:
@@ -641,14 +648,15 @@ def _over_rows(
     over = {name: one.over_rows(calibrator) for name, one in asked.items()}
     means = {name: [Mean()] * len(one.views) for name, one in asked.items()}
     none: _Priors[str | None] = {name: [None] * len(one.views) for name, one in asked.items()}
-    states, again = itertools.tee(states)
+    # Texts, as the caller may change a state after it was read.
+    states, again = itertools.tee(map(_read_state, states))
     seen = set[int]()
     rows = _rows(states, lambda: answering(asked, options, {}, none, lambda name, scored, priors: scored))
     for window in windows(_read(llm, batch, rows), calibrator.window or 1):
         for row, state in zip(window, again, strict=False):
-            if not isinstance(row, dict) or hash(text := state_text(state)) in seen:
+            if not isinstance(row, dict) or hash(state) in seen:
                 continue
-            seen.add(hash(text))
+            seen.add(hash(state))
             for name, scored in row.items():
                 means[name] = [with_scored(mean, one) for mean, one in zip(means[name], scored, strict=True)]
         priors = {name: priors_of_means(of_views) for name, of_views in means.items()}

@@ -44,6 +44,8 @@ class StateText(str):
 
 def state_text(state: object) -> StateText:
     """Return the text of a state: text as it is, chat messages as paragraphs, otherwise JSON, or ArgumentError."""
+    if isinstance(state, StateText):
+        return state
     if isinstance(state, Sequence) and not isinstance(state, (str, bytes)) and state and all(map(_is_message, state)):
         turns = [f"{message['role']}: {_content(message, i)}" for i, message in enumerate(state)]
         text = StateText(text_of("\n\n".join(turns), "state"))

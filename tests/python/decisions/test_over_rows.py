@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,18 @@ def test_equal_rows_count_once(precise: Any) -> None:
     ):
         for one, expected in zip(found, [*(same := list(once)), *same[:1] * 30], strict=True):
             assert one.probabilities == pytest.approx(expected.probabilities, abs=1e-3)
+
+
+def test_states_may_be_one_object_that_the_caller_changes(precise: Any) -> None:
+    def rows() -> Iterator[dict[str, str]]:
+        row: dict[str, str] = {}
+        for prompt in PROMPTS:
+            row["text"] = prompt
+            yield row
+
+    expected = decide_many(precise, [dict(row) for row in rows()], TEAM, calibration="batch")
+    for one, other in zip(decide_many(precise, rows(), TEAM, calibration="batch"), expected, strict=True):
+        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-3)
 
 
 def test_a_row_that_cannot_be_answered_leaves_the_others(precise: Any) -> None:
