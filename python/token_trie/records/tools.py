@@ -49,7 +49,14 @@ from token_trie.records.write import RecordDecoder, n_distinct
 from token_trie.sets.choices import Choices, read_choices
 from token_trie.sets.control_tokens import JSONObject, read, render
 from token_trie.sets.lru import Memory, memory_in
-from token_trie.sets.prompt import chat_handler_of, template_of, tokenize_prompt, tokenize_rendered, without_thought
+from token_trie.sets.prompt import (
+    chat_handler_of,
+    closed,
+    template_of,
+    tokenize_prompt,
+    tokenize_rendered,
+    without_thought,
+)
 from token_trie.sets.trie import TokenTrie
 
 if TYPE_CHECKING:
@@ -98,17 +105,15 @@ def ask_for_tools(
     given = for_template(llm, given, tools, must=must)
     if not has_calls(llm):
         return tokenize_prompt(llm, given, n_ctx, thinks=thinks), PLAIN
-    formatter, at_once = _formatter_of(llm), without_thought(llm)
-    own = {} if thinks else at_once
     data = {"messages": given, "tools": list(tools)}
     try:
-        prompt = render(llm, data, lambda data, mark: read(llm, formatter(**data, **own).prompt, mark))
-        before = prompt.text if own == at_once else formatter(**data, **at_once).prompt
+        prompt = render(llm, data, lambda data, mark: read(llm, _render(llm, data, thinks=thinks), mark))
+        before = _render(llm, data) if thinks else prompt.text
     except TokenTrieError:
         raise
     except Exception as error:
         raise ArgumentError(f"messages: the chat template refuses them: {error}") from error
-    return tokenize_rendered(llm, prompt, n_ctx), _call_after(llm, before, data, at_once) or _short_call(llm)
+    return tokenize_rendered(llm, prompt, n_ctx), _call_after(llm, before, data) or _short_call(llm)
 
 
 def has_calls(llm: Llama) -> bool:
@@ -124,14 +129,20 @@ def _short_call(llm: Llama) -> CallTemplate:
     parameters = {"type": "object", "properties": {"a": {"type": "string", "description": "a"}}, "required": ["a"]}
     function = {"name": "a", "description": "a", "parameters": parameters}
     data = {"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function", "function": function}]}
-    known, key, at_once = attachment(llm).known, ("short call", template_of(llm)), without_thought(llm)
+    known, key = attachment(llm).known, ("short call", template_of(llm))
     if key not in known:
         try:
-            known[key] = _call_after(llm, _formatter_of(llm)(**data, **at_once).prompt, data, at_once) or PLAIN
+            known[key] = _call_after(llm, _render(llm, data), data) or PLAIN
         except Exception:  # a template may raise anything
             known[key] = PLAIN
     found: CallTemplate = known[key]
     return found
+
+
+def _render(llm: Llama, data: dict[str, Any], *, thinks: bool = False) -> str:
+    """Return the text of a prompt, after which the answer follows at once unless the model `thinks`."""
+    text: str = _formatter_of(llm)(**data, **({} if thinks else without_thought(llm))).prompt
+    return text if thinks else closed(text)
 
 
 def _formatter_of(llm: Llama, *, is_prompt: bool = True) -> Any:
@@ -150,13 +161,13 @@ def _compiled(template: str, eos: str, bos: str, is_prompt: bool) -> Any:
     return llama_cpp.llama_chat_format.Jinja2ChatFormatter(template, eos, bos, add_generation_prompt=is_prompt)
 
 
-def _call_after(llm: Llama, prompt: str, data: dict[str, Any], own: dict[str, bool]) -> CallTemplate | None:
+def _call_after(llm: Llama, prompt: str, data: dict[str, Any]) -> CallTemplate | None:
     """Return the template of a call after a rendered prompt; None if there is none, or it changes the prompt."""
     call = {"id": "000000000", "type": "function", "function": {"name": _NAME, "arguments": _ARGUMENTS}}
     answer = {"role": "assistant", "content": "", "tool_calls": [call]}
     try:
         formatter = _formatter_of(llm, is_prompt=False)
-        whole = formatter(messages=[*data["messages"], answer], tools=data["tools"], **own).prompt
+        whole = formatter(messages=[*data["messages"], answer], tools=data["tools"], **without_thought(llm)).prompt
     except Exception:
         return None
     before, found, rest = whole.removeprefix(prompt).partition(_NAME)

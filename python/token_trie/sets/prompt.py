@@ -53,7 +53,7 @@ def without_thought(llm: Llama) -> dict[str, bool]:
     return {"enable_thinking": False} if "enable_thinking" in (template_of(llm) or "") else {}
 
 
-def _closed(text: str) -> str:
+def closed(text: str) -> str:
     """End a thought that a chat template has begun, as the templates with `enable_thinking` do."""
     before = text.rstrip()
     return f"{before}\n\n</think>\n\n" if before.endswith("<think>") else text
@@ -315,7 +315,7 @@ class _RenderOnly:
 
     def read(self, text: str) -> Rendered:
         """Read what the chat template has rendered."""
-        return read(self._llm, text if self._thinks else _closed(text), self.mark)
+        return read(self._llm, text if self._thinks else closed(text), self.mark)
 
     def rendered_as(self, tokens: list[int]) -> Rendered | None:
         """Return the text from which `tokenize` made these very tokens; None if it did not."""

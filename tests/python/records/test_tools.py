@@ -167,12 +167,25 @@ def test_a_template_that_shows_a_message_only_at_the_end_has_its_own_calls(
     assert form[:3] == ('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>")
 
 
+def test_a_thought_that_is_always_begun_is_ended_once(templated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty, begin = "<think>\n\n</think>\n\n", "<|im_start|>{{ m.role }}\n"
+    template = TEMPLATE.replace(begin, begin + "{% if m.tool_calls %}" + empty + "{% endif %}")
+    template = template.replace("assistant\n{% endif %}", "assistant\n<think>{{ '\n' }}{% endif %}")
+    monkeypatch.setitem(templated.metadata, "tokenizer.chat_template", template)
+    for thinks, end in ((False, empty), (True, "<think>\n")):
+        tokens, form = ask_for_tools(templated, MESSAGES, TOOLS, 1024, thinks=thinks)
+        assert templated.detokenize(tokens, special=True).decode().endswith("assistant\n" + end)
+        assert form.before == '<tool_call>\n{"name": "'
+
+
 def test_a_template_that_opens_a_thought_closes_it_before_a_call(
     templated: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = "{% if enable_thinking is defined and not enable_thinking %}</think>{% else %}<think>{% endif %}"
     template = TEMPLATE.replace("assistant\n{% endif %}", f"assistant\n{closed}{{% endif %}}")
-    template = template.replace("{% for call in m.tool", "{% if m.tool_calls %}</think>{% endif %}{% for call in m.tool")
+    template = template.replace(
+        "{% for call in m.tool", "{% if m.tool_calls %}</think>{% endif %}{% for call in m.tool"
+    )
     plain = template.replace("call.function.arguments | tojson", "call.function.arguments.no.such")
     for text, before in ((template, '<tool_call>\n{"name": "'), (plain, PLAIN.before)):
         monkeypatch.setitem(templated.metadata, "tokenizer.chat_template", text)
