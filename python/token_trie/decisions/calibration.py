@@ -363,9 +363,9 @@ class BatchPrior(Calibrator):
     """Divides the probabilities of the answers by their mean over many rows.
 
     It needs neither labels nor further passes (batch calibration, Zhou et al., "Batch Calibration", 2023). The rows are
-    those that are decided; equal ones count once. More rows give a better mean, and answers are raw while fewer than 8
-    different ones were read. It assumes that the answers are equally frequent. If they are not, give `frequencies`;
-    otherwise it makes answers worse.
+    those that are decided; of the last 100,000, equal ones count once. More rows give a better mean, and answers are
+    raw while fewer than 8 different ones were read. It assumes that the answers are equally frequent. If they are not,
+    give `frequencies`; otherwise it makes answers worse.
 
     Parameters
     ----------

@@ -25,6 +25,7 @@ from token_trie.native.core import Llama
 from token_trie.native.options import check_flags, check_limits, check_name, takes
 from token_trie.progress import Progress
 from token_trie.sets.choices import ChoicesLike
+from token_trie.sets.lru import Seen
 from token_trie.sets.prompt import Prompt
 
 if TYPE_CHECKING:
@@ -266,16 +267,14 @@ def decided(
 
     Errors are passed on at their positions.
     """
-    mean, seen = Mean(np.logaddexp), set[int]()
+    mean, seen = Mean(np.logaddexp), Seen()
     for window in windows(results, calibrator.window or 1):
         rows = [one for _, one in window if isinstance(one, Undecided)]
         if not rows:
             yield from window  # type: ignore[misc]
             continue
-        keyed = {hash(tuple(one.bound.tokens)): one.log_shares for one in rows}
-        if new := keyed.keys() - seen:
-            mean = mean.with_rows(np.array([keyed[key] for key in keyed if key in new]))
-            seen |= new
+        if new := [one.log_shares for one in rows if seen.is_new(tuple(one.bound.tokens))]:
+            mean = mean.with_rows(np.array(new))
         choices = rows[0].bound.choices
         left = choices.left()
         own = calibrator.for_values([choices.value(i) for i in left.tolist()])

@@ -53,7 +53,7 @@ from token_trie.questions.scores import (
 from token_trie.questions.searched import SetAsked, SetView
 from token_trie.questions.trained import TrainedAsked, trained_of
 from token_trie.sets.control_tokens import tokens_of
-from token_trie.sets.lru import Memory, memory_in
+from token_trie.sets.lru import Memory, Seen, memory_in
 from token_trie.sets.prompt import chat_handler_of, check_length, first_token, tokenize_text
 
 if TYPE_CHECKING:
@@ -650,13 +650,12 @@ def _over_rows(
     none: _Priors[str | None] = {name: [None] * len(one.views) for name, one in asked.items()}
     # Texts, as the caller may change a state after it was read.
     states, again = itertools.tee(map(_read_state, states))
-    seen = set[int]()
+    seen = Seen()
     rows = _rows(states, lambda: answering(asked, options, {}, none, lambda name, scored, priors: scored))
     for window in windows(_read(llm, batch, rows), calibrator.window or 1):
         for row, state in zip(window, again, strict=False):
-            if not isinstance(row, dict) or hash(state) in seen:
+            if not isinstance(row, dict) or not seen.is_new(state):
                 continue
-            seen.add(hash(state))
             for name, scored in row.items():
                 means[name] = [with_scored(mean, one) for mean, one in zip(means[name], scored, strict=True)]
         priors = {name: priors_of_means(of_views) for name, of_views in means.items()}

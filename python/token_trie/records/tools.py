@@ -105,15 +105,26 @@ def ask_for_tools(
     given = for_template(llm, given, tools, must=must)
     if not has_calls(llm):
         return tokenize_prompt(llm, given, n_ctx, thinks=thinks), PLAIN
-    data = {"messages": given, "tools": list(tools)}
-    try:
-        prompt = render(llm, data, lambda data, mark: read(llm, _render(llm, data, thinks=thinks), mark))
-        before = _render(llm, data) if thinks else prompt.text
-    except TokenTrieError:
-        raise
-    except Exception as error:
-        raise ArgumentError(f"messages: the chat template refuses them: {error}") from error
+    failed: Exception | None = None
+    for shown in (list(tools), [_with_defaults(tool) for tool in tools]):
+        data = {"messages": given, "tools": shown}
+        try:
+            prompt = render(llm, data, lambda data, mark: read(llm, _render(llm, data, thinks=thinks), mark))
+            before = _render(llm, data) if thinks else prompt.text
+            break
+        except TokenTrieError:
+            raise
+        except Exception as error:
+            failed = failed or error
+    else:
+        raise ArgumentError(f"messages: the chat template refuses them: {failed}") from failed
     return tokenize_rendered(llm, prompt, n_ctx), _call_after(llm, before, data) or _short_call(llm)
+
+
+def _with_defaults(tool: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool with what OpenAI's format leaves out and some chat templates expect."""
+    defaults = {"description": "", "parameters": {"type": "object", "properties": {}}}
+    return {**tool, "function": {**defaults, **tool["function"]}}
 
 
 def has_calls(llm: Llama) -> bool:

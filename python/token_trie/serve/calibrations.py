@@ -19,14 +19,13 @@ from token_trie.questions.form import FormAsked
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import Answered
 from token_trie.questions.scores import LEAF_END, Asked, Scored, priors_of_means, with_scored
-from token_trie.sets.lru import Memory
+from token_trie.sets.lru import Memory, Seen
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fitted import JsonObject
 
 _FORMAT, _VERSION = "token-trie running priors", 2
 _MAX_QUESTIONS, _MAX_TEXTS = 4096, 250_000
 _MAX_BYTES = 64 << 20
-_MAX_SEEN = 100_000
 
 
 class RunningPriors:
@@ -38,7 +37,7 @@ class RunningPriors:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._means: Memory[Mean] = Memory(_MAX_QUESTIONS, _MAX_TEXTS)
-        self._seen: Memory[bool] = Memory(_MAX_SEEN, _MAX_SEEN)  # states, each with a question
+        self._seen = Seen()  # states, each with a question
         self._bound: dict[str, str] = {}
         self._has_news = False
         self._saving = threading.Lock()
@@ -103,8 +102,7 @@ class RunningPriors:
         mean = self._means.find(digest) or Mean()
         if mean.total is not None and mean.total.shape != scored.logprobs.shape:
             mean = Mean()  # a damaged file
-        if counts and self._seen.find(key := (digest, hash(state))) is None:
-            self._seen.put(key, 1, True)
+        if counts and self._seen.is_new((digest, state)):
             mean = with_scored(mean, scored)
             self._means.put(digest, len(scored.logprobs), mean)
             self._has_news = True

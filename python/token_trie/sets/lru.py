@@ -50,6 +50,20 @@ class Memory(Generic[T]):
                 self._total -= self._entries.popitem(last=False)[1][1]
 
 
+class Seen:
+    """The keys seen last, 100,000 at most."""
+
+    def __init__(self) -> None:
+        self._keys: Memory[bool] = Memory(100_000, 100_000)
+
+    def is_new(self, key: Hashable) -> bool:
+        """Return whether a key was not seen before, and remember it by its hash."""
+        if self._keys.find(hash(key)):
+            return False
+        self._keys.put(hash(key), 1, True)
+        return True
+
+
 def memory_in(known: dict[object, Any], name: str, capacity: int, weight: int) -> Memory[Any]:
     """Return the memory of a name among what is known of a model; it is made the first time."""
     memory: Memory[Any] = known.get(name) or known.setdefault(name, Memory(capacity, weight))

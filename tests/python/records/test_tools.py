@@ -158,6 +158,17 @@ def test_a_template_without_calls_as_json_is_not_used_for_tools(
     assert form == PLAIN
 
 
+def test_a_tool_without_a_description_goes_with_a_template_that_expects_one(
+    templated: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = "{% for t in tools %}{{ t.function.name + ': ' + t.function.description }}\n{% endfor %}"
+    monkeypatch.setitem(templated.metadata, "tokenizer.chat_template", TEMPLATE.replace("{{ tools | tojson }}", shown))
+    tools = [{"type": "function", "function": {"name": name}} for name in ("set", "stop")]
+    tokens, form = ask_for_tools(templated, MESSAGES, tools, 1024)
+    assert "set: \nstop: \n" in templated.detokenize(tokens, special=True).decode()
+    assert form.before == '<tool_call>\n{"name": "'
+
+
 def test_a_template_that_shows_a_message_only_at_the_end_has_its_own_calls(
     templated: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
