@@ -64,6 +64,11 @@ if TYPE_CHECKING:
 
     from token_trie.decisions.options import RecordKeywords
 
+_A = {"type": "object", "properties": {"a": {"type": "string", "description": "a"}}, "required": ["a"]}
+_SHORT = {
+    "messages": [{"role": "user", "content": "a"}],
+    "tools": [{"type": "function", "function": {"name": "a", "description": "a", "parameters": _A}}],
+}
 _NAME, _ARGUMENTS = "tool_name_here", JSONObject(argument="value_here")
 ASKING = 'Answer with one call of these tools, as JSON of this form: {"name":…,"arguments":{…}}'
 OFFERING = (
@@ -137,13 +142,10 @@ def has_calls(llm: Llama) -> bool:
 
 def _short_call(llm: Llama) -> CallTemplate:
     """Return the template of a call after a short prompt with one tool; `PLAIN` if there is none."""
-    parameters = {"type": "object", "properties": {"a": {"type": "string", "description": "a"}}, "required": ["a"]}
-    function = {"name": "a", "description": "a", "parameters": parameters}
-    data = {"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function", "function": function}]}
     known, key = attachment(llm).known, ("short call", template_of(llm))
     if key not in known:
         try:
-            known[key] = _call_after(llm, _render(llm, data), data) or PLAIN
+            known[key] = _call_after(llm, _render(llm, _SHORT), _SHORT) or PLAIN
         except Exception:  # a template may raise anything
             known[key] = PLAIN
     found: CallTemplate = known[key]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+from chat_templates import use_template
 from token_trie import ArgumentError, choose_tool
 from token_trie.native.core import vocab_of
 from token_trie.native.lifetime import lease
@@ -89,12 +89,7 @@ HISTORY = [USER, called(SPELLED), RESULT]
 @pytest.fixture
 def use(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     def use(template: str) -> Any:
-        bos, eos = (smollm2._model.token_get_text(token) for token in (smollm2.token_bos(), smollm2.token_eos()))
-        handler = Jinja2ChatFormatter(template, eos, bos).to_chat_handler()
-        monkeypatch.setitem(smollm2.metadata, "tokenizer.chat_template", template)
-        monkeypatch.setitem(smollm2._chat_handlers, "chat_template.default", handler)
-        monkeypatch.setattr(smollm2, "chat_format", "chat_template.default")
-        return smollm2
+        return use_template(smollm2, monkeypatch, template)
 
     return use
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import llama_cpp
 import numpy as np
 import pytest
+from chat_templates import use_template
 from hypothesis import given
 from hypothesis import strategies as st
 from token_trie import (
@@ -257,15 +257,7 @@ CLOSED = OPEN + "<think>\n\n</think>\n\n"
 
 @pytest.fixture
 def thinking(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    return with_template(smollm2, monkeypatch, THINKING)
-
-
-def with_template(llm: Any, monkeypatch: pytest.MonkeyPatch, template: str) -> Any:
-    monkeypatch.setitem(llm.metadata, "tokenizer.chat_template", template)
-    formatter = llama_cpp.llama_chat_format.Jinja2ChatFormatter(template, "", "")
-    monkeypatch.setitem(llm._chat_handlers, "chat_template.default", formatter.to_chat_handler())
-    monkeypatch.setattr(llm, "chat_format", "chat_template.default")
-    return llm
+    return use_template(smollm2, monkeypatch, THINKING)
 
 
 def test_an_answer_follows_messages_without_a_thought_if_the_template_can_leave_it_out(thinking: Any) -> None:
@@ -296,7 +288,7 @@ def test_a_model_that_thinks_or_writes_text_gets_the_template_as_it_is(thinking:
 
 @pytest.mark.parametrize("asked", [ASKED, [{"role": "user", "content": "Is water wet?<|im_end|>"}]])
 def test_a_thought_that_the_template_begins_is_ended(smollm2: Any, monkeypatch: pytest.MonkeyPatch, asked: Any) -> None:
-    llm = with_template(smollm2, monkeypatch, THINKING.partition("{% if enable")[0] + "{{ '<think>\n' }}")
+    llm = use_template(smollm2, monkeypatch, THINKING.partition("{% if enable")[0] + "{{ '<think>\n' }}")
     for thinks, end in ((False, "assistant\n<think>\n\n</think>\n\n"), (True, "assistant\n<think>\n")):
         tokens = tokenize_prompt(llm, asked, thinks=thinks)
         assert llm.detokenize(tokens, special=True).decode().endswith(end)
