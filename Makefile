@@ -36,7 +36,7 @@ PROCESSES ?= 2
 test-python: $(VENV)/test $(VENV)/installed ## pytest, in PROCESSES=2
 	@$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
-test-engines: $(VENV)/test $(VENV)/engines $(VENV)/installed ## other engines: torch, transformers, lm-evaluation-harness
+test-engines: $(VENV)/test $(VENV)/bench $(VENV)/installed ## other engines: torch, transformers
 	@$(BIN)/python -m pytest tests/python/engines $(PYTEST_ARGS)
 
 test-vllm: ## what runs inside vLLM, on its engine for the processor, in an environment of its own
@@ -142,10 +142,6 @@ $(VENV)/test: $(VENV)/build
 # xgrammar asks for triton and its GPU libraries, which it imports without.
 $(VENV)/bench: $(VENV)/build
 	@$(PIP) --group bench && $(PIP) --no-deps xgrammar apache-tvm-ffi
-	@touch $@
-
-$(VENV)/engines: $(VENV)/bench
-	@$(PIP) --group engines
 	@touch $@
 
 $(VENV)/wheel: $(VENV)/build
