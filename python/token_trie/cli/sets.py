@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from token_trie.cli.options import bundled_model, command, console, interrupted_after, is_set, read, require_output
+from token_trie.cli.options import command, console, interrupted_after, is_set, read, require_output
 from token_trie.cli.tables import Format, ParquetTable, Table, TableRow, checked, format_of, open_table, text_in
+from token_trie.demo import demo_model
 from token_trie.engines.data import import_pyarrow
 from token_trie.errors import ArgumentError, PayloadError
 from token_trie.native.core import _core, llama_cpp
@@ -87,7 +88,7 @@ def build(
         raise ArgumentError("--leading-space: only with --text")
     require_output("--output", output, table, model)
     if text is not None and model is None:
-        model = bundled_model()
+        model = Path(demo_model())
     with (
         _vocabulary(model) as vocab,
         closing(open_table(table, format_of(table, table_format, "--format"))) as opened,

@@ -35,13 +35,13 @@ from token_trie import (
     choose_tool,
     decide,
     decide_many,
+    demo_model,
     evaluate,
     explain,
     fill,
     score,
 )
 from token_trie.cli import main
-from token_trie.cli.options import bundled_model
 from token_trie.engines.data import Labeller
 
 TRAP = "[TRAP]"
@@ -197,7 +197,7 @@ def vllm(place: Place) -> None:
     import transformers
     from token_trie.engines.vllm import EngineVocabulary
 
-    path = bundled_model()
+    path = Path(demo_model())
     tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     tokenizer.add_tokens([transformers.AddedToken("[MORE]", special=True)])  # which is no named special token
     vocabulary = EngineVocabulary(len(tokenizer), tokenizer)
