@@ -23,7 +23,6 @@ from token_trie.cli.options import (
     command,
     console,
     print_json,
-    require_output,
     status,
 )
 from token_trie.decisions.calibration import CalibrationLike, Contextual
@@ -32,8 +31,6 @@ from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import MAX_SCORED, ChooseOptions
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
-from token_trie.native.files import write_whole
-from token_trie.show.explain import draw_sentence
 from token_trie.show.explain import explain as explain_
 from token_trie.show.trie import (
     describe_certainty,
@@ -179,7 +176,7 @@ def _token_text(llm: Llama, token: int) -> str:
 
 @command(
     "token-trie explain --prompt 'The capital of France is' --choice Paris --choice Rome",
-    "token-trie explain -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --html why.html",
+    "token-trie explain -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --json",
 )
 def explain(
     prompt: PromptOptions,
@@ -189,24 +186,15 @@ def explain(
     max_scored: Annotated[
         int, typer.Option(min=0, help="Refuse a set with more nodes, because each is evaluated; 0: no limit.")
     ] = MAX_SCORED,
-    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a self-contained HTML page.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the probability at every branch, and where greedy and exact choose differently."""
-    if html is not None:
-        require_output("--html", html, choices.choices_file, model.path)
     text, texts = prompt.read(choices)
     llm = model.load()
     with status.status(f"scoring {len(texts):,} choices"):
         explanation = explain_(llm, text, texts, leaf_end=leaf_end, max_scored=max_scored or None)
-    if html is not None:
-        write_whole(html, explanation.html().encode())
     if as_json:
         whole = explanation.to_dict() | {"sentence": "".join(text for text, _ in explanation.sentence())}
         print_json(whole)
-        return
-    if html is None:
+    else:
         console.print(explanation)
-        return
-    console.print(draw_sentence(explanation), highlight=False)
-    console.print(f"[dim]{plain(str(html))}", soft_wrap=True)

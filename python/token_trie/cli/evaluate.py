@@ -30,18 +30,17 @@ from token_trie.decisions.gold import Labels
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama
-from token_trie.native.files import write_whole
 from token_trie.native.loaded import users_cache
 from token_trie.questions.options import FORMS
 from token_trie.sets.prompt import text_of
-from token_trie.show.evaluation import Evaluation
+from token_trie.show.evaluation import Evaluation, import_figure
 from token_trie.trust.evaluate import DEFAULT, EvaluatedWay, EvaluationRows, ways_of
 
 
 @command(
     "token-trie evaluate gold.csv --question 'Which team should handle this?' -c 'billing=payments and charges' "
     "-c 'technical=the app does not work' --gold team",
-    "token-trie evaluate gold.csv -p 'Review: {text}\\nSentiment:' -c positive -c negative --gold label --html r.html",
+    "token-trie evaluate gold.csv -p 'Review: {text}\\nSentiment:' -c positive -c negative --gold label --plot r.png",
     "token-trie evaluate gold.csv -p '{text}\\nTopic:' --choices-file topics.txt --gold topic --way exact --way greedy",
     "token-trie evaluate gold.csv -q 'Which team?' --choices-file teams.txt --gold team --target-accuracy 0.95 "
     "--fit teams.json",
@@ -76,8 +75,9 @@ def evaluate(
         Path | None,
         typer.Option(help="Fit a calibration on all rows, and write it to this file, for `label --calibration`."),
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write an HTML page with reliability, confusions and wrong rows.")
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the reliability, and the risk by coverage, into a picture (needs token-trie[plot])."),
     ] = None,
     as_json: JsonOption = False,
     cache: Annotated[
@@ -104,9 +104,11 @@ def evaluate(
     if target_accuracy in (0.0, 1.0):
         raise ArgumentError(f"--target-accuracy: {target_accuracy} is not between 0 and 1")
     read = table, choices.choices_file, asked.prompt_file, asked.examples, model.path
-    for option, path, other in (("--html", html, None), ("--fit", fit, html)):
+    for option, path, other in (("--plot", plot, None), ("--fit", fit, plot)):
         if path is not None:
             require_output(option, path, other, *read)
+    if plot is not None:
+        import_figure()  # fails before rows are read in vain
     with closing(open_table(table, format_of(table, input_format, "--input-format"))) as opened:
         labeller = asked.labeller(opened, choices, gold, calibrating=CalibrationOptions(), is_whole=True)
         labels = Labels(labeller.choices, labeller.choices)
@@ -130,9 +132,9 @@ def evaluate(
             say("run the same command again to continue: the results so far are kept")
         raise
     if not as_json:
-        console.print(evaluation)  # before what may fail: a page, a fit, or a gate
-    if html is not None:
-        write_whole(html, evaluation.html().encode())
+        console.print(evaluation)  # before what may fail: a picture, a fit, or a gate
+    if plot is not None:
+        evaluation.plot(plot)
     if fit is not None:
         evaluation.calibration.save(fit)
     gate = None if target_accuracy is None else evaluation.gate(target_accuracy)
@@ -152,7 +154,7 @@ def evaluate(
         say(f"no row is {unseen[0]!r}{more}: a head, which is often best, is fitted where each answer has a row")
     if evaluation.best.of != "words":
         say(f"label by {evaluation.best.name}: {_label_options(evaluation.best, fit)}")
-    for what, path in (("the page", html), ("the calibration", fit), ("what the model said of the rows", place)):
+    for what, path in (("the picture", plot), ("the calibration", fit), ("what the model said of the rows", place)):
         if path is not None:
             say(f"{what} is in {path}")
 

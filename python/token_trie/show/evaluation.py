@@ -1,14 +1,11 @@
-"""`evaluate`, with its results as a table in a terminal."""
+"""`evaluate`, with its results as a table and as a picture."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import math
-from collections.abc import Iterable, Mapping
+import io
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,27 +15,21 @@ import numpy as np
 from token_trie.arrays import Ints
 from token_trie.errors import ArgumentError, CalibrationError
 from token_trie.native.core import Llama
+from token_trie.native.files import write_whole
 from token_trie.native.options import takes
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
-from token_trie.show.trie import clip, percent, printable
+from token_trie.show.trie import Line, as_rich, as_text, clip, printable
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.evaluate import EvaluatedWay, EvaluationRows
 from token_trie.trust.gate import Gate, find_gate
-from token_trie.trust.metrics import N_BINS, Figures, Point
 from token_trie.trust.rows import DEFAULT_NAME, Readings, RowOptions
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.console import Console, ConsoleOptions, RenderResult
     from typing_extensions import Unpack
 
     from token_trie.trust.rows import RowKeywords
-
-
-SIZE, LEFT, BOTTOM = 280.0, 40.0, 34.0
-"""Pixels: the side of a diagram, and the margins to the left of it and below it."""
-N_WRONG, N_CONFUSED, N_MATRIX, N_POINTS = 100, 12, 25, 1000
-"""Maximum numbers of wrong rows, confusions, classes of a drawn matrix, and points of a curve."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +47,7 @@ class WrongRow:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """How good answers are, for several ways to answer, on the same rows; rich can print it and `html` can write it."""
+    """How good several ways to answer are, on the same rows; `print` draws a table, and rich draws it in color."""
 
     classes: tuple[str, ...]
     gold: Ints = field(repr=False)
@@ -172,94 +163,20 @@ class Evaluation:
             "notes": list(self.notes),
         }
 
-    def html(self) -> str:
-        """Return a page in one file, which loads nothing from elsewhere.
+    def plot(self, path: str | PathLike[str]) -> None:
+        """Draw the reliability of the ways, and their risk by coverage, into a picture.
 
-        For each way it shows the reliability diagram, the accuracy by the share of rows that are decided, with a slider
-        for the confidence, the confusion matrix, and the wrong rows, those with the highest confidence first.
+        It needs matplotlib (extra ``plot``); the file's ending tells the format, such as .png or .svg. ArgumentError
+        for an unknown one.
         """
-        script = Path(__file__).with_name("evaluation.js").read_text(encoding="utf-8")
-        allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        ways = [_way(self, way) for way in self.ways]
-        points = [[[p.confidence, p.n, p.accuracy] for p in way["points"]] for way in ways]
-        data = json.dumps({"n": len(self.gold), "points": points, "size": SIZE, "left": LEFT})
-        page: str = _page().render(
-            e=self,
-            ways=ways,
-            best=self.best,
-            tells_unfit=any(way.figures.unfit is not None for way in self.ways),
-            script=script,
-            allowed=allowed,
-            data=data,
-            size=SIZE,
-            left=LEFT,
-            bar_width=SIZE / N_BINS - 3,
-            width=LEFT + SIZE + 12,
-            height=SIZE + BOTTOM + 12,
-            n_wrong=N_WRONG,
-        )
-        return page
+        draw_plot(self, Path(path))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw a table with a row for each way, and remarks below it."""
-        from rich.table import Table
-        from rich.text import Text
+        """Draw it in color."""
+        yield from as_rich(draw_evaluation(self))
 
-        table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-        table.add_column("way", no_wrap=True)
-        titles = ["right %", "95 %", "bal. %", "F1", "log loss", "Brier", "ECE", "risk"]
-        titles += ["unfit %"] if any(way.figures.unfit is not None for way in self.ways) else []
-        for title in titles:
-            table.add_column(title, justify="right", no_wrap=True)
-        best = self.best.name
-        for way in self.ways:
-            figures = way.figures
-            low, high = figures.interval
-            cells: list[RenderableType] = [
-                Text(way.name, "bold green" if way.name == best else "dim" if way.of == "words" else ""),
-                share(figures.accuracy),
-                f"[dim]{share(low, 0)}–{share(high, 0)}[/]",
-                share(figures.balanced_accuracy),
-                number(figures.macro_f1),
-                number(figures.log_loss),
-                number(figures.brier),
-                number(figures.ece),
-                number(figures.risk_area),
-                share(figures.unfit),
-            ]
-            table.add_row(*cells[: len(titles) + 1])
-        yield table
-        yield ""
-        n, n_classes = len(self.gold), len(self.classes)
-        yield Text(f"{n:,} rows, {n_classes:,} choices; {self.n_read:,} rows read by the model", "dim")
-        fitted = [way.name for way in self.ways if way.of == "labels"]
-        if fitted:
-            yield Text(f"{', '.join(fitted)}: each row is judged by a calibration that was fitted on others", "dim")
-        for note in self.notes:
-            yield Text(printable(note), "yellow")
-        wrong = self.wrong[:3]
-        if wrong:
-            yield Text(f"surest mistakes of {best}:")
-        for row in wrong:
-            sure = "" if row.confidence is None else f" {share(row.confidence)} %"
-            answer, gold = (clip(row.answer, 32), "bold"), (clip(row.gold, 32), "bold")
-            text = clip(row.text, 60), "dim"
-            yield Text.assemble(f"  row {row.row}: ", answer, sure, " where it is ", gold, "  ", text)
-
-
-@cache
-def _page() -> Any:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(percent=percent, clip=clip, comma="{:,}".format, three="{:.3f}".format)
-    return environment.get_template("evaluation.html")
+    def __str__(self) -> str:
+        return as_text(draw_evaluation(self))
 
 
 @takes(RowOptions)
@@ -357,57 +274,88 @@ def number(figure: float | None) -> str:
     return "–" if figure is None else f"{figure:.3f}"
 
 
-def _way(evaluated: Evaluation, way: EvaluatedWay) -> dict[str, Any]:
+def draw_evaluation(evaluated: Evaluation) -> Iterator[Line]:
+    """Draw a table with a row for each way, and remarks below it."""
+    best, ways = evaluated.best.name, evaluated.ways
+    rows = [_TITLES, *(_figures(way) for way in ways)]
+    if all(way.figures.unfit is None for way in ways):
+        rows = [row[:-1] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    styles = ["bold", *("bold green" if way.name == best else "dim" if way.of == "words" else "" for way in ways)]
+    for row, style in zip(rows, styles, strict=True):
+        figures = "".join(f" {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
+        yield [(f"{row[0]:<{widths[0]}}", style), (figures, "bold" if row is rows[0] else "")]
+    yield []
+    n, n_classes = len(evaluated.gold), len(evaluated.classes)
+    yield [(f"{n:,} rows, {n_classes:,} choices; {evaluated.n_read:,} rows read by the model", "dim")]
+    fitted = [way.name for way in ways if way.of == "labels"]
+    if fitted:
+        yield [(f"{', '.join(fitted)}: each row is judged by a calibration that was fitted on others", "dim")]
+    for note in evaluated.notes:
+        yield [(printable(note), "yellow")]
+    wrong = evaluated.wrong[:3]
+    if wrong:
+        yield [(f"surest mistakes of {best}:", "")]
+    for one in wrong:
+        sure = "" if one.confidence is None else f" {share(one.confidence)} %"
+        yield [
+            (f"  row {one.row}: ", ""),
+            (clip(one.answer, 32), "bold"),
+            (f"{sure} where it is ", ""),
+            (clip(one.gold, 32), "bold"),
+            (f"  {clip(one.text, 60)}", "dim"),
+        ]
+
+
+_TITLES = ["way", "right %", "95 %", "bal. %", "F1", "log loss", "Brier", "ECE", "risk", "unfit %"]
+
+
+def _figures(way: EvaluatedWay) -> list[str]:
     figures = way.figures
-    points = _thinned(figures.coverage)
-    matrix = np.array(figures.confusion)
-    wrong = evaluated.wrong_by(way.name)
-    return {
-        "name": way.name,
-        "says": way.says,
-        "of": way.of,
-        "f": figures,
-        "bars": _bars(figures),
-        "points": points,
-        "matrix": _matrix(evaluated.classes, matrix) if len(matrix) <= N_MATRIX else [],
-        "confused": _confused(evaluated.classes, matrix),
-        "wrong": wrong[:N_WRONG],
-        "n_wrong": len(wrong),
-    }
-
-
-def _bars(figures: Figures) -> list[tuple[float, Point]]:
-    """Return the left edge of the bar of each bin, and its point."""
-    width = SIZE / N_BINS
-    bins = [math.ceil(point.confidence * N_BINS - 1e-9) - 1 for point in figures.reliability]
+    low, high = figures.interval
     return [
-        (LEFT + width * min(N_BINS - 1, max(0, at)) + 1.5, point)
-        for at, point in zip(bins, figures.reliability, strict=True)
+        way.name,
+        share(figures.accuracy),
+        f"{share(low, 0)}–{share(high, 0)}",
+        share(figures.balanced_accuracy),
+        number(figures.macro_f1),
+        number(figures.log_loss),
+        number(figures.brier),
+        number(figures.ece),
+        number(figures.risk_area),
+        share(figures.unfit),
     ]
 
 
-def _thinned(points: tuple[Point, ...]) -> list[Point]:
-    if len(points) <= N_POINTS:
-        return list(points)
-    kept = np.unique(np.linspace(0, len(points) - 1, N_POINTS).round().astype(int))
-    return [points[i] for i in kept]
+def import_figure() -> Any:
+    """Import the class of figures; ArgumentError, with the extra to install, without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ArgumentError(f"plot: this needs matplotlib: pip install 'token-trie[plot]' ({error})") from error
+    return Figure
 
 
-def _matrix(classes: tuple[str, ...], matrix: Any) -> list[dict[str, Any]]:
-    totals = matrix.sum(axis=1)
-    return [
-        {
-            "name": name,
-            "n": int(total),
-            "cells": [(int(n), round(100 * n / max(total, 1))) for n in row],
-        }
-        for name, row, total in zip(classes, matrix, totals, strict=True)
-    ]
-
-
-def _confused(classes: tuple[str, ...], matrix: Any) -> list[tuple[str, str, int]]:
-    """Return the most frequent confusions: gold class, answer, number of rows."""
-    off = matrix - np.diag(np.diag(matrix))
-    order = np.argsort(-off, axis=None, kind="stable")[:N_CONFUSED]
-    pairs = [np.unravel_index(i, off.shape) for i in order]
-    return [(classes[i], classes[j], int(off[i, j])) for i, j in pairs if off[i, j]]
+def draw_plot(evaluated: Evaluation, path: Path) -> None:
+    """Draw the reliability, and the risk by coverage, of each way with probabilities; see `Evaluation.plot`."""
+    figure = import_figure()(figsize=(11, 5), layout="constrained")
+    reliability, risk = figure.subplots(1, 2)
+    reliability.plot([0, 1], [0, 1], color="0.7", linestyle="--")
+    for way in evaluated.ways:
+        if way.probabilities is None:
+            continue
+        bins, curve = way.figures.reliability, way.figures.coverage
+        reliability.plot([one.confidence for one in bins], [one.accuracy for one in bins], "o-", label=way.name)
+        shares = [one.n / len(evaluated.gold) for one in curve]
+        risk.plot(shares, [1 - one.accuracy for one in curve], drawstyle="steps-post", label=way.name)
+    reliability.set(xlabel="confidence", ylabel="share of right answers", xlim=(0, 1), ylim=(0, 1), title="Reliability")
+    risk.set(xlabel="coverage: share of accepted rows", ylabel="risk: share of wrong ones", xlim=(0, 1), ylim=(0, None))
+    risk.set_title("Risk by coverage, the most confident first")
+    if risk.lines:
+        risk.legend()
+    file = io.BytesIO()
+    try:
+        figure.savefig(file, format=path.suffix[1:] or "png", dpi=150)
+    except ValueError as error:
+        raise ArgumentError(f"plot: {error}") from error
+    write_whole(path, file.getbuffer())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,28 +27,28 @@ from token_trie.sets.trie import TokenTrie
 from token_trie.show.trie import (
     COLORS,
     ROOT,
+    Line,
+    as_rich,
+    as_text,
+    cells,
     clip,
     count_leaves,
     describe_certainty,
     describe_mass,
+    padded,
     percent,
-    percent_bar,
-    printable,
     quote,
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, Group, RenderResult
-    from rich.text import Text
+    from rich.console import Console, ConsoleOptions, RenderResult
 
-MAX_BRANCHES = 40
-"""Number of branches on a page."""
-_N_SHOWN, _MAX_SHOWN = 10, 30
-"""Numbers of answers, and of branches in a terminal."""
+_N_SHOWN, _BAR = 10, 30
+"""Number of drawn answers, and the columns of a bar for 100 %."""
+MAX_BRANCHES = 30
+"""Number of drawn branches besides those of the two answers."""
 MIN_MASS, MIN_BRANCHES = 1e-4, 12
 """After so many branches, those with a smaller mass are not drawn."""
-_PAGE_WIDTH = 120
-"""Columns of a page."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ class Explored:
 
 @dataclass(frozen=True)
 class Explanation(Explored):
-    """How a decision comes about: `Explored`, with both decisions; rich can print it and `html` can write it.
+    """How a decision comes about: `Explored`, with both decisions; `print` draws it, and rich draws it in color.
 
     Attributes
     ----------
@@ -208,24 +207,7 @@ class Explanation(Explored):
             "answers": answers,
         }
 
-    def html(self, max_branches: int = MAX_BRANCHES) -> str:
-        """Return what the terminal shows, and the prompt, as a page in one file without scripts and links.
-
-        Parameters
-        ----------
-        max_branches : int
-            How many branches to draw besides those of the two answers; the most probable ones are drawn.
-        """
-        from rich.console import Console, Group
-        from rich.text import Text
-
-        console = Console(record=True, file=io.StringIO(), width=_PAGE_WIDTH, force_terminal=True)
-        prompt = "\n".join(map(printable, self.prompt.split("\n")))
-        drawing = draw_explanation(self, max_branches=max_branches)
-        console.print(Group(drawing, "", Text("prompt", "bold"), Text(prompt, "dim")))
-        return console.export_html()
-
-    def sentence(self) -> list[tuple[str, str]]:
+    def sentence(self) -> Line:
         """Say in one sentence where the greedy and the most probable answer diverge.
 
         Each part has the answer that it is about: "greedy", "exact", or "" for neither.
@@ -252,8 +234,11 @@ class Explanation(Explored):
         ]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it in a terminal."""
-        yield draw_explanation(self)
+        """Draw it in color."""
+        yield from as_rich(draw_explanation(self))
+
+    def __str__(self) -> str:
+        return as_text(draw_explanation(self))
 
 
 @dataclass
@@ -447,59 +432,65 @@ def _step(explained: Explored, leaf: int, depth: int) -> tuple[str, float]:
     return "the end", explained.end_share(path[depth])
 
 
-def draw_sentence(explained: Explanation) -> Text:
-    """Return the sentence of an explanation, in color."""
-    from rich.text import Text
+def draw_explanation(explained: Explanation) -> Iterator[Line]:
+    """Draw an explanation: its sentence, the best answers with bars, and the most probable branches."""
+    yield [(text, f"bold {COLORS[whose]}" if whose else "") for text, whose in explained.sentence()]
+    yield []
+    yield from _answers(explained)
+    yield []
+    mass = explained.exact.mass or 0.0
+    facts = f"{describe_mass(mass)} {describe_certainty(explained.exact)}"
+    yield [(facts, "yellow" if mass < LOW_MASS else "dim")]
+    yield []
+    yield [
+        (count_leaves(explained.trie), "bold"),
+        ("  share of what is allowed there", "yellow"),
+        ("  part of the set after it", "green"),
+    ]
+    yield from _below(explained, explained.branches(), "")
 
-    phrases = explained.sentence()
-    return Text.assemble(*((text, f"bold {COLORS[whose]}" if whose else "") for text, whose in phrases))
 
-
-def draw_explanation(explained: Explanation, max_branches: int = _MAX_SHOWN) -> Group:
-    """Draw an explanation: its sentence, the best answers as bars, and the most probable branches."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-    from rich.tree import Tree
-
+def _answers(explained: Explanation) -> Iterator[Line]:
+    """Draw a table of the best answers."""
     ranked = explained.ranked(_N_SHOWN)
-    answers = Table(box=None, padding=(0, 2, 0, 0))
-    for title, whose in (("answer", ""), ("", ""), ("whole", "exact"), ("step by step", "greedy")):
-        answers.add_column(title, justify="right" if whose else "left", header_style=f"dim {COLORS[whose]}")
+    names = {leaf: clip(explained.trie[leaf].name) for leaf in ranked}
+    left_out = len(explained.trie) - len(ranked)
+    more = f"… {left_out:,} more" if left_out else ""
+    n = max(map(cells, ["answer", more, *names.values()]))
+    yield [(padded("answer", n + _BAR + 4), "dim"), ("  whole", "dim green"), ("  step by step", "dim yellow")]
     for leaf in ranked:
         whose = "exact" if leaf == explained.exact_leaf else "greedy" if leaf == explained.greedy_leaf else ""
         p, stepwise = float(explained.probabilities[leaf]), float(explained.stepwise[leaf])
-        name = Text(clip(explained.trie[leaf].name), f"bold {COLORS[whose]}" if whose else "")
-        answers.add_row(name, percent_bar(p), f"[green]{percent(p)}", f"[yellow]{percent(stepwise)}")
-    if (n_more := len(explained.trie) - len(ranked)) > 0:
+        yield [
+            (padded(names[leaf], n + 2), f"bold {COLORS[whose]}" if whose else ""),
+            (padded("█" * round(_BAR * p), _BAR), COLORS["exact"]),
+            (f"{percent(p):>9}", "green"),
+            (f"{percent(stepwise):>14}", "yellow"),
+        ]
+    if more:
         rest = max(0.0, 1 - sum(float(explained.probabilities[leaf]) for leaf in ranked))
-        answers.add_row(f"[dim]… {n_more:,} more", "", f"[dim]{percent(rest)}")
-    top = Tree(
-        f"[bold]{count_leaves(explained.trie)}[/]  [yellow]share of what is allowed there[/]  "
-        "[green]part of the set after it[/]"
-    )
-    waiting = [(top, explained.branches(max_branches))]
-    while waiting:
-        tree, branch = waiting.pop()
-        waiting += reversed([(tree.add(_branch_label(explained, child)), child) for child in branch.children])
-        if branch.n_more:
-            tree.add(f"[dim]… {branch.n_more:,} more ({percent(branch.more)})")
-    mass = explained.exact.mass or 0.0
-    facts = f"{describe_mass(mass)} {describe_certainty(explained.exact)}"
-    certainty = Text(facts, "yellow" if mass < LOW_MASS else "dim")
-    return Group(draw_sentence(explained), "", answers, "", certainty, "", top)
+        yield [(f"{padded(more, n + 2 + _BAR)}{percent(rest):>9}", "dim")]
 
 
-def _branch_label(explained: Explanation, branch: Branch) -> Text:
-    from rich.text import Text
+def _below(explained: Explanation, branch: Branch, indent: str) -> Iterator[Line]:
+    """Draw the branches below a branch as a tree."""
+    lines: list[tuple[Line, Branch | None]] = [(_label(explained, child), child) for child in branch.children]
+    if branch.n_more:
+        lines.append(([(f"… {branch.n_more:,} more ({percent(branch.more)})", "dim")], None))
+    for i, (line, child) in enumerate(lines, 1):
+        yield [(f"{indent}{'└── ' if i == len(lines) else '├── '}", ""), *line]
+        if child is not None:
+            yield from _below(explained, child, f"{indent}{'    ' if i == len(lines) else '│   '}")
 
+
+def _label(explained: Explanation, branch: Branch) -> Line:
     whose = branch.whose
     tokens = b"".join(explained.pieces[token] for token in branch.tokens)
-    label = Text()
-    label.append(quote(tokens) if branch.tokens else "the end", f"bold {COLORS[whose[-1]]}" if whose else "")
-    label.append(f"  {percent(branch.share)}", "yellow").append(f"  {percent(branch.mass)}", "green")
+    label = [
+        (quote(tokens) if branch.tokens else "the end", f"bold {COLORS[whose[-1]]}" if whose else ""),
+        (f"  {percent(branch.share)}", "yellow"),
+        (f"  {percent(branch.mass)}", "green"),
+    ]
     if branch.leaf is not None:
-        label.append(f"  {clip(explained.trie[branch.leaf].name)}", "bold")
-    for name in whose:
-        label.append(f"  ← {name}", COLORS[name])
-    return label
+        label.append((f"  {clip(explained.trie[branch.leaf].name)}", "bold"))
+    return label + [(f"  ← {name}", COLORS[name]) for name in whose]

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from token_trie.decisions.decision import LOW_MASS, Decision
 from token_trie.sets.trie import TokenTrie
 
 if TYPE_CHECKING:
     from rich.bar import Bar
+    from rich.text import Text
     from rich.tree import Tree
+
+Line: TypeAlias = list[tuple[str, str]]
+"""A line of a drawing: its parts, each with its style in rich."""
+
+
+def as_text(lines: Iterable[Line]) -> str:
+    """Return lines as plain text."""
+    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
+
+
+def as_rich(lines: Iterable[Line]) -> Iterator[Text]:
+    """Return lines as texts of rich."""
+    from rich.text import Text
+
+    return (Text.assemble(*line) for line in lines)
+
+
+def cells(text: str) -> int:
+    """Return the number of columns that a text takes in a terminal."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def padded(text: str, width: int) -> str:
+    """Return a text with spaces up to a number of columns."""
+    return text + " " * (width - cells(text))
 
 
 def printable(text: str) -> str:

@@ -201,7 +201,6 @@ def test_version_names_what_it_runs_on() -> None:
             "--top: not with --mode greedy",
         ),
         (["explain", "-p", "x"], "no choices: use --choice or --choices-file"),
-        (["explain", "-p", "x", "-c", "a", "--html", "/nowhere/why.html"], "--html: no folder '/nowhere'"),
         (["choose", "-p", "word " * 300, "-c", "a", "--n-ctx", "256"], "; --n-ctx sets its size"),
         (["explain", "-p", "word " * 300, "-c", "a", "--n-ctx", "256"], "do not fit the context of 256 tokens"),
         (["inspect", "nowhere.json"], "nowhere.json"),

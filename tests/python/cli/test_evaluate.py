@@ -97,11 +97,11 @@ def test_a_second_look_reads_no_row(cli: Cli) -> None:
     done = evaluate(cli, given, "--json")
     assert told(done)["n_read"] == 25  # and the prompt without content
     assert f"what the model said of the rows is in {cli.folder / 'cache' / 'token-trie' / 'readings'}" in done.err
-    page, fitted = cli.folder / "page.html", cli.folder / "fitted.json"
-    again = evaluate(cli, given, "--html", str(page), "--fit", str(fitted), "--way", "fitted", "--way", "exact")
+    picture, fitted = cli.folder / "picture.png", cli.folder / "fitted.json"
+    again = evaluate(cli, given, "--plot", str(picture), "--fit", str(fitted), "--way", "fitted", "--way", "exact")
     assert again.code == 0, again.err
     assert "24 rows, 2 choices; 0 rows read by the model" in again.out
-    assert page.read_text("utf-8").lstrip().startswith("<!doctype html>")
+    assert picture.read_bytes().startswith(b"\x89PNG")
     assert json.loads(fitted.read_text())
     assert told(evaluate(cli, given, "--json", "--no-cache"))["n_read"] == 25
     assert told(evaluate(cli, given, "--json", "--cache", str(cli.folder / "own")))["n_read"] == 25
@@ -286,16 +286,16 @@ def test_what_cannot_be_fitted_is_reported_after_the_results(cli: Cli) -> None:
 
 
 def test_a_file_that_cannot_be_written_or_is_read_is_refused_before(cli: Cli) -> None:
-    given, choices, page = table(cli, GOLD), cli.folder / "choices.txt", str(cli.folder / "r.html")
+    given, choices, picture = table(cli, GOLD), cli.folder / "choices.txt", str(cli.folder / "r.png")
     choices.write_text("yes\nno\n")
     before = given.read_bytes()
     for options, message in (
-        (["--html", str(cli.folder / "none" / "r.html")], f"--html: no folder '{cli.folder / 'none'}'"),
+        (["--plot", str(cli.folder / "none" / "r.png")], f"--plot: no folder '{cli.folder / 'none'}'"),
         (["--fit", str(cli.folder)], f"--fit: '{cli.folder}' is not a file"),
         (["--fit", os.devnull], f"--fit: '{os.devnull}' is not a file"),
         (["--fit", str(given)], f"--fit: '{given}' is another file of this command"),
-        (["--html", str(choices), "--choices-file", str(choices)], f"--html: '{choices}' is another file"),
-        (["--html", page, "--fit", page], f"--fit: '{page}' is another file of this command"),
+        (["--plot", str(choices), "--choices-file", str(choices)], f"--plot: '{choices}' is another file"),
+        (["--plot", picture, "--fit", picture], f"--fit: '{picture}' is another file of this command"),
     ):
         done = evaluate(cli, given, *options)
         assert (done.code, done.out) == (1, "")

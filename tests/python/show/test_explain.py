@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import re
-from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
@@ -11,22 +10,16 @@ from rich.console import Console
 from token_trie import ArgumentError, Explanation, TokenTrie, VocabularyError, choose, explain, score
 from token_trie.cli.demo import ACTIONS, prompt_for
 from token_trie.show.explain import Branch, path_to
-from token_trie.show.trie import percent
+from token_trie.show.trie import cells, percent
 
 NAMES = list(ACTIONS)
 PREFIXES = ["READ", "READ_FILE", "READ_FILES", "SEND", "WRITE"]
-HOSTILE = ["</script><img src=x onerror=alert(1)>", '"><b>bold</b>', "{{ 7 * 7 }}", "\u202egnp.exe", "&lt;"]
 
 
 @pytest.fixture(scope="module")
 def bill(gemma: Any) -> Explanation:
     """Greedy and exact differ, and exact is right."""
     return explain(gemma, prompt_for("Settle the water bill, it is due tomorrow."), NAMES)
-
-
-@pytest.fixture(scope="module")
-def hostile(smollm2: Any) -> Explanation:
-    return explain(smollm2, "<script>document.title = 'taken'</script>\nAnswer:", HOSTILE)
 
 
 def sentence(explanation: Explanation) -> str:
@@ -162,63 +155,27 @@ def test_every_answer_is_drawn_or_counted_once(bill: Explanation) -> None:
             )
 
 
-def test_a_page_of_thousands_of_answers_stays_small(precise: Any) -> None:
+def test_a_drawing_of_thousands_of_answers_stays_small(precise: Any) -> None:
     rng = np.random.default_rng(0)
     rows = {tuple(row) for row in rng.integers(259, 380, (3300, 3)).tolist()}
     trie = TokenTrie.from_sequences({f"item {i}": row for i, row in enumerate(sorted(rows)[:3000])})
     explanation = explain(precise, "Answer:", trie)
-    page = explanation.html()
-    assert len(page.encode()) < 100_000
+    assert len(str(explanation).splitlines()) < 100
     root = explanation.branches()
-    assert f"… {root.n_more:,} more ({percent(root.more)})" in Page(page).text
+    assert f"… {root.n_more:,} more ({percent(root.more)})" in str(explanation)
     assert re.search(r"… 2,\d{3} more \(", drawn(explanation))
 
 
-# The page
-
-
-class Page(HTMLParser):
-    """Collects what a browser would make of a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def test_a_page_shows_the_prompt_and_what_the_terminal_shows(bill: Explanation) -> None:
-    shown = Page(bill.html()).text
-    assert "Settle the water bill" in shown
+def test_plain_text_has_what_rich_draws(bill: Explanation) -> None:
+    assert [line.rstrip() for line in drawn(bill).splitlines()] == str(bill).splitlines()
     p = bill.probabilities
     for leaf in np.argsort(-p)[:5]:
-        assert f"{100 * p[leaf]:.{1 if p[leaf] >= 0.01 else 2}f} %" in shown
-    for line in drawn(bill).splitlines()[:12]:
-        assert line.strip()[:40] in shown
+        assert f"{100 * p[leaf]:.{1 if p[leaf] >= 0.01 else 2}f} %" in str(bill)
 
 
-@pytest.mark.parametrize("which", ["bill", "hostile"])
-def test_a_page_needs_and_runs_nothing(which: str, request: pytest.FixtureRequest) -> None:
-    page = request.getfixturevalue(which).html()
-    parsed = Page(page)
-    assert parsed.tags <= {"html", "head", "meta", "style", "body", "pre", "code", "span"}
-    assert not {name for name in parsed.attributes if name.startswith("on")} | (parsed.attributes & {"src", "href"})
-    assert not re.search(r"https?:|url\(|@import", page)
-
-
-def test_names_and_prompts_are_text_on_a_page(hostile: Explanation) -> None:
-    shown = Page(hostile.html()).text
-    for name in HOSTILE:
-        assert name.replace("\u202e", "\\u202e") in shown
-    assert "<script>document.title" in shown
+def test_columns_of_wide_letters_are_aligned(smollm2: Any) -> None:
+    _, _, *rows = str(explain(smollm2, "Answer:", ["日本語", "Rome"])).splitlines()[:5]
+    assert cells(rows[1][: rows[1].index("%")]) == cells(rows[2][: rows[2].index("%")])
 
 
 def test_names_are_text_in_a_terminal(smollm2: Any) -> None:
