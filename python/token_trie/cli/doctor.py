@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import string
 from collections.abc import Iterator
 from dataclasses import asdict
 from statistics import median
@@ -26,14 +27,13 @@ from token_trie.cli.options import (
     status,
     text_of,
 )
-from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import can_share
 from token_trie.llama.contexts import devices as list_devices
 from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
 from token_trie.native.llama_facts import context_of, model_of
 from token_trie.questions.decide import decide
 from token_trie.questions.options import FormName, keep_profile, profile_of
-from token_trie.questions.trained import LETTERS, single_tokens, trained_of
 from token_trie.sets.prompt import has_chat_template, tokenize_prompt
 from token_trie.show.trie import plain
 from token_trie.trust.profile import KNOWN, measure_profile
@@ -121,21 +121,14 @@ def _of_file(llm: Llama) -> Iterator[Finding]:
     else:
         yield Finding("beginning", f"prompts begin with {_token(llm, llm.token_bos())}")
 
-    n = len(single_tokens(llm, LETTERS))
-    fair = None if n == len(LETTERS) else "leave form='letters' alone"
-    yield Finding("labels", f"{n} of {len(LETTERS)} letters are a token of their own", fair)
+    letters = string.ascii_letters
+    n = sum(len(llm.tokenize(letter.encode(), add_bos=False)) == 1 for letter in letters)
+    fair = None if n == len(letters) else "leave form='letters' alone"
+    yield Finding("labels", f"{n} of {len(letters)} letters are a token of their own", fair)
 
     n = llama_cpp.llama_model_n_ctx_train(model)
     fair = "long states do not fit" if n < _MIN_TRAINED_TOKENS else None
     yield Finding("context", f"trained with {n:,} tokens", fair)
-
-    kind, why = _trained(llm)
-    if why is not None:
-        yield Finding("decisions", "the file says that it was trained for them", why)
-    elif kind is None:
-        yield Finding("decisions", "not trained for them: questions are put by a form, unlisted by default")
-    else:
-        yield Finding("decisions", f"trained for them, as {kind}: questions are put as the file says")
 
 
 def _of_machine(llm: Llama) -> Iterator[Finding]:
@@ -216,26 +209,9 @@ def _token(llm: Llama, token: int) -> str:
     return f"{llm.detokenize([token], special=True).decode(errors='replace')} ({token})"
 
 
-def _trained(llm: Llama) -> tuple[str | None, str | None]:
-    """Return how the model was trained for questions, and why it cannot be asked so."""
-    try:
-        trained = trained_of(llm)
-    except TokenTrieError as error:
-        return None, str(error)
-    return (None if trained is None else trained.kind), None
-
-
-def _form(llm: Llama) -> FormName | None:
-    """Return the form of questions; None for the default."""
-    return "unlisted" if _trained(llm)[1] else None
-
-
 def _questions(llm: Llama) -> Finding:
-    """Ask the known questions, by letters too if the model was not trained for questions."""
-    own = _form(llm)
-    forms: dict[FormName | None, str] = {own: ""}
-    if _trained(llm)[0] is None:
-        forms = {own: f" by its profile, {profile_of(llm).name}", "letters": " by letters"}
+    """Ask the known questions, by default and by letters."""
+    forms: dict[FormName | None, str] = {None: f" by its profile, {profile_of(llm).name}", "letters": " by letters"}
     n, rights, texts = len(_KNOWN), list[int](), list[str]()
     for form, by in forms.items():
         n_right, masses = 0, []
@@ -260,7 +236,7 @@ def _speed(llm: Llama) -> Finding:
     while len(llm.tokenize(state.encode(), add_bos=False)) < room:
         state += next(states)
     begun = perf_counter()
-    answer = decide(llm, state, _KNOWN[0][0], form=_form(llm))
+    answer = decide(llm, state, _KNOWN[0][0])
     seconds = perf_counter() - begun
     text = f"{1000 * seconds:,.0f} ms for a question about {answer.stats.n_prompt:,} tokens that were not read before"
     return Finding("speed", text, "a smaller model or quantization, or a GPU" if seconds > _MAX_S else None)
@@ -300,8 +276,6 @@ def _size(n_bytes: float) -> str:
 
 def _profile(llm: Llama, *, as_json: bool) -> None:
     """Measure the model's profile, keep it and show it."""
-    if _trained(llm)[0] is not None:
-        raise ArgumentError("--profile: the model was trained to decide, and is asked as it was trained")
     with status.status("measuring") as shown:
         profile, trials = measure_profile(llm, lambda form: shown.update(f"measuring {form}"))
     path = keep_profile(llm, profile)

@@ -398,7 +398,7 @@ class LabellerOptions(RowPrompt):
     form: Annotated[
         FormName | None,
         typer.Option(
-            help="The form of --question. Default: what suits the model, by its file, or the form it was trained for."
+            help="The form of --question. Default: what suits the model, by its file."
         ),
     ] = None
     effort: Annotated[

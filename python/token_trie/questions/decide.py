@@ -24,7 +24,7 @@ from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.options import takes
 from token_trie.questions.examples import Examples
-from token_trie.questions.form import FormAsked, FormView, Put, begins_with_state
+from token_trie.questions.form import Asked, FormAsked, FormView, Put, begins_with_state
 from token_trie.questions.options import PROFILES, DecideOptions, profile_of
 from token_trie.questions.question import (
     Answered,
@@ -40,8 +40,6 @@ from token_trie.questions.question import (
 )
 from token_trie.questions.scores import (
     LEAF_END,
-    Asked,
-    QuestionView,
     Reading,
     Scored,
     mean_of,
@@ -51,7 +49,6 @@ from token_trie.questions.scores import (
     with_scored,
 )
 from token_trie.questions.searched import SetAsked, SetView
-from token_trie.questions.trained import TrainedAsked, trained_of
 from token_trie.sets.control_tokens import tokens_of
 from token_trie.sets.lru import Memory, Seen, memory_in
 from token_trie.sets.prompt import chat_handler_of, check_length, first_token, tokenize_text
@@ -64,26 +61,11 @@ if TYPE_CHECKING:
 
 
 def asked_of(question: Question, options: DecideOptions, llm: Llama | None) -> Asked:
-    """Return a question prepared for the model: in its trained format if it has one, or in a given form.
+    """Return a question prepared for the model, in the given form or those of its profile.
 
-    ArgumentError if the model's trained format for it is not supported here, or not with these options;
-    CalibrationError if the calibration was fitted on another binding.
+    ArgumentError if the options do not fit the question; CalibrationError if the calibration was fitted on another
+    binding.
     """
-    trained = None if llm is None or options.form is not None else trained_of(llm)
-    if llm is None or trained is None:
-        return _in_form(question, options, llm)
-    if is_searched(question):
-        raise ArgumentError("options: the model was trained to decide between listed ones; give a form for a set")
-    if options.think is not None:
-        raise ArgumentError("think: the model was trained to decide without; give a form, and it is asked in that")
-    if options.examples is not None:
-        raise ArgumentError("examples: the model was trained to decide without; give a form")
-    if options.calibrator is not None and options.calibrator.binding is not None:
-        raise ArgumentError("calibration: the model was trained to decide, by temperatures of its own; give a form")
-    return TrainedAsked.of(llm, question, trained)
-
-
-def _in_form(question: Question, options: DecideOptions, llm: Llama | None) -> Asked:
     examples = options.examples if isinstance(options.examples, Examples) else None
     calibrator = options.calibrator
     forms, name = options.forms(()), None
@@ -137,7 +119,7 @@ class ReadStep(NamedTuple):
 
     name: Any
     """Name of the question."""
-    view: QuestionView
+    view: FormView
     absent: str | None = None
     """The state without content; None is the form's own."""
     asked: Asked | None = None
@@ -262,7 +244,6 @@ _KEPT = 1024
 def prior_reading(llm: Llama, known: dict[object, Any], step: ReadStep) -> Reading:
     """Return the tokenized reading of a view without a state, remembered if possible."""
     view = step.view
-    assert isinstance(view, FormView)  # because others have no prior
     spells = llm.tokenizer_, chat_handler_of(llm) if view.form.chat else None
     memory: Memory[tuple[Reading, Any]] = memory_in(known, "readings without a state", _KEPT, _KEPT)
     # By identity; the objects are kept, so that no others get their ids.
@@ -334,8 +315,8 @@ def decide(llm: Llama, state: object, questions: object, **options: Unpack[Decid
 
     Notes
     -----
-    Models of some hundred million parameters that were not trained for decisions answer a `Choice` well in many cases,
-    but a `Predicate` or a `Score` hardly better than chance. Measure on rows with known answers.
+    Models of some hundred million parameters answer a `Choice` well in many cases, but a `Predicate` or a `Score` hardly
+    better than chance. Measure on rows with known answers.
     """
     read = DecideOptions.read("decide", options)
     return _about(llm, state, read_questions(questions, read, llm), read)
@@ -411,7 +392,6 @@ def decide_after(stream: Stream, state: str | None, questions: object, options: 
 def _read_after(stream: Stream, before: list[int], state: str | None, options: DecideOptions, step: ReadStep) -> Any:
     """Read a step about a stream's text, or about a state after it; the stream's sequence changes."""
     view = step.view
-    assert isinstance(view, FormView)  # because the questions were read for a stream
     if view.shots is not None:
         raise ArgumentError("examples: come before a state, and the handle's text is there already")
     absent = view.form.absent if step.absent is None else step.absent

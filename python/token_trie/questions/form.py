@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -31,7 +32,7 @@ from token_trie.questions.question import (
     make_answer,
     text_of,
 )
-from token_trie.questions.scores import Asked, QuestionView, Reading, Scored
+from token_trie.questions.scores import Reading, Scored
 from token_trie.sets.control_tokens import Rendered, may_become_control, read, render
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template
 
@@ -289,7 +290,7 @@ def contextual(raw: Floats, prior: Floats, lengths: Floats, temperature: float) 
 
 
 @dataclass(frozen=True, eq=False)
-class FormView(QuestionView):
+class FormView:
     """A question with its options in one order."""
 
     form: Form
@@ -340,6 +341,31 @@ class FormView(QuestionView):
         return contextual(raw, self.weighing.log_masses(prior.logprobs), lengths, self.form.temperature)
 
 
+class Asked(ABC):
+    """A question in the form in which the model reads it."""
+
+    @property
+    @abstractmethod
+    def views(self) -> Sequence[FormView]:
+        """The views to read."""
+
+    def absent(self, view: FormView) -> Sequence[str | None]:
+        """Return states without content, whose mean scores are subtracted from a view's; None is the form's own."""
+        return ()
+
+    def wanting(self, reading: Reading) -> Reading:
+        """Return a reading of one of its views, extended by all that the answer needs."""
+        return reading
+
+    def over_rows(self, calibrator: Calibrator) -> Asked:
+        """Return the question with a calibrator that takes the mean over many states as the prior of each view."""
+        return self
+
+    @abstractmethod
+    def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
+        """Return the answer from the readings of the first views."""
+
+
 @dataclass(frozen=True, eq=False)
 class FormAsked(Asked):
     """A question in one or more forms, with its options in one or more orders."""
@@ -354,12 +380,12 @@ class FormAsked(Asked):
     profile: str | None = None
     """Name of the profile that the forms come from."""
 
-    def absent(self, view: QuestionView) -> tuple[str | None, ...]:
+    def absent(self, view: FormView) -> tuple[str | None, ...]:
         """Return states without content, whose mean scores are subtracted from a view's; None is the form's own."""
         calibrator = self.calibrator
         if calibrator is None or not self._takes_scores or (self.shots is not None and self.shots.nearest is not None):
             return ()
-        if isinstance(view, FormView) and not view.form.prior:
+        if not view.form.prior:
             return ()
         return calibrator.prompts  # type: ignore[return-value] # of a question they are states
 

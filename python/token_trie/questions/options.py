@@ -69,9 +69,7 @@ class DecideOptions(Options):
     ----------
     form : {"unlisted", "listed", "letters"}, Form or tuple of Form, optional
         How questions are written; see `FORMS`. The log-weights of several forms are averaged. By default, the forms of
-        the model's profile, or "unlisted" on a handle; see `Profile`. If the GGUF file says that the model was trained
-        for decisions, its own template is the default; each question is then asked alone, and `calibration`, `effort`
-        and `orders` have no effect.
+        the model's profile, or "unlisted" on a handle; see `Profile`.
     effort : {"fast", "default", "best"}
         How much is read for an answer: only the first form, all forms, or all forms in four orders of the options.
     calibration : {"contextual"} or Calibration, optional
@@ -79,7 +77,7 @@ class DecideOptions(Options):
         state (contextual calibration, Zhao et al. 2021). They are computed once for each question and remembered. A
         `Calibration` that was fitted for this question gives its probabilities. For `decide_many` also "batch", or a
         `BatchPrior`: the mean scores over the states are subtracted, and answers are yielded in windows. None: the
-        model's own probabilities, which are far too extreme in models that were not trained for decisions.
+        model's own probabilities, which are far too extreme.
     orders : int
         If the form lists the options: the number of cyclic orders over which to average.
     think : Think, optional

@@ -36,23 +36,11 @@ def text_of(given: object, what: str) -> str:
     return given
 
 
-class StateText(str):
-    """The text of a state, and the value it was made of."""
-
-    given: Any
-
-
-def state_text(state: object) -> StateText:
+def state_text(state: object) -> str:
     """Return the text of a state: text as it is, chat messages as paragraphs, otherwise JSON, or ArgumentError."""
-    if isinstance(state, StateText):
-        return state
     if isinstance(state, Sequence) and not isinstance(state, (str, bytes)) and state and all(map(_is_message, state)):
-        turns = [f"{message['role']}: {_content(message, i)}" for i, message in enumerate(state)]
-        text = StateText(text_of("\n\n".join(turns), "state"))
-    else:
-        text = StateText(text_of(state, "state"))
-    text.given = state
-    return text
+        state = "\n\n".join(f"{message['role']}: {_content(message, i)}" for i, message in enumerate(state))
+    return text_of(state, "state")
 
 
 def _is_message(value: object) -> bool:
@@ -306,7 +294,7 @@ def _text(given: Wording, what: str) -> str:
     return text
 
 
-CalibrationKind: TypeAlias = Literal["raw", CalibrationName, "running", "trained", "fitted"]
+CalibrationKind: TypeAlias = Literal["raw", CalibrationName, "running", "fitted"]
 """How probabilities were made from scores.
 
 raw
@@ -317,8 +305,6 @@ batch
     Divided by the mean probabilities over many states, and tempered.
 running
     Like batch, over all states that a server has answered.
-trained
-    The model was trained for decisions; the temperature comes from its file.
 fitted
     By a `Calibration` that was fitted on rows.
 """
@@ -348,14 +334,14 @@ class Answered(Generic[T]):
         The model's own probability that it would write one of the options' texts, before any calibration. If it is near
         0, the model would write something else; but it is always small for long descriptions. None if a head on the
         hidden state has answered.
-    calibration : {"raw", "contextual", "batch", "running", "trained", "fitted"}
+    calibration : {"raw", "contextual", "batch", "running", "fitted"}
         How the probabilities were made.
     stats : QuestionStats
         What the answer cost.
     thought : str or None
         The model's thought, if it thought first.
     profile : str or None
-        The name of the model's `Profile` by which it was asked; None if a form was given, or it was trained to decide.
+        The name of the model's `Profile` by which it was asked; None if a form was given.
     """
 
     value: T

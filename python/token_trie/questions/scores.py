@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from token_trie.arrays import Floats, States
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_finite, reader_of
-from token_trie.decisions.calibration import Calibrator, Mean
+from token_trie.decisions.calibration import Mean
 from token_trie.decisions.many import Admission
 from token_trie.decisions.options import Think
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, drive, read_on, think_on
@@ -26,10 +25,8 @@ from token_trie.llama.reproducible import reproducible
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
 from token_trie.native.lifetime import lease
-from token_trie.questions.question import Answered
 from token_trie.sets.choices import Choices
 from token_trie.sets.prompt import Prompt
-from token_trie.sets.trie import TokenTrie
 
 LEAF_END: Final[LeafEnd] = "longest"
 """The rule of `choose`: texts that nest exclude each other, so that their probabilities can be added and compared."""
@@ -64,8 +61,6 @@ class Reading(Request[Scored]):
     texts: tuple[str, ...]
     think: Think | None = None
     """How to think before the texts; None: not at all."""
-    labels: tuple[int, ...] = ()
-    """Single tokens to score instead of texts."""
     with_state: bool = False
     """Whether the hidden state after the prompt is needed."""
     with_scores: bool = True
@@ -78,13 +73,13 @@ class Reading(Request[Scored]):
 
     @cached_property
     def digest(self) -> str:
-        """Digest of a tokenized reading: the prompt's tokens, and the texts or tokens that are scored after them."""
-        evaluated = json.dumps([list(self.prompt), self.texts, self.labels])
+        """Digest of a tokenized reading: the prompt's tokens, and the texts that are scored after them."""
+        evaluated = json.dumps([list(self.prompt), self.texts])
         return hashlib.sha256(evaluated.encode()).hexdigest()
 
     def bound(self, reader: Reader, tokens: list[int]) -> tuple[list[int], BoundChoices[str]]:
         """Return the prompt's tokens before the texts, and the texts."""
-        return bind(reader, tokens, _set_of(self.labels) if self.labels else Choices(self.texts, self.texts))
+        return bind(reader, tokens, Choices(self.texts, self.texts))
 
     def steps(self, reader: Reader, prefix: Prefix, *, is_beside: bool = False) -> Plan[Scored]:
         """Score the texts; `is_beside` is that of `PlanStep`."""
@@ -112,13 +107,12 @@ class Reading(Request[Scored]):
         with lease(llm):
             reader = reader_of(llm)
             prefix = Prefix(reader.tokenize(self.prompt))
-            parts = [Reading("", (text,)) for text in self.texts] or [Reading("", (), None, (t,)) for t in self.labels]
         context = reproducible(llm)
         sequences, scores = list[_Sequence](), list[Floats]()
-        for part in parts:
+        for text in self.texts:
             with lease(llm):
                 # By itself, because other texts may change the prompt's last tokens.
-                tokens, choices = part.bound(reader, prefix.tokens)
+                tokens, choices = Reading("", (text,)).bound(reader, prefix.tokens)
             sequences.append((len(tokens), tuple(choices.trie[0].tokens)))
             scores += context.score(tokens, [sequences[-1][1]])
         logprobs = np.array([of_tokens.sum() for of_tokens in scores]) + _ends(sequences, scores)
@@ -128,10 +122,6 @@ class Reading(Request[Scored]):
         lengths = np.array([len(own) for _, own in sequences], np.float64)
         shared = np.log([sequences.count(one) for one in sequences])
         return Scored(logprobs - shared, lengths, mass, len(prefix.tokens), n_evaluated)
-
-
-def _set_of(labels: tuple[int, ...]) -> TokenTrie:
-    return TokenTrie.from_sequences({str(i): [token] for i, token in enumerate(labels)})
 
 
 def mean_of(scored: Sequence[Scored]) -> Scored | None:
@@ -192,36 +182,3 @@ def prompted(make: Callable[[], Reading]) -> tuple[Prompt, Reading]:
     """Make a reading; return its prompt and itself."""
     reading = make()
     return reading.prompt, reading
-
-
-class QuestionView(ABC):
-    """One of a question's readings, for any state."""
-
-    @abstractmethod
-    def reading(self, llm: Llama, state: str | None) -> Reading:
-        """Return the reading for a state; None: the absent state."""
-
-
-class Asked(ABC):
-    """A question in the form in which the model reads it."""
-
-    def absent(self, view: QuestionView) -> Sequence[str | None]:
-        """Return states without content, whose mean scores are subtracted from a view's; None is the form's own."""
-        return ()
-
-    def wanting(self, reading: Reading) -> Reading:
-        """Return a reading of one of its views, extended by all that the answer needs."""
-        return reading
-
-    @property
-    @abstractmethod
-    def views(self) -> Sequence[QuestionView]:
-        """The views to read."""
-
-    def over_rows(self, calibrator: Calibrator) -> Asked:
-        """Return the question with a calibrator that takes the mean over many states as the prior of each view."""
-        return self
-
-    @abstractmethod
-    def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
-        """Return the answer from the readings of the first views."""

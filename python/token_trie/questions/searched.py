@@ -19,10 +19,10 @@ from token_trie.errors import ArgumentError
 from token_trie.llama.batch import chooser
 from token_trie.llama.query import Query
 from token_trie.native.core import Llama
-from token_trie.questions.form import Form, FormView, contextual, lists_options, softmax
+from token_trie.questions.form import Asked, Form, FormView, contextual, lists_options, softmax
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import Answered, Choice, ChoiceAnswer, Members, QuestionStats, text_of
-from token_trie.questions.scores import LEAF_END, Asked, QuestionView, Reading, Scored
+from token_trie.questions.scores import LEAF_END, Reading, Scored
 from token_trie.sets.catalogue import Catalogue
 from token_trie.sets.choices import Choices
 from token_trie.sets.prompt import Prompt
@@ -166,7 +166,7 @@ class SetAsked(Asked):
         return cls(view, calibrator, profile)
 
     @property
-    def views(self) -> Sequence[QuestionView]:
+    def views(self) -> Sequence[SetView]:
         """The view."""
         return (self.view,)
 

@@ -15,10 +15,10 @@ from token_trie.decisions.calibration import Mean, fingerprint
 from token_trie.errors import CalibrationError
 from token_trie.native.core import Llama, _core
 from token_trie.native.files import write_whole
-from token_trie.questions.form import FormAsked
+from token_trie.questions.form import Asked, FormAsked
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import Answered
-from token_trie.questions.scores import LEAF_END, Asked, Scored, priors_of_means, with_scored
+from token_trie.questions.scores import LEAF_END, Scored, priors_of_means, with_scored
 from token_trie.sets.lru import Memory, Seen
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fitted import JsonObject

@@ -14,9 +14,10 @@ from token_trie.decisions.calibration import AloneName
 from token_trie.decisions.options import Think
 from token_trie.native.lifetime import attachment
 from token_trie.questions.decide import ReadStep, answering, asked_of, prior_reading
+from token_trie.questions.form import Asked, FormView
 from token_trie.questions.options import DecideOptions, Effort, FormName
 from token_trie.questions.question import TOP, Answered, Choice, ChoiceAnswer, Question, Wording
-from token_trie.questions.scores import Asked, QuestionView, Reading, Scored, prompted
+from token_trie.questions.scores import Reading, Scored, prompted
 from token_trie.questions.searched import MAX_WHOLE
 from token_trie.serve.engine import Engine, Outcome
 from token_trie.serve.limits import Claim, Limits, Place, Shape, check_count, invalid, refusing
@@ -43,7 +44,7 @@ class StateReader:
     """Tokens reused from the prefix cache; None before the first reading."""
     n_answers: int = 0
     """Tokens of the answers."""
-    digests: dict[tuple[Place, QuestionView], str] = field(default_factory=dict)
+    digests: dict[tuple[Place, FormView], str] = field(default_factory=dict)
     """Digests of the prompts without a state."""
 
     @property

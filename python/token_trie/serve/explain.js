@@ -89,7 +89,6 @@ function numbers(explained, meant) {
 const CALIBRATIONS = {
   contextual: "What counts is how much more probable the state makes an option's text than the question alone does (the logarithm, divided by the root of its tokens).",
   raw: "The model's own probabilities.",
-  trained: "The model was trained for decisions, and is asked as it was trained.",
 };
 
 function tree(explained, meant) {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +16,7 @@ from token_trie.llama.query import Query
 from token_trie.questions.decide import prior_steps, priors_in
 from token_trie.questions.form import FormAsked, FormView
 from token_trie.questions.question import Answered
-from token_trie.questions.scores import QuestionView, Reading, Scored
-from token_trie.questions.trained import TrainedView
+from token_trie.questions.scores import Reading, Scored
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import Limits, invalid, refusing
 from token_trie.serve.sets import Sets
@@ -71,7 +69,7 @@ async def explain(engine: Engine, body: SystemOneRequest, sets: Sets, limits: Li
 
 
 def _explained(
-    view: QuestionView,
+    view: FormView,
     scored: Scored,
     leaves: Sequence[int],
     explored: Explored,
@@ -102,16 +100,11 @@ def _explained(
     }
 
 
-def _positions(view: QuestionView, names: list[str]) -> dict[str, list[int]]:
-    """Return the positions of each option's texts or labels in a reading, for options that have some."""
-    if isinstance(view, FormView):
-        positions = {text: i for i, text in enumerate(view.weighing.texts)}
-        texts = view.form.texts(view.listed)  # in the order of the question
-        return {name: [positions[text] for text in own] for name, own in zip(names, texts, strict=False)}
-    if not isinstance(view, TrainedView) or view.trained.is_rated(view.question):
-        return {}
-    position, own = itertools.count(), zip(view.options, view.labels.values(), strict=False)
-    return {key: [next(position) for _ in group] for (key, _), group in own}
+def _positions(view: FormView, names: list[str]) -> dict[str, list[int]]:
+    """Return the positions of each option's texts in a reading, for options that have some."""
+    positions = {text: i for i, text in enumerate(view.weighing.texts)}
+    texts = view.form.texts(view.listed)  # in the order of the question
+    return {name: [positions[text] for text in own] for name, own in zip(names, texts, strict=False)}
 
 
 def _log_mass(scored: Scored, positions: list[int] | None) -> float | None:

@@ -260,8 +260,7 @@ class _QuestionReader(RowReader):
         asked = self._named[None]
         if isinstance(asked, SetAsked):
             raise ArgumentError("choices: a set that is searched gives no scores of all answers, which this needs")
-        if not isinstance(asked, FormAsked):
-            raise ArgumentError("llm: was trained to decide, and is asked as it was trained; give a form")
+        assert isinstance(asked, FormAsked)
         self._asked = asked
         other = (None,) if len(asked.classes) > len(question.values) else ()
         self.values = (*question.values, *other)

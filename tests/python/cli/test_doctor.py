@@ -28,7 +28,7 @@ def findings(*options: str, works: bool = True) -> dict[str, Any]:
 
 def test_a_model_that_is_fit_is_said_to_be() -> None:
     found = findings()
-    for about in ("cache", "chat template", "end tokens", "labels", "context", "decisions", "questions", "memory"):
+    for about in ("cache", "chat template", "end tokens", "labels", "context", "questions", "memory"):
         assert found[about]["verdict"] == "good", found[about]
     assert "134,515,008 parameters" in found["model"]["text"]
     assert "<|im_end|> (2)" in found["end tokens"]["text"]
@@ -97,15 +97,6 @@ def test_a_model_that_writes_nothing_is_not_asked(tmp_path: Path) -> None:
     found = findings("-m", str(model), works=False)
     assert found["model"]["verdict"] == "poor"
     assert "questions" not in found
-
-
-@pytest.mark.parametrize("kind", ["nonsense", "openjev"])
-def test_a_model_trained_for_decisions_that_cannot_be_asked_so_is_asked_by_a_form(tmp_path: Path, kind: str) -> None:
-    model = tmp_path / "trained.gguf"
-    write_tiny_model(model, said={"llama.decision.type": kind})
-    found = findings("-m", str(model))
-    assert found["decisions"]["verdict"] == "fair"
-    assert "by letters" in found["questions"]["text"]
 
 
 def test_a_table_has_a_line_each(model_paths: dict[str, Path]) -> None:

@@ -119,27 +119,3 @@ def test_more_than_one_question_is_refused_with_the_position(url: str) -> None:
     assert refused.json()["detail"][0]["loc"] == ["body", "questions"]
     bad = explain(url, {"type": "choice", "criteria": {"": None, "b": None}})
     assert bad.json()["detail"][0]["loc"] == ["body", "questions", "q"]
-
-
-TEMPLATE = "<s>{{ instructions }}{% for o in options %} {{ o.label }}) {{ o.key }}{% endfor %} {{ state }}</s>yes:"
-
-
-@pytest.mark.parametrize("kind", ["openjev", "lev", "nimble", "lfm2-d1"])
-def test_a_model_trained_for_decisions_is_explained_by_its_labels(kind: str, tmp_path: Path) -> None:
-    said = {"llama.decision.type": kind, "tokenizer.chat_template.systemone": TEMPLATE}
-    more = [(text, gguf.TokenType.USER_DEFINED) for text in ("AB", "AC")]
-    write_tiny_model(tmp_path / "trained.gguf", is_bpe=True, more=more, said=said)
-    questions = {"choice": CHOICE, "noul": {"type": "noul"}, "score": {"type": "score", "criteria": ["low", "high"]}}
-    with Serving(tmp_path / "trained.gguf") as serving:
-        asked = {"state": "Hungry.", "questions": questions}
-        answers = httpx.post(f"{serving.url}/v1/systemone", json=asked).json()["answers"]
-        for name, question in questions.items():
-            explained = explained_by(serving.url, question)
-            key = "noul" if name == "noul" else "probabilities"
-            assert explained["answer"][key] == pytest.approx(answers[name][key], abs=1e-3)
-            assert explained["answer"]["x_calibration"] == "trained"
-            assert explained["prompt"].endswith("Hungry.</s>yes:")
-            assert explained["readings"] == (2 if (kind, name) == ("lev", "choice") else 1)
-            drawn = [name for row in explained["branches"] for name in row["options"] or []]
-            is_rated = (kind, name) == ("lev", "noul")
-            assert set(drawn) == (set() if is_rated else {each["option"] for each in explained["options"]})
