@@ -115,7 +115,7 @@ _SHORT = _choice(_DESCRIBED)
 def _save_set(model: str, folder: str) -> None:
     """Write the set of made-up titles for a model."""
     llm = load(model, n_ctx=256).llm
-    spaced = not profile_of(llm).choice[0].chat
+    spaced = profile_of(llm) == "plain"
     trie = TokenTrie.from_choices(llm, list(islice(titles(), _N_MEMBERS)), leading_space=spaced)
     trie.save(Path(folder) / "titles.trie")
     llm.close()

@@ -22,7 +22,6 @@ _NO_LIMIT = 1 << 20
 _FLAGS = Flags(
     DecideOptions,
     without=("form", "calibration", "orders", "think", "examples"),
-    effort="Read each question in one form, in all forms of the model, or in four orders.",
     reproducible="Give bit-identical answers, whatever other questions are asked. Takes longer.",
 )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from statistics import median
 from time import perf_counter
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import typer
 from rich.markup import escape
@@ -33,10 +33,10 @@ from token_trie.llama.contexts import devices as list_devices
 from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
 from token_trie.native.llama_facts import context_of, model_of
 from token_trie.questions.decide import decide
-from token_trie.questions.options import FormName, keep_profile, profile_of
+from token_trie.questions.options import FormName, profile_of
+from token_trie.questions.question import Choice
 from token_trie.sets.prompt import has_chat_template, tokenize_prompt
 from token_trie.show.trie import plain
-from token_trie.trust.profile import KNOWN, measure_profile
 
 
 class Finding(NamedTuple):
@@ -65,8 +65,37 @@ _TEMPLATE = "tokenizer.chat_template"
 # Linux's names of processor features that llama.cpp uses, and llama.cpp's where they differ by more than case.
 _FLAGS = "avx, avx_vnni, avx2, f16c, fma, avx512f, avx512_vnni, avx512_bf16, amx_int8, asimd, asimddp, i8mm, sve"
 _OTHER_NAMES = {"avx512f": "AVX512", "asimd": "NEON", "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8"}
-_KNOWN = [(question, state, gold) for question, rows in KNOWN[:4] for state, gold in rows[:2]]
-"""Questions with known answers: each with a state and the position of the answer."""
+_SUBJECTS = {
+    "mathematics": "numbers and shapes",
+    "history": "what happened in the past",
+    "biology": "plants and animals",
+    "geography": "countries, rivers and mountains",
+    "music": "songs and instruments",
+}
+_SHELVES = {
+    "cookery": "food and drink",
+    "travel": "guides to places abroad",
+    "health": "illness, exercise and sleep",
+    "money": "saving, taxes and investing",
+    "gardening": "plants, lawns and vegetables",
+}
+_LANGUAGE = Choice("Which language is the text in?", ["English", "German", "French", "Spanish", "Italian"])
+_SUBJECT = Choice("Which school subject is it?", _SUBJECTS)
+_KIND = Choice(
+    "What kind of text is it?", ["recipe", "weather report", "advertisement", "invitation", "obituary", "diary"]
+)
+_SHELF = Choice("On which shelf of the bookshop does the title belong?", _SHELVES)
+_KNOWN = [
+    (_LANGUAGE, "Der Zug kommt heute eine Stunde später.", "German"),
+    (_LANGUAGE, "Nous avons mangé du pain au bord de la mer.", "French"),
+    (_SUBJECT, "A triangle has sides of 3, 4 and 5 centimetres. How large is its area?", "mathematics"),
+    (_SUBJECT, "Explain why the Roman Empire was divided into two halves.", "history"),
+    (_KIND, "Beat three eggs with the sugar, add the flour and bake for 40 minutes.", "recipe"),
+    (_KIND, "Rain will spread from the west tonight, with gusts near the coast.", "weather report"),
+    (_SHELF, "Soups and Stews for Cold Evenings", "cookery"),
+    (_SHELF, "Forty Walks Around Lisbon", "travel"),
+]
+"""Questions with known answers: each with a state and its answer."""
 
 
 def _examine(llm: Llama) -> Iterator[Finding]:
@@ -211,20 +240,20 @@ def _token(llm: Llama, token: int) -> str:
 
 def _questions(llm: Llama) -> Finding:
     """Ask the known questions, by default and by letters."""
-    forms: dict[FormName | None, str] = {None: f" by its profile, {profile_of(llm).name}", "letters": " by letters"}
+    forms: dict[FormName | None, str] = {None: f" by its profile, {profile_of(llm)}", "letters": " by letters"}
     n, rights, texts = len(_KNOWN), list[int](), list[str]()
     for form, by in forms.items():
         n_right, masses = 0, []
         for question, state, gold in _KNOWN:
             answer = decide(llm, state, question, form=form)
-            n_right += list(answer.probabilities).index(answer.value) == gold
+            n_right += answer.value == gold
             masses.append(answer.mass or 0.0)
         rights.append(n_right)
         texts.append(f"{n_right} of {n} right{by}, mass {median(masses):.2g}")
     fair = None
     if rights[0] < _MIN_RIGHT * n:
         is_better = rights[-1] >= _MIN_RIGHT * n
-        fair = "token-trie doctor --profile finds a better way" if is_better else "it guesses: take a larger model"
+        fair = "ask it by letters, with form='letters'" if is_better else "it guesses: take a larger model"
     return Finding("questions", "; ".join(texts), fair)
 
 
@@ -274,49 +303,17 @@ def _size(n_bytes: float) -> str:
     return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
 
 
-def _profile(llm: Llama, *, as_json: bool) -> None:
-    """Measure the model's profile, keep it and show it."""
-    with status.status("measuring") as shown:
-        profile, trials = measure_profile(llm, lambda form: shown.update(f"measuring {form}"))
-    path = keep_profile(llm, profile)
-    if as_json:
-        types = {kind: {**vars(trial), "names": list(trial.names)} for kind, trial in trials.items()}
-        print_json({"profile": profile.name, "file": str(path), "types": types})
-        return
-    for kind, trial in trials.items():
-        table = Table("", "right", "log loss", title=f"{kind}, {trial.n} states: {' + '.join(trial.names)}", box=None)
-        for name, loss in sorted(trial.losses.items(), key=lambda one: one[1]):
-            table.add_row(name, f"{trial.rights[name]:.0%}", f"{loss:.2f}")
-        console.print(table, highlight=False)
-    console.print(f"kept for this model: {path}", highlight=False, soft_wrap=True)
-
-
 @command(
     "token-trie doctor",
     "token-trie doctor -m model.gguf",
     "token-trie doctor -m model.gguf --json",
-    "token-trie doctor -m model.gguf --profile",
 )
-def doctor(
-    model: ModelOptions,
-    profile: Annotated[
-        bool,
-        typer.Option(
-            "--profile",
-            help="Instead: measure in which forms the model answers known questions best, in a minute or two, and keep "
-            "this profile for all later questions.",
-        ),
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
+def doctor(model: ModelOptions, as_json: JsonOption = False) -> None:
     """Check whether a model and this machine are suitable for decisions, and tell what to change.
 
     The command asks some questions with known answers, and times one. The exit status is 1 if something does not work.
     """
     llm = model.load(_N_CTX)
-    if profile:
-        _profile(llm, as_json=as_json)
-        return
     with status.status(f"examining {model.path.name}"):
         found = list(_examine(llm))
     works = all(finding.poor is None for finding in found)

@@ -33,10 +33,10 @@ from token_trie.decisions.many import choose_many
 from token_trie.decisions.options import MAX_SCORED
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
-from token_trie.questions.decide import decide_many, read_questions
+from token_trie.questions.decide import decide_many
 from token_trie.questions.examples import Examples
-from token_trie.questions.form import Form, FormAsked
-from token_trie.questions.options import FORMS, DecideOptions, Effort, FormName
+from token_trie.questions.form import Form
+from token_trie.questions.options import FORMS, DecideOptions, FormName
 from token_trie.questions.question import Choice, ChoiceAnswer
 from token_trie.sets.prompt import Prompt, Template, has_chat_template, text_of, to_json
 from token_trie.sets.trie import TokenTrie
@@ -334,13 +334,12 @@ class _QuestionLabeller(RowLabeller):
             described[name] = description or None
         form: FormName | Form | None = replace(FORMS[asked.form or "unlisted"], chat=True) if asked.chat else asked.form
         options = ["question", question, repr(form), None if template is None else template.text, asked.orders]
-        options += [asked.effort] if asked.effort != "default" else []
         columns, choices = ["value", "probability", "confidence", "mass"], list(described.items())
         super().__init__(calibrating, columns, template, list(described), probabilities, choices, options)
         self.asked = Choice(question, described)
         self._is_chat = asked.chat
         read = "" if template is None else template.text  # otherwise known from the table
-        self.row_options = RowOptions(columns=read, form=form, effort=asked.effort, orders=asked.orders)
+        self.row_options = RowOptions(columns=read, form=form, orders=asked.orders)
 
     def put(self, examples: Examples) -> None:
         """Put examples before each row; ArgumentError for an answer that is not a choice."""
@@ -348,9 +347,6 @@ class _QuestionLabeller(RowLabeller):
         self.options += ["examples", examples.of(self.asked, self.choices).digest]
 
     def check(self, llm: Llama) -> None:
-        asked = read_questions(self.asked, self.row_options.of_question(), llm)[None]
-        if isinstance(asked, FormAsked) and asked.profile is not None:
-            self.options += ["profile", repr(asked.forms)]  # a measured one may change between two runs
         if self._is_chat and not has_chat_template(llm):
             raise ArgumentError("--chat: this model's file has no chat template; leave the option out")
         super().check(llm)
@@ -371,7 +367,6 @@ class _QuestionLabeller(RowLabeller):
             self.asked,
             on_error="return",
             form=rows.form,
-            effort=rows.effort,
             orders=rows.orders,
             examples=rows.examples,
             calibration=named,
@@ -401,10 +396,6 @@ class LabellerOptions(RowPrompt):
             help="The form of --question. Default: what suits the model, by its file."
         ),
     ] = None
-    effort: Annotated[
-        Effort,
-        typer.Option(help="With --question: read each row in one form, in all forms of the model, or in four orders."),
-    ] = "default"
     orders: Annotated[
         int,
         typer.Option(min=1, help="With --form listed or letters: the number of orders of the choices to average over."),
@@ -448,9 +439,8 @@ class LabellerOptions(RowPrompt):
             raise ArgumentError("--probabilities, --leaf-end and --calibration: only with --mode exact")
         if self.question is not None and (mode != "exact" or self.leaf_end != "longest"):
             raise ArgumentError(f"--{'mode' if mode != 'exact' else 'leaf-end'}: not with --question")
-        if self.question is None and (self.form is not None or self.orders != 1 or self.effort != "default"):
-            name = "form" if self.form is not None else "orders" if self.orders != 1 else "effort"
-            raise ArgumentError(f"--{name}: only with --question")
+        if self.question is None and (self.form is not None or self.orders != 1):
+            raise ArgumentError(f"--{'form' if self.form is not None else 'orders'}: only with --question")
         if self.orders != 1 and self.form not in ("listed", "letters"):
             raise ArgumentError("--orders: needs --form listed or letters; in other forms choices have no order")
         require_one_standard_input(table.path, choices.choices_file, self.prompt_file)

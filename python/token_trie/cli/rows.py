@@ -144,7 +144,7 @@ def run_job(job: RowJob, table: Table, options: RowsOptions, model: ModelOptions
             say(f"{job.doing} {table.name}")
         llm = model.load(job.n_ctx)
         job.check(llm)  # a mistake in the options is not reported as one of the first row
-        marks = {"another model": digest(digest_of_model(model_file(llm)))}  # it may have another profile, too
+        marks = {"another model": digest(digest_of_model(model_file(llm)))}
         marks |= {what: digest(*values) for what, values in job.marks.items()}
         results.begin(marks, job.count)
         try:

@@ -24,8 +24,8 @@ from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.options import takes
 from token_trie.questions.examples import Examples
-from token_trie.questions.form import Asked, FormAsked, FormView, Put, begins_with_state
-from token_trie.questions.options import PROFILES, DecideOptions, profile_of
+from token_trie.questions.form import Asked, Form, FormAsked, FormView, Put, begins_with_state
+from token_trie.questions.options import FORMS, DecideOptions, forms_of, profile_of
 from token_trie.questions.question import (
     Answered,
     Choice,
@@ -68,13 +68,15 @@ def asked_of(question: Question, options: DecideOptions, llm: Llama | None) -> A
     """
     examples = options.examples if isinstance(options.examples, Examples) else None
     calibrator = options.calibrator
-    forms, name = options.forms(()), None
-    if options.form is None:
-        profile = PROFILES["plain"] if llm is None else profile_of(llm)
-        forms, name = options.forms(profile.forms(question)), profile.name
+    form, profile = options.form, None
+    if form is None:
+        profile = "plain" if llm is None else profile_of(llm)
+        forms = forms_of(profile, question)
+    else:
+        forms = {form if isinstance(form, Form) else FORMS[form]: 1.0}
     if is_searched(question):
-        return SetAsked.of(question, forms, options, name)
-    asked = FormAsked(question, forms, options.n_orders, calibrator, examples, name)
+        return SetAsked.of(question, forms, options, profile)
+    asked = FormAsked(question, forms, options.orders, calibrator, examples, profile)
     if calibrator is not None and calibrator.binding is not None:
         own = Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END)
         calibrator.binding.require(own)

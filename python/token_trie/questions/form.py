@@ -65,11 +65,7 @@ class Form:
         The text that replaces the state for the contextual prior.
     temperature : float
         An option's calibrated score is divided by this number: the difference to its prior, divided by the square root
-        of its number of tokens; or the log-probability itself if there is no prior.
-    prior : bool
-        Whether ``calibration="contextual"`` subtracts the scores of the options without a state.
-    weight : float
-        The weight of this form in a mean of several forms.
+        of its number of tokens.
 
     Raises
     ------
@@ -82,18 +78,15 @@ class Form:
     chat: bool = False
     absent: str = "N/A"
     temperature: float = 1.0
-    prior: bool = True
-    weight: float = 1.0
 
     def __post_init__(self) -> None:
         encode(self.template, "template")
         check_name(self.reads, get_args(Reads), "reads")
-        check_flags(chat=self.chat, prior=self.prior)
+        check_flags(chat=self.chat)
         encode(self.absent, "absent")
-        check_numbers(temperature=self.temperature, weight=self.weight)
-        for name, value in (("temperature", self.temperature), ("weight", self.weight)):
-            if not 0 < value < float("inf"):
-                raise ArgumentError(f"{name}: {value} is not above 0")
+        check_numbers(temperature=self.temperature)
+        if not 0 < self.temperature < float("inf"):
+            raise ArgumentError(f"temperature: {self.temperature} is not above 0")
         if any(_fill(self.template, _STATE, *probe).count(_STATE) != 1 for probe in _PROBES):
             raise ArgumentError("template: it is to have the state, as it is, just once")
 
@@ -119,6 +112,10 @@ class Form:
         if self.reads == "letters":
             return [_spelled(letter_of(i)) for i in range(len(options))]
         return [option.texts if self.reads == "descriptions" else (option.name,) for option in options]
+
+
+Forms: TypeAlias = Mapping[Form, float]
+"""Forms, with the weights of their scores in the mean."""
 
 
 class Put(Filled):
@@ -336,7 +333,7 @@ class FormView:
         """Return the log-weights of the answers."""
         raw = self.weighing.log_masses(scored.logprobs)
         if prior is None:
-            return raw if self.form.prior else raw / self.form.temperature
+            return raw
         lengths = self.weighing.lengths(scored.lengths)
         return contextual(raw, self.weighing.log_masses(prior.logprobs), lengths, self.form.temperature)
 
@@ -371,7 +368,7 @@ class FormAsked(Asked):
     """A question in one or more forms, with its options in one or more orders."""
 
     question: Question
-    forms: tuple[Form, ...]
+    forms: Forms
     orders: int
     calibrator: Calibrator | None = None
     """None: the answer has the model's own probabilities."""
@@ -384,8 +381,6 @@ class FormAsked(Asked):
         """Return states without content, whose mean scores are subtracted from a view's; None is the form's own."""
         calibrator = self.calibrator
         if calibrator is None or not self._takes_scores or (self.shots is not None and self.shots.nearest is not None):
-            return ()
-        if not view.form.prior:
             return ()
         return calibrator.prompts  # type: ignore[return-value] # of a question they are states
 
@@ -403,10 +398,7 @@ class FormAsked(Asked):
         """Text of everything that decides the weights, except the model and option names."""
         views = [(view.instructions, [option.texts for option in view.options]) for view in self.views]
         before = [] if self.shots is None else [self.shots.digest]
-        forms = [
-            {k: v for k, v in dataclasses.asdict(form).items() if (k, v) not in (("prior", True), ("weight", 1.0))}
-            for form in self.forms
-        ]
+        forms = [{**dataclasses.asdict(form), "weight": weight} for form, weight in self.forms.items()]
         return json.dumps([*forms, self.orders, views, *before], ensure_ascii=False)
 
     @property
@@ -466,7 +458,7 @@ class FormAsked(Asked):
             # Options that are the same answer in one form, as their texts are the same, may be two in another.
             of_forms.setdefault(view.form, []).append(view.weighing.of_options(view.weights(own, prior)))
         means = [np.mean(of_views, axis=0) for of_views in of_forms.values()]
-        weights: Floats = np.average(means, axis=0, weights=[form.weight for form in of_forms])
+        weights: Floats = np.average(means, axis=0, weights=[self.forms[form] for form in of_forms])
         return weights
 
 

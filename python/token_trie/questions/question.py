@@ -341,7 +341,7 @@ class Answered(Generic[T]):
     thought : str or None
         The model's thought, if it thought first.
     profile : str or None
-        The name of the model's `Profile` by which it was asked; None if a form was given.
+        The name of the forms in which the model was asked by default, of `PROFILES`; None if a form was given.
     """
 
     value: T

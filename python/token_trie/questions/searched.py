@@ -19,7 +19,7 @@ from token_trie.errors import ArgumentError
 from token_trie.llama.batch import chooser
 from token_trie.llama.query import Query
 from token_trie.native.core import Llama
-from token_trie.questions.form import Asked, Form, FormView, contextual, lists_options, softmax
+from token_trie.questions.form import Asked, Forms, FormView, contextual, lists_options, softmax
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import Answered, Choice, ChoiceAnswer, Members, QuestionStats, text_of
 from token_trie.questions.scores import LEAF_END, Reading, Scored
@@ -148,16 +148,16 @@ class SetAsked(Asked):
     """Name of the profile that the form comes from."""
 
     @classmethod
-    def of(cls, question: Choice[Any], forms: Sequence[Form], options: DecideOptions, profile: str | None) -> SetAsked:
+    def of(cls, question: Choice[Any], forms: Forms, options: DecideOptions, profile: str | None) -> SetAsked:
         """Prepare a question; ArgumentError for options that need a list of the members."""
-        form, calibrator = forms[0], options.calibrator
-        if profile is None and (len(forms) > 1 or lists_options(form)):
+        form, calibrator = next(iter(forms)), options.calibrator
+        if profile is None and lists_options(form):
             raise ArgumentError("form: a set is asked about in one form, which does not list the options")
         if options.examples is not None:
             raise ArgumentError("examples: go with options that are all scored, and not with a set")
         if calibrator is not None and (calibrator.binding is not None or calibrator.window is not None):
             raise ArgumentError("calibration: a set that is searched goes with 'contextual' or None")
-        absent = () if calibrator is None or not form.prior else calibrator.prompts
+        absent = () if calibrator is None else calibrator.prompts
         instructions = text_of(question.instructions, "instructions")
         members, top = question.members, question.top
         assert members is not None  # because it is searched
@@ -177,8 +177,6 @@ class SetAsked(Asked):
         form, weights = self.view.form, found.logprobs
         if found.prior is not None:
             weights = contextual(weights, found.prior, found.lengths, form.temperature)
-        elif not form.prior:
-            weights = weights / form.temperature
         order = np.argsort(-weights, kind="stable")[: self.view.top]
         shares = softmax(weights[order]).tolist()
         candidates = [replace(found.members[i], share=p) for i, p in zip(order.tolist(), shares, strict=True)]

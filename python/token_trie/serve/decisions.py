@@ -15,7 +15,7 @@ from token_trie.decisions.options import Think
 from token_trie.native.lifetime import attachment
 from token_trie.questions.decide import ReadStep, answering, asked_of, prior_reading
 from token_trie.questions.form import Asked, FormView
-from token_trie.questions.options import DecideOptions, Effort, FormName
+from token_trie.questions.options import DecideOptions, FormName
 from token_trie.questions.question import TOP, Answered, Choice, ChoiceAnswer, Question, Wording
 from token_trie.questions.scores import Reading, Scored, prompted
 from token_trie.questions.searched import MAX_WHOLE
@@ -212,7 +212,6 @@ class QuestionsRequest(Shape):
     """Questions about a state, with extra options; see `DecideOptions`."""
 
     x_form: FormName | None = None
-    x_effort: Effort = "default"
     x_calibration: AloneName | None = "contextual"
     x_orders: Annotated[int, Field(ge=1, le=_MAX_ORDERS)] = 1
     x_think: ThoughtText | None = None
@@ -222,7 +221,6 @@ class QuestionsRequest(Shape):
         """Return the options; ArgumentError if they exclude each other."""
         return DecideOptions(
             form=self.x_form,
-            effort=self.x_effort,
             calibration=self.x_calibration,
             orders=self.x_orders,
             think=None if self.x_think is None else Think(**self.x_think.model_dump()),

@@ -34,7 +34,7 @@ from token_trie.native.options import Options, check_counts, check_name, encode
 from token_trie.questions.decide import priors_of, read_questions
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form, FormAsked, FormView
-from token_trie.questions.options import DecideOptions, Effort, FormName
+from token_trie.questions.options import DecideOptions, FormName
 from token_trie.questions.question import Choice, Predicate, Question, Score, state_text
 from token_trie.questions.scores import LEAF_END, Reading, score_all
 from token_trie.questions.searched import SetAsked
@@ -62,9 +62,7 @@ class RowOptions(Options):
         For your own prompts, as for `choose`.
     leading_space : bool, optional
         For your own prompts, as for `choose`.
-    form : {"unlisted", "listed", "letters"}, Form or tuple of Form, optional
-        For a question, as for `decide`.
-    effort : {"fast", "default", "best"}
+    form : {"unlisted", "listed", "letters"} or Form, optional
         For a question, as for `decide`.
     orders : int
         For a question, as for `decide`.
@@ -76,8 +74,7 @@ class RowOptions(Options):
     columns: str = ""
     leaf_end: LeafEnd = "longest"
     leading_space: bool | None = None
-    form: FormName | Form | tuple[Form, ...] | None = None
-    effort: Effort = "default"
+    form: FormName | Form | None = None
     orders: int = 1
     examples: Examples | None = None
 
@@ -91,17 +88,15 @@ class RowOptions(Options):
     def of_question(self, calibration: str = DEFAULT_NAME) -> DecideOptions:
         """Return the options of a question; ArgumentError if one is wrong."""
         named: Any = calibration
-        return DecideOptions(
-            form=self.form, effort=self.effort, orders=self.orders, examples=self.examples, calibration=named
-        )
+        return DecideOptions(form=self.form, orders=self.orders, examples=self.examples, calibration=named)
 
     def require_for(self, *, is_question: bool) -> None:
         """Raise ArgumentError if options of a question are given without one, or the other way round."""
         if is_question and (self.template or self.leaf_end != "longest" or self.leading_space is not None):
             raise ArgumentError("template, leaf_end and leading_space: are for choices after prompts of one's own")
-        own = (self.columns, self.form, self.effort, self.orders, self.examples)
-        if not is_question and own != ("", None, "default", 1, None):
-            raise ArgumentError("columns, effort, form, orders and examples: go with a Choice, a Predicate or a Score")
+        own = (self.columns, self.form, self.orders, self.examples)
+        if not is_question and own != ("", None, 1, None):
+            raise ArgumentError("columns, form, orders and examples: go with a Choice, a Predicate or a Score")
 
 
 class Row(NamedTuple):
@@ -120,7 +115,7 @@ class Readings:
     raw: Floats
     """Log-weights, whose softmax are the raw probabilities, shape (n_rows, n_classes)."""
     contextual: Floats | None
-    """The same less the contextual prior; None for choices, and for a question in forms without a prior."""
+    """The same less the contextual prior; None for choices."""
     mass: Floats
     """The model's own probability for all classes together, shape (n_rows,)."""
     states: States | None
@@ -466,7 +461,6 @@ if TYPE_CHECKING:  # by scripts/keywords
         columns: str
         leaf_end: LeafEnd
         leading_space: bool | None
-        form: FormName | Form | tuple[Form, ...] | None
-        effort: Effort
+        form: FormName | Form | None
         orders: int
         examples: Examples | None

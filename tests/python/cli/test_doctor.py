@@ -68,20 +68,6 @@ def test_what_a_model_lacks_is_reported_with_what_to_change(model_paths: dict[st
         assert change in found[about]["change"]
 
 
-def test_a_profile_is_measured_and_kept(
-    model_paths: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    done = run("--profile", "--json", "-m", str(model_paths["tiny"]))
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert Path(told["file"]).is_relative_to(tmp_path)
-    assert json.loads(Path(told["file"]).read_text())["name"] == "measured"
-    assert {kind: trial["n"] for kind, trial in told["types"].items()} == {"choice": 24, "predicate": 16, "score": 12}
-    table = run("--profile", "-m", str(model_paths["tiny"]))
-    assert "kept for this model" in table.stdout
-
-
 def test_a_turn_that_ends_with_no_end_token_is_seen(tmp_path: Path) -> None:
     template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}<turn_end>{% endfor %}"
     model = tmp_path / "turns.gguf"

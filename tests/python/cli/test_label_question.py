@@ -12,7 +12,7 @@ import pytest
 from labelling import TEXTS, Cli
 from tiny_model import write_tiny_model
 from token_trie import Choice, Examples, decide
-from token_trie.questions.options import FORMS, Profile, keep_profile
+from token_trie.questions.options import FORMS
 
 QUESTION = "Which team?"
 TEAMS = {"billing": "yes Paris", "sales": None, "other": "Pizza = food"}
@@ -66,21 +66,6 @@ def test_a_run_that_was_cut_goes_on_with_the_same_question_alone(cli: Cli) -> No
         done = label(cli, table, "--resume", *more)
         assert done.code == 1
         assert "was written with another prompt, option or profile" in done.err
-
-
-def test_a_run_does_not_go_on_with_a_profile_that_was_measured_since(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cli.folder / "cache"))
-    table = cli.table(TEXTS)
-    label(cli, table)
-    cli.out.write_bytes(b"".join(cli.out.read_bytes().splitlines(keepends=True)[:4]))
-    forms = (FORMS["letters"],)
-    llm = llama_cpp.Llama(str(cli.model), n_ctx=1024, verbose=False)
-    keep_profile(llm, Profile("measured", forms, forms, forms))
-    llm.close()
-    done = label(cli, table, "--resume")
-    assert done.code == 1
-    assert "was written with another prompt, option or profile" in done.err
-    assert label(cli, table, "--form", "letters", output=cli.folder / "other.csv").code == 0
 
 
 def test_a_row_that_cannot_be_answered_about_is_named(cli: Cli) -> None:

@@ -8,7 +8,7 @@ import pytest
 from token_trie import ArgumentError, Choice, Form, StreamHandle, decide, decide_many
 from token_trie.native.core import vocab_of
 from token_trie.questions.form import FormAsked, letter_of
-from token_trie.questions.options import FORMS
+from token_trie.questions.options import FORMS, PROFILES
 from token_trie.questions.question import Option
 from token_trie.sets.prompt import tokenize_prompt
 
@@ -38,7 +38,7 @@ DESCRIBED = "{{ state }}{% for o in options if o.name != o.description %} {{ o.n
     ],
 )
 def test_options_have_as_many_orders_as_read_differently(form: Form, options: Any, n: int) -> None:
-    assert len(FormAsked(Choice("Which?", options), (form,), orders=2).views) == n
+    assert len(FormAsked(Choice("Which?", options), {form: 1.0}, orders=2).views) == n
 
 
 def test_what_is_read_are_descriptions_names_or_letters() -> None:
@@ -108,23 +108,19 @@ def test_question_and_options_may_be_before_the_state(tiny: Any) -> None:
     assert many[0].probabilities == pytest.approx(answer.probabilities, abs=1e-5)
 
 
-def test_log_probabilities_of_several_forms_are_averaged(tiny: Any) -> None:
-    forms = (FORMS["unlisted"], OPTIONS_FIRST)
-    for calibration in (None, "contextual"):
-        alone = [decide(tiny, "Blood.", COLOUR, form=form, calibration=calibration) for form in forms]  # type: ignore[call-overload]
-        both = decide(tiny, "Blood.", COLOUR, form=forms, calibration=calibration)  # type: ignore[call-overload]
-        p = np.exp(np.mean([np.log(list(one.probabilities.values())) for one in alone], axis=0))
-        assert list(both.probabilities.values()) == pytest.approx(p / p.sum(), abs=1e-6)
-        (many,) = decide_many(tiny, ["Blood."], COLOUR, form=forms, calibration=calibration)  # type: ignore[call-overload]
-        assert many.probabilities == pytest.approx(both.probabilities, abs=1e-5)
-
-
-def test_a_form_without_a_prior_keeps_log_probabilities_over_its_temperature(tiny: Any) -> None:
-    raw = decide(tiny, "Blood.", COLOUR, form=OPTIONS_FIRST, calibration=None)
-    without = decide(tiny, "Blood.", COLOUR, form=replace(OPTIONS_FIRST, prior=False, temperature=2.0))
-    assert without.calibration == "raw"
-    p = np.sqrt(list(raw.probabilities.values()))
-    assert list(without.probabilities.values()) == pytest.approx(p / p.sum(), abs=1e-6)
+@pytest.mark.parametrize("calibration", [None, "contextual"])
+def test_log_probabilities_of_several_forms_are_averaged_by_their_weights(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, calibration: Any
+) -> None:
+    forms = {FORMS["unlisted"]: 3.0, OPTIONS_FIRST: 1.0}
+    monkeypatch.setitem(PROFILES, "plain", {Choice: forms})
+    alone = [decide(tiny, "Blood.", COLOUR, form=form, calibration=calibration) for form in forms]
+    logs = [np.log(list(one.probabilities.values())) for one in alone]
+    expected = np.exp(np.average(logs, axis=0, weights=list(forms.values())))
+    both = decide(tiny, "Blood.", COLOUR, calibration=calibration)
+    assert list(both.probabilities.values()) == pytest.approx(expected / expected.sum(), abs=1e-5)
+    (many,) = decide_many(tiny, ["Blood."], COLOUR, calibration=calibration)
+    assert many.probabilities == pytest.approx(both.probabilities, abs=1e-5)
 
 
 def test_the_text_of_a_handle_takes_no_question_before_it(tiny: Any) -> None:
@@ -134,29 +130,13 @@ def test_the_text_of_a_handle_takes_no_question_before_it(tiny: Any) -> None:
             handle.decide(COLOUR, form=OPTIONS_FIRST)
 
 
-def test_a_form_counts_in_a_mean_by_its_weight(tiny: Any) -> None:
-    question = Choice("Which?", ["a", "b", "c"])
-    first, second = FORMS["unlisted"], FORMS["listed"]
-    alone = [
-        np.log(list(decide(tiny, "A state.", question, form=form).probabilities.values())) for form in (first, second)
-    ]
-    expected = np.exp(np.average(alone, axis=0, weights=[3, 1]))
-    mean = decide(tiny, "A state.", question, form=(replace(first, weight=3.0), second))
-    assert list(mean.probabilities.values()) == pytest.approx(expected / expected.sum(), abs=1e-5)
-
-
-def test_a_weight_is_above_zero() -> None:
-    with pytest.raises(ArgumentError, match="weight: 0"):
-        Form("{{ state }} {{ instructions }}", weight=0.0)
-
-
-def test_options_that_are_one_answer_in_one_form_and_two_in_another_are_averaged_one_by_one(precise: Any) -> None:
+def test_options_that_are_one_answer_in_one_form_and_two_in_another_are_averaged_one_by_one(
+    precise: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     question = Choice("Which?", {"a": "same", "b": "same", "c_d": "other", "c d": "more", "e": "last"})
-    described, named = FORMS["unlisted"], replace(FORMS["unlisted"], reads="names")
-    alone = [
-        np.array(list(decide(precise, "hello", question, form=form).probabilities.values()))
-        for form in (described, named)
-    ]
-    both = decide(precise, "hello", question, form=(described, named)).probabilities
+    forms = {FORMS["unlisted"]: 1.0, replace(FORMS["unlisted"], reads="names"): 1.0}
+    monkeypatch.setitem(PROFILES, "plain", {Choice: forms})
+    alone = [np.array(list(decide(precise, "hello", question, form=form).probabilities.values())) for form in forms]
+    both = decide(precise, "hello", question).probabilities
     means = np.sqrt(alone[0] * alone[1])
     assert list(both.values()) == pytest.approx(means / means.sum())

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from token_trie import ArgumentError, Choice, Form, Predicate, Score, StreamHandle, decide, decide_many
+from token_trie import Choice, Predicate, Score, StreamHandle, decide, decide_many
 from token_trie.native.lifetime import attachment
 from token_trie.questions.decide import asked_of
-from token_trie.questions.options import FORMS, PROFILES, DecideOptions, name_of, profile_of
-from token_trie.trust.rows import RowOptions
+from token_trie.questions.options import PROFILES, DecideOptions, name_of, profile_of
 
 TEAM = Choice("Which team?", {"billing": "payments", "sales": "offers"})
 QUESTIONS = {"team": TEAM, "urgent": Predicate("Is it urgent?"), "mood": Score("How angry?", ["calm", "furious"])}
@@ -18,7 +17,7 @@ QUESTIONS = {"team": TEAM, "urgent": Predicate("Is it urgent?"), "mood": Score("
 def instructed(tiny: Any) -> Any:
     """Give the tiny model the profile of a large one."""
     known = attachment(tiny).known
-    known["profile"] = PROFILES["large instruct"]
+    known["profile"] = "large instruct"
     yield tiny
     del known["profile"]
 
@@ -45,17 +44,19 @@ def test_an_answer_says_by_which_profile_it_was_asked(tiny: Any, instructed: Any
 
 
 def test_small_models_have_the_plain_profile(tiny: Any) -> None:
-    assert profile_of(tiny) is PROFILES["plain"]
+    assert profile_of(tiny) == "plain"
     assert decide(tiny, "Help!", TEAM) == decide(tiny, "Help!", TEAM, form="unlisted")
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_profile_averages_its_forms(instructed: Any, name: str) -> None:
     question = QUESTIONS[name]
-    forms = PROFILES["large instruct"].forms(question)
-    expected = decide(instructed, "Help!", question, form=forms)
-    assert decide(instructed, "Help!", question) == expected
-    assert decide(instructed, "Help!", QUESTIONS)[name].probabilities == pytest.approx(expected.probabilities, abs=1e-5)
+    forms = PROFILES["large instruct"][type(question)]
+    alone = [np.log(list(decide(instructed, "Help!", question, form=form).probabilities.values())) for form in forms]
+    expected = np.exp(np.average(alone, axis=0, weights=list(forms.values())))
+    expected /= expected.sum()
+    for found in (decide(instructed, "Help!", question), decide(instructed, "Help!", QUESTIONS)[name]):
+        assert list(found.probabilities.values()) == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_handle_has_the_plain_profile_because_its_text_is_there_already(instructed: Any) -> None:
@@ -66,30 +67,10 @@ def test_a_handle_has_the_plain_profile_because_its_text_is_there_already(instru
 
 def test_options_that_are_too_long_are_not_listed(instructed: Any) -> None:
     many = Choice("Which?", [f"a rather long option of number {i}" for i in range(200)])
-    assert asked_of(many, DecideOptions(), instructed).forms == PROFILES["large instruct"].choice[1:]
-
-
-def test_effort_is_one_form_all_forms_or_all_orders(instructed: Any) -> None:
-    four = Choice("Which?", ["a", "b", "c", "d"])
-    listed, other = PROFILES["large instruct"].choice
-
-    def views(**options: Any) -> list[tuple[Form, int]]:
-        return [(view.form, view.offset) for view in asked_of(four, DecideOptions(**options), instructed).views]
-
-    assert views(effort="fast") == [(listed, 0)]
-    assert views() == [(listed, 0), (other, 0)]
-    assert views(effort="best") == [*((listed, i) for i in (0, 2, 1, 3)), (other, 0)]
-    assert views(effort="best", orders=2) == [(listed, 0), (listed, 2), (other, 0)]
-    assert views(effort="fast", form=(FORMS["listed"], other)) == [(FORMS["listed"], 0)]
-
-
-def test_an_unknown_effort_is_an_error() -> None:
-    with pytest.raises(ArgumentError, match="effort"):
-        DecideOptions(effort="high")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="effort"):
-        replace(RowOptions(effort="fast")).require_for(is_question=False)
+    _, second = PROFILES["large instruct"][Choice]
+    assert asked_of(many, DecideOptions(), instructed).forms == {second: 1.0}
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_a_profile_has_a_form_of_choices_that_lists_nothing_for_sets_and_long_options(profile: Any) -> None:
-    assert any("options" not in form.template for form in profile.choice)
+    assert any("options" not in form.template for form in profile[Choice])

@@ -31,7 +31,7 @@ from token_trie import (
 )
 from token_trie.native.lifetime import attachment
 from token_trie.questions.examples import Examples
-from token_trie.questions.options import FORMS, PROFILES, Profile
+from token_trie.questions.options import PROFILES
 from token_trie.questions.searched import MAX_WHOLE, N_FOUND
 
 STATE, ASK = "I was charged twice for Pizza in Paris.", "Which team?"
@@ -254,13 +254,12 @@ def test_members_of_one_name_are_one_value(precise: Any) -> None:
 def test_options_of_decide_work(precise: Any, few: TokenTrie, many: TokenTrie) -> None:
     question = Choice(ASK, many)
     usual = decide(precise, STATE, question)
-    for options in ({"orders": 4}, {"effort": "best"}, {"form": "unlisted"}):
+    for options in ({"orders": 4}, {"form": "unlisted"}):
         assert decide(precise, STATE, question, **options).probabilities == usual.probabilities  # type: ignore[call-overload]
     thought = decide(precise, STATE, question, think=Think(max_tokens=4, margin=1.0, share=1.0))
     assert thought.thought is not None
-    form = Form("{{ instructions }} {{ state }}\nAnswer:", temperature=2.0, prior=False)
+    form = Form("{{ instructions }} {{ state }}\nAnswer:", temperature=2.0)
     tempered = decide(precise, STATE, Choice(ASK, few), form=form)
-    assert tempered.calibration == "raw"
     expected = decide(precise, STATE, Choice(ASK, TEXTS), form=form)
     assert tempered.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
 
@@ -279,13 +278,12 @@ def test_an_answer_is_equal_to_the_last_bit_where_it_is_to_be(smollm2: Any) -> N
 
 def test_a_profile_gives_its_first_form_that_lists_nothing(tiny: Any, few: TokenTrie) -> None:
     known = attachment(tiny).known
+    _, second = PROFILES["large instruct"][Choice]
     try:
-        for name, expected in (("large instruct", PROFILES["large instruct"].choice[1]), ("listed", FORMS["unlisted"])):
-            listed = Profile("listed", (FORMS["listed"],), (), ())
-            known["profile"] = PROFILES.get(name, listed)
-            found = decide(tiny, STATE, Choice(ASK, few))
-            assert found.profile == name
-            assert found.probabilities == decide(tiny, STATE, Choice(ASK, few), form=expected).probabilities
+        known["profile"] = "large instruct"
+        found = decide(tiny, STATE, Choice(ASK, few))
+        assert found.profile == "large instruct"
+        assert found.probabilities == decide(tiny, STATE, Choice(ASK, few), form=second).probabilities
     finally:
         del known["profile"]
 
@@ -295,7 +293,6 @@ def test_a_profile_gives_its_first_form_that_lists_nothing(tiny: Any, few: Token
     [
         ({"form": "listed"}, "form: a set is asked about in one form, which does not list"),
         ({"form": "letters"}, "form: a set is asked about in one form, which does not list"),
-        ({"form": (FORMS["unlisted"], FORMS["unlisted"])}, "form: a set is asked about in one form"),
         ({"examples": Examples(["It broke."], ["sales"])}, "examples: go with options that are all scored"),
         ({"calibration": "batch"}, "calibration: a set that is searched goes with 'contextual' or None"),
     ],

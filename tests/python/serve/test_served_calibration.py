@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from serving import Serving
 from token_trie import Calibration, Choice, Predicate, decide, score
+from token_trie.native.lifetime import attachment
 from token_trie.questions.decide import asked_of
 from token_trie.questions.form import FormAsked, contextual, softmax
 from token_trie.questions.options import FORMS, DecideOptions
@@ -69,13 +70,13 @@ def test_a_question_is_answered_by_what_was_fitted_on_it(
         assert decided["answers"][0]["x_calibration"] == "contextual"
 
 
-def test_a_calibration_of_several_forms_is_taken(tiny: Any, tmp_path: Path) -> None:
-    forms = (FORMS["unlisted"], replace(FORMS["listed"], weight=2.0))
+def test_a_calibration_of_several_forms_is_taken(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(attachment(tiny).known, "profile", "large instruct")
     path = tmp_path / "team.json"
-    Calibration.fit(tiny, STATES, GOLD, TEAM, kind="bias", form=forms, n_folds=3).save(path)
+    Calibration.fit(tiny, STATES, GOLD, TEAM, kind="bias", n_folds=3).save(path)
     calibrations = Calibrations([path])
     calibrations.load(tiny)
-    options = DecideOptions(form=forms)
+    options = DecideOptions()
     asked = calibrations.apply(asked_of(TEAM, options, tiny), options)
     assert isinstance(asked, FormAsked)
     assert asked.calibrator is not None

@@ -212,7 +212,7 @@ def test_it_tells_what_of_the_table_bears_on_its_figures(precise: Any) -> None:
     assert len(told["ways"]["exact"]["confusion"]) == 3
 
 
-@pytest.mark.parametrize("options", [{"form": replace(FORMS["listed"], prior=False)}, {"examples": NEAREST}])
+@pytest.mark.parametrize("options", [{"examples": NEAREST}])
 def test_without_a_prior_a_question_is_measured_by_its_raw_scores(precise: Any, options: Any) -> None:
     question = Choice("Is it a fruit?", CHOICES)
     found = evaluate(precise, PROMPTS, GOLD, question, n_folds=3, **options)

@@ -14,7 +14,6 @@ from token_trie.trust.rows import RowOptions
 
 PROMPTS = ["Pizza in Paris:", "A word about Paris:", "Pizza:"]
 CHOICES = {"yes": 1, "no": 0, "yes and no": 2}
-WITHOUT_PRIOR = replace(FORMS["listed"], prior=False)
 TEAM = Choice("Which team?", {"billing": "yes Paris", "sales": None, "other_things": "Pizza"})
 
 
@@ -33,7 +32,7 @@ def softmax(weights: Any) -> Any:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"form": "listed", "orders": 2}, {"form": "letters"}, {"form": (WITHOUT_PRIOR, FORMS["unlisted"])}],
+    [{}, {"form": "listed", "orders": 2}, {"form": "letters"}],
 )
 @pytest.mark.parametrize("question", [TEAM, Predicate("Is it?"), Choice("Which?", ["a", "b"], other=True)], ids=str)
 def test_rows_of_a_question_have_what_decide_makes_probabilities_of(precise: Any, question: Any, options: Any) -> None:
