@@ -21,7 +21,7 @@ _NO_LIMIT = 1 << 20
 
 _FLAGS = Flags(
     DecideOptions,
-    without=("form", "calibration", "orders", "think", "examples"),
+    without=("form", "calibration", "orders", "examples"),
     reproducible="Give bit-identical answers, whatever other questions are asked. Takes longer.",
 )
 

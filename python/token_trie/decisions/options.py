@@ -43,25 +43,15 @@ class Think(Sampling):
     seconds: float | None = None
     """Time limit, checked every few tokens; None, the default: no limit. In a batch, the time includes the passes that
     also served other prompts."""
-    margin: float = 0.5
-    """For `decide` only: the model thinks if the two best probabilities, without a thought, differ by less than
-    this."""
-    share: float = 0.2
-    """For `decide` only: the share of decisions that may think. If n decisions were made in this process with this
-    Llama (or this handle on a file) and a `Think` of this share, at most ``share * n`` of them, rounded up, think.
-    Among the questions about one state, the closest ones think."""
 
     def __post_init__(self) -> None:
         if not len(self.marker if isinstance(self.marker, str) else to_tokens(self.marker, "think: marker")):
             raise ArgumentError("think: the marker is empty")
         check_counts(0, max_tokens=self.max_tokens)
         self.check_sampling(draws=False)
-        check_numbers(margin=self.margin, share=self.share, seconds=0.0 if self.seconds is None else self.seconds)
+        check_numbers(seconds=0.0 if self.seconds is None else self.seconds)
         if self.seconds is not None and not self.seconds >= 0:
             raise ArgumentError(f"seconds: {self.seconds} is below 0")
-        for name in ("margin", "share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ArgumentError(f"{name}: {getattr(self, name)} is not between 0 and 1")
 
 
 def check_think(think: object) -> None:

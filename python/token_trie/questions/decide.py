@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
-import threading
-from collections import deque
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
 
 from token_trie.decisions.calibration import BatchPrior, Binding, Mean, fingerprint, over_rows, refuse_over_rows
 from token_trie.decisions.many import Many, Results, windows
-from token_trie.decisions.options import Think
 from token_trie.decisions.run import run
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
 from token_trie.llama.batch import Batch, Sequential
@@ -84,34 +79,12 @@ def asked_of(question: Question, options: DecideOptions, llm: Llama | None) -> A
 
 
 K = TypeVar("K")
-A = TypeVar("A")
-R = TypeVar("R")
 T = TypeVar("T")
 _Asked: TypeAlias = "dict[str | None, Asked]"
 
 
-_counting = threading.Lock()
-
-
-def to_think_about(known: dict[object, Any], think: Think, answers: Mapping[K, Answered[Any]]) -> list[K]:
-    """Return the names of the answers about a state that need a thought, the closest first; `known` has the counts."""
-    leads = {name: lead_of(answer) for name, answer in answers.items()}
-    close = sorted((name for name in leads if leads[name] < think.margin), key=leads.__getitem__)
-    with _counting:
-        n_decisions, n_thoughts = known.get(("thoughts", think.share), (0, 0))
-        n_decisions += len(answers)
-        most = math.ceil(think.share * n_decisions - 1e-9)  # because 0.2 * 15 is slightly above 3
-        n = max(0, min(len(close), most - n_thoughts))
-        known["thoughts", think.share] = n_decisions, n_thoughts + n
-    return close[:n]
-
-
-def lead_of(answer: Answered[Any]) -> float:
-    """Return the difference of the two largest probabilities; 1 if there is only one."""
-    best = sorted(answer.probabilities.values())[-2:]
-    return best[1] - best[0] if len(best) > 1 else 1.0
-
-
+_Scores: TypeAlias = "dict[K, list[Scored]]"
+"""For each question, the scores of each view's texts."""
 _Priors: TypeAlias = "dict[K, list[Scored | None]]"
 """For each question, the scores of each view's texts without a state; None where not needed."""
 
@@ -126,7 +99,6 @@ class ReadStep(NamedTuple):
     """The state without content; None is the form's own."""
     asked: Asked | None = None
     """The question, which says what its answer needs; None for a state without content."""
-    think: Think | None = None
 
     def reading(self, llm: Llama, state: str) -> Reading:
         """Return the reading of a Llama's model."""
@@ -134,64 +106,7 @@ class ReadStep(NamedTuple):
 
     def wanting(self, reading: Reading) -> Reading:
         """Return a reading of the view with all that the answer needs."""
-        return reading if self.asked is None else replace(self.asked.wanting(reading), think=self.think)
-
-
-Asking: TypeAlias = "Generator[list[ReadStep], Sequence[Any], R]"
-"""Yields steps that may be read at once, is sent their scores, and returns the result."""
-
-
-def answering(
-    asked: Mapping[K, Asked],
-    options: DecideOptions,
-    known: dict[object, Any],
-    priors: _Priors[K] | None = None,
-    make: Callable[[K, list[Scored], list[Scored | None]], A] | None = None,
-) -> Asking[dict[K, A]]:
-    """Answer prepared questions about a state: the only order of work, whoever reads the steps.
-
-    Scores without a state are among the first steps, unless `priors` has them. `make` makes an answer of a question's
-    scores and priors; by default `Asked.answer`.
-    """
-    answer: Any = make or partial(_answer, asked)
-
-    def read(names: list[K], think: Think | None) -> Asking[dict[K, A]]:
-        nonlocal priors
-        # First, because they would replace the state in a sequence.
-        steps = prior_steps(asked) if priors is None else []
-        n_priors = len(steps)
-        steps += [ReadStep(name, view, asked=asked[name], think=think) for name in names for view in asked[name].views]
-        results = yield steps
-        if priors is None:
-            priors = priors_in(asked, results[:n_priors])
-        left = iter(results[n_priors:])
-        scored = {name: [next(left) for _ in asked[name].views] for name in names}
-        return {name: answer(name, scored[name], priors[name]) for name in names}
-
-    answers = yield from read(list(asked), None)
-    if options.think is not None:
-        close: Any = answers
-        if names := to_think_about(known, options.think, close):
-            answers |= yield from read(names, options.think)
-    return answers
-
-
-def _answer(
-    asked: Mapping[K, Asked], name: K, scored: Sequence[Scored], priors: Sequence[Scored | None]
-) -> Answered[Any]:
-    with _naming(name):
-        return asked[name].answer(scored, priors)
-
-
-@contextmanager
-def _naming(name: object) -> Iterator[None]:
-    """Put the name of a question, if it has one, before the message of an error."""
-    try:
-        yield
-    except (ArgumentError, VocabularyError, ContextError) as error:
-        if name is None:
-            raise
-        raise type(error)(f"questions[{name!r}]: {error}") from error
+        return reading if self.asked is None else self.asked.wanting(reading)
 
 
 def prior_steps(asked: Mapping[K, Asked]) -> list[ReadStep]:
@@ -209,18 +124,45 @@ def priors_in(asked: Mapping[K, Asked], results: Sequence[Scored]) -> _Priors[K]
     }
 
 
-def read_in_turn(asking: Asking[R], read: Callable[[ReadStep], Any]) -> R:
-    """Read the steps one after the other; an error names the question."""
+def own_steps(asked: Mapping[K, Asked]) -> list[ReadStep]:
+    """Return the steps of `scores_in`."""
+    return [ReadStep(name, view, asked=one) for name, one in asked.items() for view in one.views]
+
+
+def scores_in(asked: Mapping[K, Asked], results: Sequence[Scored]) -> _Scores[K]:
+    """Return the scores of each question's views, in the results of `own_steps`."""
+    left = iter(results)
+    return {name: [next(left) for _ in one.views] for name, one in asked.items()}
+
+
+def answers_in(asked: Mapping[K, Asked], scores: _Scores[K], priors: _Priors[K]) -> dict[K, Answered[Any]]:
+    """Return the answers; an error names the question."""
+    answers = {}
+    for name, one in asked.items():
+        with _naming(name):
+            answers[name] = one.answer(scores[name], priors[name])
+    return answers
+
+
+@contextmanager
+def _naming(name: object) -> Iterator[None]:
+    """Put the name of a question, if it has one, before the message of an error."""
     try:
-        steps = next(asking)
-        while True:
-            steps = asking.send(_read_each(steps, read))
-    except StopIteration as end:
-        result: R = end.value
-        return result
+        yield
+    except (ArgumentError, VocabularyError, ContextError) as error:
+        if name is None:
+            raise
+        raise type(error)(f"questions[{name!r}]: {error}") from error
 
 
-def _read_each(steps: list[ReadStep], read: Callable[[ReadStep], Any]) -> list[Any]:
+def _answer(asked: Mapping[K, Asked], read: Callable[[ReadStep], Scored]) -> dict[K, Answered[Any]]:
+    """Answer questions by what `read` returns for each step, one after the other; an error names the question."""
+    # First, because they would replace the state in a sequence.
+    priors = priors_in(asked, _read_each(prior_steps(asked), read))
+    return answers_in(asked, scores_in(asked, _read_each(own_steps(asked), read)), priors)
+
+
+def _read_each(steps: list[ReadStep], read: Callable[[ReadStep], Scored]) -> list[Scored]:
     found = []
     for step in steps:
         with _naming(step.name):
@@ -228,7 +170,7 @@ def _read_each(steps: list[ReadStep], read: Callable[[ReadStep], Any]) -> list[A
     return found
 
 
-def _read_by(llm: Llama, known: dict[object, Any], state: str, options: DecideOptions, step: ReadStep) -> Any:
+def _read_by(llm: Llama, known: dict[object, Any], state: str, options: DecideOptions, step: ReadStep) -> Scored:
     """Read a step with a Llama's model; priors are remembered."""
     if step.asked is not None:
         return _score(llm, step.reading(llm, state), options)
@@ -324,11 +266,9 @@ def decide(llm: Llama, state: object, questions: object, **options: Unpack[Decid
     return _about(llm, state, read_questions(questions, read, llm), read)
 
 
-def _about(llm: Llama, state: object, asked: dict[str | None, Asked], options: DecideOptions) -> Any:
+def _about(llm: Llama, state: object, asked: _Asked, options: DecideOptions) -> Any:
     refuse_over_rows(options.calibration)
-    known = attachment(llm).known
-    asking: Asking[dict[str | None, Answered[Any]]] = answering(asked, options, known)
-    return named(read_in_turn(asking, partial(_read_by, llm, known, state_text(state), options)))
+    return named(_answer(asked, partial(_read_by, llm, attachment(llm).known, state_text(state), options)))
 
 
 def named(answers: dict[str | None, Any] | TokenTrieError) -> Any:
@@ -382,9 +322,7 @@ def decide_after(stream: Stream, state: str | None, questions: object, options: 
         refuse_over_rows(options.calibration)
         if options.reproducible and stream.llm is None:
             raise ArgumentError("reproducible: for handles on a Llama, and this one is on a file")
-        known = stream.with_model(lambda _, known: known)
-        asking: Asking[dict[str | None, Answered[Any]]] = answering(asked, options, known)
-        answers = read_in_turn(asking, partial(_read_after, stream, before, state, options))
+        answers = _answer(asked, partial(_read_after, stream, before, state, options))
         stream.prefill(before)
         stream.splice(stream.raw_state.n_tokens, [])  # a grammar restarts
         stream.clear_span()
@@ -500,8 +438,7 @@ def decide_many(
     ------
     dict of answers, or an answer
         The result of `decide`, up to llama.cpp's rounding, which depends on the size of a batch; with ``reproducible``
-        the same, bit by bit, and the states are answered one at a time. Otherwise, some tens of states are answered
-        before the model thinks about any.
+        the same, bit by bit, and the states are answered one at a time.
 
     Raises
     ------
@@ -531,17 +468,15 @@ def _check_over_rows(options: DecideOptions, asked: _Asked) -> None:
     calibrator = over_rows(options.calibration)
     if calibrator is None:
         return
-    if options.reproducible or options.think is not None:
-        raise ArgumentError("calibration: 'batch' decides by windows of states, without reproducible and think")
+    if options.reproducible:
+        raise ArgumentError("calibration: 'batch' decides by windows of states, without reproducible")
     if isinstance(calibrator, BatchPrior) and calibrator.frequencies is not None and len(asked) > 1:
         raise ArgumentError("frequencies: are those of one question's answers, and several are asked")
     for one in asked.values():
         one.over_rows(calibrator)
 
 
-def _one_by_one(
-    llm: Llama, states: Iterable[object], asked: dict[str | None, Asked], options: DecideOptions
-) -> Iterator[Any]:
+def _one_by_one(llm: Llama, states: Iterable[object], asked: _Asked, options: DecideOptions) -> Iterator[Any]:
     for state in states:
         try:
             yield _about(llm, state, asked, options)
@@ -549,67 +484,51 @@ def _one_by_one(
             yield error
 
 
-class _Row(NamedTuple):
-    """A state under way, and the steps that its answers wait for."""
-
-    state: object
-    asking: Asking[dict[str | None, Any]]
-    steps: list[ReadStep]
-
-
-def _rows(states: Iterable[object], begin: Callable[[], Asking[dict[str | None, Any]]]) -> Iterator[_Row]:
-    for state in states:
-        asking = begin()
-        yield _Row(state, asking, next(asking))
-
-
-_WINDOW = 64
-"""Number of states that are answered before close answers are thought about."""
-
-
 def _together(
     llm: Llama, batch: Batch | Sequential, states: Iterable[object], asked: _Asked, options: DecideOptions
 ) -> Iterator[Any]:
-    priors, known = priors_of(llm, asked, options), attachment(llm).known
-    rows = _rows(states, lambda: answering(asked, options, known, priors))
-    if options.think is None:
-        yield from _read(llm, batch, rows)
-        return
-    for window in windows(rows, _WINDOW):
-        first = list(_read(llm, batch, window))
-        then = _read(llm, batch, (one for one in first if isinstance(one, _Row)))
-        yield from (next(then) if isinstance(one, _Row) else one for one in first)
+    priors = priors_of(llm, asked, options)
+    for scores in _score_rows(llm, batch, states, asked):
+        yield _answers_or_error(asked, scores, priors)
 
 
-def _read(
-    llm: Llama, batch: Batch | Sequential, rows: Iterable[_Row]
-) -> Iterator[dict[str | None, Any] | TokenTrieError | _Row]:
-    """Read the steps of many states together; yield, in order, their answers or errors, or what they wait for next."""
-    under_way: deque[_Row] = deque()
+def _score_rows(
+    llm: Llama, batch: Batch | Sequential, states: Iterable[object], asked: _Asked
+) -> Iterator[_Scores[str | None] | TokenTrieError]:
+    """Read the questions about many states together; yield, in order, the scores or the error of each state."""
+    steps = own_steps(asked)
 
     def readings() -> Iterator[Callable[[], Reading]]:
-        for row in rows:
-            under_way.append(row)
-            yield from (
-                partial(lambda state, step: step.reading(llm, state_text(state)), row.state, s) for s in row.steps
-            )
+        for state in states:
+            yield from (partial(lambda state, step: step.reading(llm, state_text(state)), state, s) for s in steps)
 
     results = score_all(llm, batch, readings())
     for first in results:
-        row = under_way.popleft()
-        yield _sent(row, [first, *itertools.islice(results, len(row.steps) - 1)])
+        yield _scores_or_error(asked, steps, [first, *itertools.islice(results, len(steps) - 1)])
 
 
-def _sent(row: _Row, results: list[Scored | TokenTrieError]) -> dict[str | None, Any] | TokenTrieError | _Row:
-    try:
-        for step, result in zip(row.steps, results, strict=True):
-            if isinstance(result, TokenTrieError):
+def _scores_or_error(
+    asked: _Asked, steps: list[ReadStep], results: list[Scored | TokenTrieError]
+) -> _Scores[str | None] | TokenTrieError:
+    scores = []
+    for step, result in zip(steps, results, strict=True):
+        if isinstance(result, TokenTrieError):
+            try:
                 with _naming(step.name):
                     raise result
-        return row._replace(steps=row.asking.send(results))
-    except StopIteration as end:
-        answers: dict[str | None, Any] = end.value
-        return answers
+            except TokenTrieError as error:
+                return error
+        scores.append(result)
+    return scores_in(asked, scores)
+
+
+def _answers_or_error(
+    asked: _Asked, scores: _Scores[str | None] | TokenTrieError, priors: _Priors[str | None]
+) -> dict[str | None, Answered[Any]] | TokenTrieError:
+    if isinstance(scores, TokenTrieError):
+        return scores
+    try:
+        return answers_in(asked, scores, priors)
     except TokenTrieError as error:
         return error
 
@@ -629,23 +548,14 @@ def _over_rows(
     assert calibrator is not None  # otherwise this is not called
     over = {name: one.over_rows(calibrator) for name, one in asked.items()}
     means = {name: [Mean()] * len(one.views) for name, one in asked.items()}
-    none: _Priors[str | None] = {name: [None] * len(one.views) for name, one in asked.items()}
     # Texts, as the caller may change a state after it was read.
     states, again = itertools.tee(map(_read_state, states))
     seen = Seen()
-    rows = _rows(states, lambda: answering(asked, options, {}, none, lambda name, scored, priors: scored))
-    for window in windows(_read(llm, batch, rows), calibrator.window or 1):
-        for row, state in zip(window, again, strict=False):
-            if not isinstance(row, dict) or not seen.is_new(state):
+    for window in windows(_score_rows(llm, batch, states, asked), calibrator.window or 1):
+        for scores, state in zip(window, again, strict=False):
+            if isinstance(scores, TokenTrieError) or not seen.is_new(state):
                 continue
-            for name, scored in row.items():
-                means[name] = [with_scored(mean, one) for mean, one in zip(means[name], scored, strict=True)]
+            for name, of_views in scores.items():
+                means[name] = [with_scored(mean, one) for mean, one in zip(means[name], of_views, strict=True)]
         priors = {name: priors_of_means(of_views) for name, of_views in means.items()}
-        yield from (_weighed(over, row, priors) if isinstance(row, dict) else row for row in window)
-
-
-def _weighed(asked: _Asked, scored: dict[str | None, Any], priors: _Priors[str | None]) -> Any:
-    try:
-        return {name: _answer(asked, name, of_views, priors[name]) for name, of_views in scored.items()}
-    except TokenTrieError as error:
-        return error
+        yield from (_answers_or_error(over, scores, priors) for scores in window)

@@ -448,7 +448,7 @@ class FormAsked(Asked):
             kind = "fitted" if calibrator.binding is not None else "raw" if is_raw else calibrator.kind
         assert weights is not None  # because either the scores or the calibrator give them
         calibration: Any = kind
-        answer = make_answer(self.question, softmax(weights), mass, calibration, stats, scored[0].thought)
+        answer = make_answer(self.question, softmax(weights), mass, calibration, stats)
         return replace(answer, profile=self.profile)
 
     def of_options(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Floats:

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
 from token_trie.decisions.calibration import NAMED, CalibrationName, Calibrator, calibrator_of
-from token_trie.decisions.options import Think, check_think
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama, llama_cpp
 from token_trie.native.lifetime import attachment, lease
@@ -67,9 +66,6 @@ class DecideOptions(Options):
         model's own probabilities, which are far too extreme.
     orders : int
         If the form lists the options: the number of cyclic orders over which to average.
-    think : Think, optional
-        Lets the model think before it answers a close question, within the share of the `Think`. The thought follows
-        the question, the answer follows the marker, and the text is the answer's `thought`.
     examples : Examples or mapping of names to Examples, optional
         States with known answers, which the model reads before this state; for several questions, by their names.
     reproducible : bool
@@ -81,7 +77,6 @@ class DecideOptions(Options):
     form: FormName | Form | None = None
     calibration: CalibrationName | Calibrator | None = "contextual"
     orders: int = 1
-    think: Think | None = None
     examples: Examples | Mapping[str, Examples] | None = None
     reproducible: bool = False
 
@@ -100,11 +95,6 @@ class DecideOptions(Options):
         for one in given.values() if isinstance(given, Mapping) else () if given is None else (given,):
             if not isinstance(one, Examples):
                 raise ArgumentError(f"examples: {type(one).__name__} where Examples belong")
-        check_think(self.think)
-        if self.think is not None and calibrator is not None and calibrator.binding is not None:
-            raise ArgumentError("calibration: was fitted on answers without a thought, which think puts before them")
-        if self.think is not None and self.reproducible:
-            raise ArgumentError("reproducible: goes without think, as who may think depends on what was asked before")
 
     @cached_property
     def calibrator(self) -> Calibrator | None:
@@ -186,6 +176,5 @@ if TYPE_CHECKING:  # by scripts/keywords
         form: FormName | Form | None
         calibration: CalibrationName | Calibrator | None
         orders: int
-        think: Think | None
         examples: Examples | Mapping[str, Examples] | None
         reproducible: bool

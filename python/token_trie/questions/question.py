@@ -338,8 +338,6 @@ class Answered(Generic[T]):
         How the probabilities were made.
     stats : QuestionStats
         What the answer cost.
-    thought : str or None
-        The model's thought, if it thought first.
     profile : str or None
         The name of the forms in which the model was asked by default, of `PROFILES`; None if a form was given.
     """
@@ -349,7 +347,6 @@ class Answered(Generic[T]):
     mass: float | None
     calibration: CalibrationKind
     stats: QuestionStats = field(compare=False, repr=False)
-    thought: str | None = field(default=None, kw_only=True)
     profile: str | None = field(default=None, kw_only=True, compare=False)
 
     @property
@@ -425,7 +422,6 @@ def make_answer(
     mass: float | None,
     calibration: CalibrationKind,
     stats: QuestionStats,
-    thought: str | None = None,
 ) -> Answered[Any]:
     """Return the answer, from the probabilities of the question's values, and of "none of these" if offered."""
     n = len(question.values)
@@ -437,7 +433,6 @@ def make_answer(
         "mass": mass,
         "calibration": calibration,
         "stats": stats,
-        "thought": thought,
     }
     if isinstance(question, Choice):
         return ChoiceAnswer(other=float(probabilities[n]) if question.other else None, **common)

@@ -16,8 +16,7 @@ from token_trie.arrays import Floats, States
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_finite, reader_of
 from token_trie.decisions.calibration import Mean
 from token_trie.decisions.many import Admission
-from token_trie.decisions.options import Think
-from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, drive, read_on, think_on
+from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, drive, read_on
 from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import Batch, Sequential
 from token_trie.llama.query import LeafEnd, Query
@@ -47,8 +46,6 @@ class Scored:
     """Total probability of all texts."""
     n_prompt: int
     n_evaluated: int
-    thought: str | None = None
-    """The thought before the texts."""
     state: States | None = None
     """The hidden state after the prompt, if requested."""
 
@@ -59,8 +56,6 @@ class Reading(Request[Scored]):
 
     prompt: Prompt
     texts: tuple[str, ...]
-    think: Think | None = None
-    """How to think before the texts; None: not at all."""
     with_state: bool = False
     """Whether the hidden state after the prompt is needed."""
     with_scores: bool = True
@@ -83,10 +78,9 @@ class Reading(Request[Scored]):
 
     def steps(self, reader: Reader, prefix: Prefix, *, is_beside: bool = False) -> Plan[Scored]:
         """Score the texts; `is_beside` is that of `PlanStep`."""
-        thought = prefix.thought
         if not self.with_scores:
             answer, none = (yield PlanStep(prefix.tokens, Query("hidden_state"))), np.zeros(0)
-            return Scored(none, none, math.nan, len(prefix.tokens), 0, thought, answer.state)
+            return Scored(none, none, math.nan, len(prefix.tokens), 0, answer.state)
         tokens, choices = self.bound(reader, prefix.tokens)
         query = Query("scores", choices.trie, leaf_end=LEAF_END, with_state=self.with_state)
         answer = yield PlanStep(tokens, query, is_beside)
@@ -97,7 +91,7 @@ class Reading(Request[Scored]):
         if leaf_of is not None:
             of_leaves, lengths = (of_leaves - np.log(np.maximum(np.bincount(leaf_of), 1)))[leaf_of], lengths[leaf_of]
         state = answer.state if len(answer.state) else None
-        return Scored(of_leaves, lengths, mass, len(tokens), int(answer.figures.n_evaluated), thought, state)
+        return Scored(of_leaves, lengths, mass, len(tokens), int(answer.figures.n_evaluated), state)
 
     def alone(self, llm: Llama) -> Scored:
         """Score each text by itself, so that its score does not depend on the other texts, bit by bit.
@@ -149,8 +143,6 @@ def priors_of_means(means: Sequence[Mean]) -> list[Scored | None]:
 def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
     """Score texts after a prompt that becomes the stream's sequence; with is_beside, the sequence does not change."""
     prefix = Prefix(stream.tokenize(reading.prompt))
-    if reading.think is not None:
-        prefix = think_on(stream, reading.think, prefix.tokens)
     return drive(read_on(stream, partial(reading.steps, prefix=prefix, is_beside=is_beside)), stream)
 
 

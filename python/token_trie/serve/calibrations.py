@@ -90,7 +90,7 @@ class RunningPriors:
             or not any(map(asked.absent, asked.views))
         ):
             return None  # it has a calibration of its own, or uses no prior
-        if options.reproducible or options.think is not None:
+        if options.reproducible:
             return None
         has_prior = [digest is not None for digest in digests]
         means = [self._mean(digest, state, own, counts) for digest, own in zip(digests, scored, strict=False) if digest]
@@ -156,11 +156,7 @@ class Calibrations:
 
     def apply(self, asked: Asked, options: DecideOptions) -> Asked:
         """Return a question with the calibration that was fitted on it, unless the options exclude it."""
-        if (
-            not isinstance(asked, FormAsked)
-            or options.calibration != DecideOptions.calibration
-            or options.think is not None
-        ):
+        if not isinstance(asked, FormAsked) or options.calibration != DecideOptions.calibration:
             return asked
         found = self._of.get((asked.asked, asked.classes)) if self._of else None
         if found is None or (found.needs_state and options.reproducible):

@@ -11,9 +11,16 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictBool, StrictInt, StrictStr
 
 from token_trie.decisions.calibration import AloneName
-from token_trie.decisions.options import Think
 from token_trie.native.lifetime import attachment
-from token_trie.questions.decide import ReadStep, answering, asked_of, prior_reading
+from token_trie.questions.decide import (
+    ReadStep,
+    asked_of,
+    own_steps,
+    prior_reading,
+    prior_steps,
+    priors_in,
+    scores_in,
+)
 from token_trie.questions.form import Asked, FormView
 from token_trie.questions.options import DecideOptions, FormName
 from token_trie.questions.question import TOP, Answered, Choice, ChoiceAnswer, Question, Wording
@@ -54,15 +61,12 @@ class StateReader:
 
     async def answers(self) -> dict[Place, Answered[Any]]:
         """Return the answers by place; RefusedError names the place of a question that cannot be answered."""
-        known = attachment(self.engine.llm).known
-        asking = answering(self.asked, self.options, known, make=self._answer)
-        try:
-            steps = next(asking)
-            while True:
-                steps = asking.send(await together(map(self.read, steps)))
-        except StopIteration as end:
-            answers: dict[Place, Answered[Any]] = end.value
-            return answers
+        steps = prior_steps(self.asked)
+        n_priors = len(steps)
+        results = await together(map(self.read, [*steps, *own_steps(self.asked)]))
+        priors = priors_in(self.asked, results[:n_priors])
+        scores = scores_in(self.asked, results[n_priors:])
+        return {place: self._answer(place, scores[place], priors[place]) for place in self.asked}
 
     async def read(self, step: ReadStep) -> Any:
         """Return the scores of a step."""
@@ -137,7 +141,7 @@ class QuestionShape(Shape):
 
     def extras(self, answer: Answered[Any]) -> dict[str, Any]:
         """Return the extra fields of an answer."""
-        more = {"x_thought": answer.thought, "x_other": getattr(answer, "other", None), "x_profile": answer.profile}
+        more = {"x_other": getattr(answer, "other", None), "x_profile": answer.profile}
         given = {name: value for name, value in more.items() if value is not None}
         return {"x_mass": answer.mass, "x_calibration": answer.calibration, **given}
 
@@ -200,21 +204,12 @@ class SetChoice(QuestionShape):
 _MAX_ORDERS = 64
 
 
-class ThoughtText(Shape):
-    """Options of thinking, for answers that are close."""
-
-    max_tokens: int = Field(256, ge=0, le=4096)
-    margin: float = Field(0.5, ge=0, le=1)
-    share: float = Field(0.2, ge=0, le=1)
-
-
 class QuestionsRequest(Shape):
     """Questions about a state, with extra options; see `DecideOptions`."""
 
     x_form: FormName | None = None
     x_calibration: AloneName | None = "contextual"
     x_orders: Annotated[int, Field(ge=1, le=_MAX_ORDERS)] = 1
-    x_think: ThoughtText | None = None
     x_reproducible: StrictBool = False
 
     def options(self, engine: Engine) -> DecideOptions:
@@ -223,7 +218,6 @@ class QuestionsRequest(Shape):
             form=self.x_form,
             calibration=self.x_calibration,
             orders=self.x_orders,
-            think=None if self.x_think is None else Think(**self.x_think.model_dump()),
             reproducible=self.x_reproducible or engine.is_reproducible,
         )
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from token_trie import (
     TokenTrie,
     choose,
     choose_list,
+    choose_many,
     fill,
 )
 from token_trie.asynchronous import achoose
@@ -160,6 +162,7 @@ def test_what_is_no_way_to_think_is_refused(precise: Any, options: Any, message:
         ({"temperature": 1.0, "top_p": 0.0}, "top_p: 0.0"),
         ({"min_p": 1.5}, "min_p: 1.5"),
         ({"top_k": -1}, "top_k: -1"),
+        ({"seconds": -1}, "seconds: -1"),
     ],
 )
 def test_what_is_no_thought_is_refused(arguments: Any, message: str) -> None:
@@ -190,3 +193,46 @@ def test_thoughts_under_asyncio_end_when_they_are_waited_for_too_long(precise: A
     asyncio.run(main())
     assert stream.tokens == before
     assert stream.choose(["yes", "no"]).value == choose(precise, PROMPT, ["yes", "no"]).value
+
+
+def test_seconds_end_a_thought(smollm2: Any) -> None:
+    started = time.perf_counter()
+    found = choose(smollm2, PROMPT, ["yes", "no"], think=Think("\n@@", max_tokens=1500, seconds=0.05))
+    assert time.perf_counter() - started < 20
+    assert found.thought is not None
+    assert 0 < len(smollm2.tokenize(found.thought.encode(), add_bos=False)) < 1500
+    endless = choose(smollm2, PROMPT, ["yes", "no"], think=Think("\n@@", max_tokens=20, seconds=60))
+    plain = choose(smollm2, PROMPT, ["yes", "no"], think=Think("\n@@", max_tokens=20))
+    assert endless.thought == plain.thought
+
+
+def test_a_marker_is_found_across_two_looks_at_the_clock(smollm2: Any) -> None:
+    prompt = "Once upon a time"
+    whole = smollm2(prompt, max_tokens=30, temperature=0)["choices"][0]["text"]
+    for begin in range(3, 60, 11):
+        marker = whole[begin : begin + 6]
+        timed = choose(smollm2, prompt, ["yes", "no"], think=Think(marker, 30, seconds=60), leading_space=True)
+        plain = choose(smollm2, prompt, ["yes", "no"], think=Think(marker, 30), leading_space=True)
+        assert (timed.thought, timed.value) == (plain.thought, plain.value)
+        (beside,) = choose_many(
+            smollm2, [prompt], ["yes", "no"], think=Think(marker, 30, seconds=60), leading_space=True
+        )
+        assert (beside.thought, beside.value) == (plain.thought, plain.value)
+
+
+def test_a_marker_of_tokens_is_found_across_two_looks_at_the_clock(smollm2: Any) -> None:
+    prompt = smollm2.tokenize(b"Once upon a time")
+    with StreamHandle(smollm2, n_ctx=128) as handle:
+        handle.prefill(prompt)
+        thought = [step.token for step in handle.generate(24)]
+        for begin in range(5, 20, 2):
+            handle.prefill(prompt)
+            decision = handle.choose(["yes", "no"], think=Think(thought[begin : begin + 3], 24, seconds=60))
+            n = next(i for i in range(len(thought)) if thought[i : i + 3] == thought[begin : begin + 3])
+            assert handle.tokens[: len(prompt) + n + 3] == prompt + thought[: n + 3]
+            assert len(handle.tokens) == len(prompt) + n + 3 + len(decision.tokens)
+
+
+def test_time_that_is_up_forces_the_marker(smollm2: Any) -> None:
+    decision = choose(smollm2, "Once upon a time", ["yes", "no"], think=Think("\n@@", 30, seconds=0))
+    assert decision.thought == ""

@@ -21,7 +21,6 @@ from token_trie import (
     Form,
     Predicate,
     StreamHandle,
-    Think,
     TokenTrie,
     VocabularyError,
     decide,
@@ -256,8 +255,6 @@ def test_options_of_decide_work(precise: Any, few: TokenTrie, many: TokenTrie) -
     usual = decide(precise, STATE, question)
     for options in ({"orders": 4}, {"form": "unlisted"}):
         assert decide(precise, STATE, question, **options).probabilities == usual.probabilities  # type: ignore[call-overload]
-    thought = decide(precise, STATE, question, think=Think(max_tokens=4, margin=1.0, share=1.0))
-    assert thought.thought is not None
     form = Form("{{ instructions }} {{ state }}\nAnswer:", temperature=2.0)
     tempered = decide(precise, STATE, Choice(ASK, few), form=form)
     expected = decide(precise, STATE, Choice(ASK, TEXTS), form=form)

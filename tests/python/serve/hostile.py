@@ -66,7 +66,6 @@ def systemone(rng: random.Random) -> Any:
         "x_orders": rng.choice([1, 1, 2, 64, 65, "auto", -1]),
         "x_form": rng.choice([None, "listed", "unlisted", "lettered"]),
         "x_reproducible": rng.random() < 0.05,
-        "x_think": rng.choice([None, None, None, {"max_tokens": 4096, "margin": 1, "share": 1}]),
     }
 
 

@@ -243,10 +243,6 @@ def test_answers_are_the_same_whatever_else_is_asked(model: Path) -> None:
         found = dict(zip(order, clients.map(lambda i: ask(serving.url, *given[i]), order), strict=True))
         for i in order:
             assert found[i] == alone[i], given[i]
-        thinks = {**given[0][1], "x_think": {"max_tokens": 4}}
-        refused = httpx.post(f"{serving.url}/v1/systemone", json=thinks)
-        assert refused.status_code == 422
-        assert "think" in refused.text
 
 
 def test_a_record_that_is_answered_alone_is_streamed_once(model: Path) -> None:

@@ -95,13 +95,7 @@ def test_orders_average_over_lists(server: str) -> None:
     assert ask(server, x_form="letters", x_orders=8)["choice"] in TEAM["criteria"]
 
 
-def test_a_close_answer_is_thought_about(server: str) -> None:
-    assert ask(server, x_think={"max_tokens": 8, "margin": 1, "share": 1})["x_thought"]
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("x_form", "none"), ("x_orders", 0), ("x_think", {"max_tokens": -1}), ("x_reproducible", 1)]
-)
+@pytest.mark.parametrize(("field", "value"), [("x_form", "none"), ("x_orders", 0), ("x_reproducible", 1)])
 def test_an_unknown_option_is_an_error_with_its_position(server: str, field: str, value: object) -> None:
     body = {"state": "x", "questions": {"team": TEAM}, field: value}
     systemone = httpx.post(f"{server}/v1/systemone", json=body)
