@@ -34,7 +34,7 @@ from token_trie.decisions.options import MAX_SCORED
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.questions.decide import decide_many
-from token_trie.questions.examples import Examples
+from token_trie.questions.examples import Examples, digest_of
 from token_trie.questions.form import Form
 from token_trie.questions.options import FORMS, DecideOptions, FormName
 from token_trie.questions.question import Choice, ChoiceAnswer
@@ -344,7 +344,7 @@ class _QuestionLabeller(RowLabeller):
     def put(self, examples: Examples) -> None:
         """Put examples before each row; ArgumentError for an answer that is not a choice."""
         self.row_options = replace(self.row_options, examples=examples)
-        self.options += ["examples", examples.of(self.asked, self.choices).digest]
+        self.options += ["examples", digest_of(examples.of(self.asked, self.choices))]
 
     def check(self, llm: Llama) -> None:
         if self._is_chat and not has_chat_template(llm):
@@ -392,9 +392,7 @@ class LabellerOptions(RowPrompt):
     ] = None
     form: Annotated[
         FormName | None,
-        typer.Option(
-            help="The form of --question. Default: what suits the model, by its file."
-        ),
+        typer.Option(help="The form of --question. Default: what suits the model, by its file."),
     ] = None
     orders: Annotated[
         int,
@@ -411,14 +409,6 @@ class LabellerOptions(RowPrompt):
     examples_each: Annotated[
         int, typer.Option(min=1, help="Number of --examples for each answer; the first ones are used.")
     ] = 1
-    nearest: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Instead of the first ones, use this many --examples that share the most words with the row. Slower, "
-            "because the model reads them again for each row.",
-        ),
-    ] = None
 
     def labeller(
         self,
@@ -463,8 +453,8 @@ class LabellerOptions(RowPrompt):
         labeller.look_at(table, gold, is_whole)
         if self.examples is not None:
             labeller.put(self._read_examples(self.examples, labeller, gold))
-        elif self.nearest is not None or self.examples_each != 1:
-            raise ArgumentError("--examples-each and --nearest: only with --examples")
+        elif self.examples_each != 1:
+            raise ArgumentError("--examples-each: only with --examples")
         return labeller
 
     def _read_examples(self, path: Path, labeller: RowLabeller, gold: str | None) -> Examples:
@@ -477,7 +467,7 @@ class LabellerOptions(RowPrompt):
         if not examples:
             raise ArgumentError(f"{path}: no row with an answer in {gold!r}")
         states, answers = [one.asked for one in examples], [one.label for one in examples]
-        return Examples(states, answers, self.examples_each, self.nearest)
+        return Examples(states, answers, self.examples_each)
 
 
 class GoldRow(NamedTuple):

@@ -191,8 +191,7 @@ def prior_reading(llm: Llama, known: dict[object, Any], step: ReadStep) -> Readi
     spells = llm.tokenizer_, chat_handler_of(llm) if view.form.chat else None
     memory: Memory[tuple[Reading, Any]] = memory_in(known, "readings without a state", _KEPT, _KEPT)
     # By identity; the objects are kept, so that no others get their ids.
-    shots = None if view.shots is None else view.shots.digest
-    key = view.form, view.instructions, view.options, view.offset, shots, step.absent, *map(id, spells)
+    key = view.form, view.instructions, view.options, view.offset, view.shots, step.absent, *map(id, spells)
     return memory.get(key, 1, lambda: (step.reading(llm, "").tokenized(llm), spells))[0]
 
 
@@ -259,8 +258,8 @@ def decide(llm: Llama, state: object, questions: object, **options: Unpack[Decid
 
     Notes
     -----
-    Models of some hundred million parameters answer a `Choice` well in many cases, but a `Predicate` or a `Score` hardly
-    better than chance. Measure on rows with known answers.
+    Models of some hundred million parameters answer a `Choice` well in many cases, but a `Predicate` or a `Score`
+    hardly better than chance. Measure on rows with known answers.
     """
     read = DecideOptions.read("decide", options)
     return _about(llm, state, read_questions(questions, read, llm), read)
@@ -332,7 +331,7 @@ def decide_after(stream: Stream, state: str | None, questions: object, options: 
 def _read_after(stream: Stream, before: list[int], state: str | None, options: DecideOptions, step: ReadStep) -> Any:
     """Read a step about a stream's text, or about a state after it; the stream's sequence changes."""
     view = step.view
-    if view.shots is not None:
+    if view.shots:
         raise ArgumentError("examples: come before a state, and the handle's text is there already")
     absent = view.form.absent if step.absent is None else step.absent
     if step.asked is None and state is None:  # the text is the state, and is left out

@@ -21,7 +21,7 @@ from token_trie.decisions.calibration import Calibrator
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.native.options import check_flags, check_name, check_numbers, encode
-from token_trie.questions.examples import Examples, Shot, Shots
+from token_trie.questions.examples import Examples, Shot, digest_of
 from token_trie.questions.question import (
     NONE_OF_THESE,
     Answered,
@@ -296,8 +296,8 @@ class FormView:
     """Options in the order of the question."""
     offset: int
     """Position of the option that is listed first."""
-    shots: Shots | None = None
-    """Examples before the state."""
+    shots: tuple[Shot, ...] = ()
+    """Examples before the state, with positions in the order of the question."""
 
     @cached_property
     def listed(self) -> tuple[Option, ...]:
@@ -318,16 +318,17 @@ class FormView:
     def reading(self, llm: Llama, state: str | None) -> Reading:
         """Return the reading for a state; None: the absent state."""
         given = self.form.absent if state is None else state
-        return self.after(self.form.put(llm, given, self.instructions, self.listed, self.shown(state)))
+        return self.after(self.form.put(llm, given, self.instructions, self.listed, self.shown))
 
     def after(self, prompt: Prompt, absent: Sequence[Prompt] = ()) -> Reading:
         """Return the reading after a prompt; `absent` are prompts without content, for a view that reads them, too."""
         return Reading(prompt, self.weighing.texts)
 
-    def shown(self, state: str | None) -> list[Shot]:
-        """Return the examples before a state, with positions in listed order."""
-        shots, n = () if self.shots is None else self.shots.before(state), len(self.options)
-        return [Shot(shot.state, (shot.position - self.offset) % n) for shot in shots]
+    @property
+    def shown(self) -> list[Shot]:
+        """The examples before the state, with positions in listed order."""
+        n = len(self.options)
+        return [Shot(shot.state, (shot.position - self.offset) % n) for shot in self.shots]
 
     def weights(self, scored: Scored, prior: Scored | None) -> Floats:
         """Return the log-weights of the answers."""
@@ -380,7 +381,7 @@ class FormAsked(Asked):
     def absent(self, view: FormView) -> tuple[str | None, ...]:
         """Return states without content, whose mean scores are subtracted from a view's; None is the form's own."""
         calibrator = self.calibrator
-        if calibrator is None or not self._takes_scores or (self.shots is not None and self.shots.nearest is not None):
+        if calibrator is None or not self._takes_scores:
             return ()
         return calibrator.prompts  # type: ignore[return-value] # of a question they are states
 
@@ -397,7 +398,7 @@ class FormAsked(Asked):
     def asked(self) -> str:
         """Text of everything that decides the weights, except the model and option names."""
         views = [(view.instructions, [option.texts for option in view.options]) for view in self.views]
-        before = [] if self.shots is None else [self.shots.digest]
+        before = [digest_of(self.shots)] if self.shots else []
         forms = [{**dataclasses.asdict(form), "weight": weight} for form, weight in self.forms.items()]
         return json.dumps([*forms, self.orders, views, *before], ensure_ascii=False)
 
@@ -415,9 +416,9 @@ class FormAsked(Asked):
         return options
 
     @cached_property
-    def shots(self) -> Shots | None:
+    def shots(self) -> tuple[Shot, ...]:
         """Examples before the state; ArgumentError for answers that are not options."""
-        return None if self.examples is None else self.examples.of(self.question, self.classes)
+        return () if self.examples is None else self.examples.of(self.question, self.classes)
 
     @cached_property
     def views(self) -> list[FormView]:

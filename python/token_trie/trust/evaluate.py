@@ -277,9 +277,7 @@ def _ended(rows: EvaluationRows, leaf_end: LeafEnd) -> Answers:
 
 def _contextual(rows: EvaluationRows, calibration: str = DEFAULT_NAME, **changes: Any) -> Answers:
     read = rows.readings(calibration, **changes)
-    weights = read.raw if read.contextual is None else read.contextual  # of a question in forms without a prior
-    if not is_question(rows.choices):
-        weights = weights - rows.prior_scores(calibration)
+    weights = read.raw - rows.prior_scores(calibration) if read.contextual is None else read.contextual
     return answers_by(softmax(weights), rows.mass_of(read))
 
 

@@ -293,7 +293,7 @@ class _QuestionReader(RowReader):
 
     def _reading(self, view: FormView, row: object, with_state: bool) -> Reading:
         text = state_text(row)
-        if view.shots is not None and view.shots.has(text):
+        if any(shot.state == text for shot in view.shots):
             raise ArgumentError("is among the examples, which have its answer; leave it out here or there")
         return replace(view.reading(self._llm, text), with_state=with_state)
 

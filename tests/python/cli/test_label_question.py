@@ -78,16 +78,13 @@ def test_a_row_that_cannot_be_answered_about_is_named(cli: Cli) -> None:
     assert [row["row"] for row in cli.rows(cli.folder / "out.jsonl")] == [1, 3]
 
 
-@pytest.mark.parametrize(("option", "shown"), [((), {}), (("--nearest", "1"), {"nearest": 1})])
-def test_examples_of_a_table_stand_before_each_row(
-    cli: Cli, tiny: llama_cpp.Llama, option: tuple[str, ...], shown: dict[str, int]
-) -> None:
+def test_examples_of_a_table_stand_before_each_row(cli: Cli, tiny: llama_cpp.Llama) -> None:
     known = cli.folder / "known.jsonl"
     rows = [{"text": text, "team": team} for text, team in [("Pizza yes", "other"), ("I paid", "billing")]]
     known.write_text("\n".join(json.dumps(row) for row in [*rows, {"text": "no answer", "team": ""}]))
-    done = label(cli, cli.table(TEXTS), "-p", "{text}", "--examples", str(known), "--gold", "team", *option)
+    done = label(cli, cli.table(TEXTS), "-p", "{text}", "--examples", str(known), "--gold", "team")
     assert done.code == 0, done.err
-    examples = Examples([row["text"] for row in rows], [row["team"] for row in rows], **shown)
+    examples = Examples([row["text"] for row in rows], [row["team"] for row in rows])
     for row, text in zip(cli.rows(), TEXTS, strict=True):
         alone = decide(tiny, text, Choice(QUESTION, TEAMS), examples=examples)
         assert float(row["probability"]) == pytest.approx(alone.probabilities[row["value"]], rel=0.05)
@@ -96,7 +93,7 @@ def test_examples_of_a_table_stand_before_each_row(
 @pytest.mark.parametrize(
     ("rows", "options", "told"),
     [
-        (None, ["--nearest", "2"], "only with --examples"),
+        (None, ["--examples-each", "2"], "only with --examples"),
         (['{"text": "a", "team": "billing"}'], [], "needs --gold"),
         (
             ['{"text": "a", "team": "billing"}', '{"text": "b", "team": "none"}'],

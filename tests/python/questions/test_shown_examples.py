@@ -47,19 +47,6 @@ def test_many_of_each_come_in_rounds(tiny: Any) -> None:
     )
 
 
-def test_the_nearest_have_most_words_in_common_and_are_not_the_state_itself(tiny: Any) -> None:
-    examples = Examples([*STATES, "I paid twice"], [*GOLD, "sales"], nearest=2)
-    answer = decide(tiny, "I paid twice", TEAM, examples=examples)
-    assert answer.calibration == "raw"
-    # Neither of the two is it; of the others none has a word of it, and the first ones are taken.
-    before = f"Refund me\n\n{ASKED} yes Paris\n\nWhat does it cost?\n\n{ASKED} sales\n\n"
-    expected = softmax(np.asarray(weights(tiny, before, "I paid twice")))
-    assert list(answer.probabilities.values()) == pytest.approx(expected, abs=1e-3)
-    near = decide(tiny, "how much does it cost", TEAM, calibration=None, examples=Examples(STATES, GOLD, nearest=1))
-    expected = softmax(np.asarray(weights(tiny, f"What does it cost?\n\n{ASKED} sales\n\n", "how much does it cost")))
-    assert list(near.probabilities.values()) == pytest.approx(expected, abs=1e-3)
-
-
 QUESTIONS = [TEAM, Predicate("Is it?"), Score("How?", ["low", "middle", "high"])]
 CHAT = Form(FORMS["listed"].template, reads="names", chat=True)
 
@@ -80,7 +67,7 @@ def test_they_go_with_every_form_and_question(tiny: Any, smollm2: Any, form: Any
 
 
 def test_copies_and_pickles_are_as_good(tiny: Any) -> None:
-    examples = Examples(STATES, GOLD, n_each=10**9, nearest=1)
+    examples = Examples(STATES, GOLD, n_each=10**9)
     first = decide(tiny, "Paid", TEAM, examples=examples)
     for other in (copy.deepcopy(examples), pickle.loads(pickle.dumps(examples))):
         again = decide(tiny, "Paid", TEAM, examples=other)
@@ -110,7 +97,7 @@ def test_a_calibration_is_bound_to_the_examples_that_it_was_fitted_after(tiny: A
     gold = ["billing" if i % 2 else "sales" for i in range(24)]
     fitted = Calibration.fit(tiny, rows, gold, TEAM, kind="bias", examples=EXAMPLES, n_folds=3)
     assert decide(tiny, "Paid", TEAM, calibration=fitted, examples=EXAMPLES).calibration == "fitted"
-    for other in (None, Examples(STATES, GOLD, n_each=2), Examples(STATES, GOLD, nearest=1)):
+    for other in (None, Examples(STATES, GOLD, n_each=2)):
         with pytest.raises(CalibrationError, match="question"):
             decide(tiny, "Paid", TEAM, calibration=fitted, examples=other)
     with pytest.raises(ArgumentError, match=r"\[1\]: is among the examples"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from token_trie import Calibration, Choice, Predicate, decide, score
 from token_trie.native.lifetime import attachment
 from token_trie.questions.decide import asked_of
 from token_trie.questions.form import FormAsked, contextual, softmax
-from token_trie.questions.options import FORMS, DecideOptions
+from token_trie.questions.options import DecideOptions
 from token_trie.serve.calibrations import Calibrations
 
 TEAM = Choice("Which team?", {"billing": "yes Paris", "sales": None, "other_things": "Pizza"})

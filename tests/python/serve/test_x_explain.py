@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import gguf
 import httpx
 import numpy as np
 import pytest
-from serving import Serving
-from tiny_model import write_tiny_model
 from token_trie import choose, score
 
 CHOICE = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ import token_trie
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from token_trie import ArgumentError, Calibration, Choice, Examples, Predicate, TokenTrie, choose_many, evaluate
+from token_trie import ArgumentError, Calibration, Choice, Predicate, TokenTrie, choose_many, evaluate
 from token_trie.errors import CalibrationError
-from token_trie.questions.options import FORMS
 from token_trie.trust.evaluate import ways_of
 from token_trie.trust.gate import find_gate
 from token_trie.trust.metrics import figures_of, folds_of
@@ -24,7 +22,6 @@ FRUITS, CARS = ["apple", "pear", "plum", "fig"], ["van", "bus", "tram", "lorry"]
 PROMPTS = [f"{a} {b}: yes or no?" for words in (FRUITS, CARS) for a in words for b in words if a != b]
 GOLD = ["yes"] * 12 + ["no"] * 12
 CHOICES = ["yes", "no"]
-NEAREST = Examples(["quince", "ship"], CHOICES, nearest=1)
 
 
 def test_exact_is_what_choose_many_decides(precise: Any) -> None:
@@ -210,16 +207,6 @@ def test_it_tells_what_of_the_table_bears_on_its_figures(precise: Any) -> None:
     told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert (told["n_rows"], told["best"], list(told["ways"])) == (26, "exact", ["exact", "words"])
     assert len(told["ways"]["exact"]["confusion"]) == 3
-
-
-@pytest.mark.parametrize("options", [{"examples": NEAREST}])
-def test_without_a_prior_a_question_is_measured_by_its_raw_scores(precise: Any, options: Any) -> None:
-    question = Choice("Is it a fruit?", CHOICES)
-    found = evaluate(precise, PROMPTS, GOLD, question, n_folds=3, **options)
-    assert [way.name for way in found.ways] == ["exact", "contextual", "batch", "fitted", "majority", "words"]
-    answers = token_trie.decide_many(precise, PROMPTS, question, **options)
-    p = np.array([list(answer.probabilities.values()) for answer in answers])
-    assert found["contextual"].probabilities == pytest.approx(p, abs=1e-4)
 
 
 def test_a_text_beside_the_rows_that_cannot_be_read_is_not_taken_for_a_row(precise: Any) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ from model_readings import read_rows
 from token_trie import ArgumentError, Choice, ContextError, Form, Predicate, TokenTrie, decide, score
 from token_trie.decisions.calibration import Binding
 from token_trie.errors import CalibrationError
-from token_trie.questions.options import FORMS
 from token_trie.trust.rows import RowOptions
 
 PROMPTS = ["Pizza in Paris:", "A word about Paris:", "Pizza:"]
