@@ -131,7 +131,7 @@ def test_a_set_that_does_not_fit_is_said_not_to() -> None:
     assert re.search(r"The model gives the whole set only \S+ % – none of these may fit\.", text)
 
 
-def test_explain_draws_in_the_terminal_or_writes_a_page(tmp_path: Path) -> None:
+def test_explain_draws_in_the_terminal_or_prints_json() -> None:
     args = ["explain", "-p", "The capital of France is", "-c", "Paris", "-c", "Paris, of course", "-c", "Rome"]
     text = run(*args).stdout
     assert "After “ Paris”, greedy takes “,”" in text
@@ -141,10 +141,6 @@ def test_explain_draws_in_the_terminal_or_writes_a_page(tmp_path: Path) -> None:
     assert whole["answers"][0]["text"] == "Paris"
     assert sum(answer["probability"] for answer in whole["answers"]) == pytest.approx(1)
     assert whole["sentence"].startswith("After “ Paris”, greedy takes “,”")
-    page = tmp_path / "why.html"
-    result = run(*args, "--html", str(page))
-    assert "After “ Paris”, greedy takes “,”" in result.stdout
-    assert page.read_text(encoding="utf-8").lower().startswith("<!doctype html>")
 
 
 def test_inspect_draws_the_trie(payload: Path, model_paths: dict[str, Path]) -> None:
