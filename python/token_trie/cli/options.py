@@ -229,7 +229,7 @@ class ModelOptions:
             min=2,
             max=2**31 - 1,
             help="Size of the context in tokens. Default: the size that the model was trained with; in demo 2048, in "
-            "label and decide 4096; in extract, serve, run-batch and mcp 8192, shared by all in progress.",
+            "label and decide 4096; in extract and serve 8192, shared by all in progress.",
             show_default=False,
         ),
     ] = None

@@ -5,7 +5,6 @@ In the model of these tests, no logits are numbers after a control token "[TRAP]
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import json
 import sys
@@ -17,8 +16,6 @@ import gguf
 import httpx
 import llama_cpp
 import pytest
-from mcp import Client, StdioServerParameters
-from mcp.client.stdio import stdio_client
 from serving import Serving
 from tiny_model import write_tiny_model
 from token_trie import (
@@ -163,35 +160,6 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-def run_batch(place: Place) -> None:
-    lines = [
-        {"custom_id": url, "method": "POST", "url": url, "body": {"model": "any", **body}}
-        for url, body in BODIES.items()
-    ]
-    (place.folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    out = place.folder / "out.jsonl"
-    place.run("run-batch", "-m", place.model, "-i", place.folder / "in.jsonl", "-o", out, "--n-ctx", 1024)
-    answers = [json.loads(line) for line in out.read_text().splitlines()]
-    assert {one["custom_id"]: one["response"]["status_code"] for one in answers} == dict.fromkeys(BODIES, 200)
-
-
-def mcp(place: Place) -> None:
-    async def talk() -> None:
-        arguments = ["mcp", "-m", str(place.model), "--n-ctx", "512"]
-        command = StdioServerParameters(command=str(Path(sys.executable).with_name("token-trie")), args=arguments)
-        with open("/dev/null", "w") as errors:
-            async with Client(stdio_client(command, errlog=errors)) as client:
-                for name, asked in (
-                    ("decide", {"state": TEXT, "questions": ASKED}),
-                    ("choose", {"prompt": TEXT, "choices": CHOICES}),
-                    ("choose", {"prompt": TEXT, "choices": CHOICES, "chat": True}),
-                ):
-                    result = await asyncio.wait_for(client.call_tool(name, asked), 60)
-                    assert not result.is_error, result.content
-
-    asyncio.run(talk())
-
-
 def vllm(place: Place) -> None:
     pytest.importorskip("vllm")
     import transformers
@@ -256,8 +224,6 @@ DOORS: dict[str, Callable[[Place], object]] = {
     "HTTP, schema": post("/v1/chat/completions", messages=MESSAGES, guided_json=SCHEMA),
     "HTTP, tools": post("/v1/chat/completions", messages=MESSAGES, tools=TOOLS, tool_choice="required"),
     "HTTP /v1/x_explain": post("/v1/x_explain", state=TEXT, questions=ASKED),
-    "run-batch": run_batch,
-    "MCP": mcp,
     "vLLM": vllm,
 }
 
