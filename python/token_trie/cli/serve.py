@@ -19,7 +19,6 @@ from token_trie.errors import ArgumentError
     "token-trie serve",
     "token-trie serve -m model.gguf --port 8080 --api-key secret",
     "token-trie serve -m model.gguf --calibration teams.json --calibration moods.json",
-    "token-trie serve -m model.gguf --calibration running --priors priors.json",
     needs="serve",
 )
 def serve(
@@ -52,16 +51,12 @@ def serve(
         Path | None, typer.Option(file_okay=False, help="Folder that keeps registered sets across restarts.")
     ] = None,
     calibration: Annotated[
-        list[str] | None,
+        list[Path] | None,
         typer.Option(
-            metavar="FILE|running",
+            metavar="FILE",
             help="A calibration file from `evaluate --fit` or `Calibration.save`, for one question. Repeat the option "
-            "for each file. running: other questions are corrected by the mean of their earlier answers instead of the "
-            "contextual prior, so that an answer depends on those before it.",
+            "for each file.",
         ),
-    ] = None,
-    priors: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="File that keeps the means of --calibration running.")
     ] = None,
     grammars: Annotated[bool, typer.Option(help="Whether requests may contain GBNF grammars.")] = True,
     reproducible: Annotated[
@@ -77,7 +72,7 @@ def serve(
     import uvicorn
 
     from token_trie.serve.app import Server, application
-    from token_trie.serve.calibrations import Calibrations, RunningPriors
+    from token_trie.serve.calibrations import Calibrations
     from token_trie.serve.engine import Engine
     from token_trie.serve.limits import Limits, connections, name_of
     from token_trie.serve.sets import Sets
@@ -104,13 +99,7 @@ def serve(
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     path = model.path
-    files = [Path(name) for name in calibration or () if name != "running"]
-    runs = len(files) < len(calibration or ())
-    if priors is not None and not runs:
-        raise ArgumentError("--priors: only with --calibration running")
-    if reproducible and runs:
-        raise ArgumentError("--reproducible: goes without --calibration running, whose answers depend on those before")
-    calibrations = Calibrations(files, RunningPriors(priors) if runs else None)
+    calibrations = Calibrations(calibration or ())
 
     def load() -> Engine:
         engine = Engine(

@@ -294,7 +294,7 @@ def _text(given: Wording, what: str) -> str:
     return text
 
 
-CalibrationKind: TypeAlias = Literal["raw", CalibrationName, "running", "fitted"]
+CalibrationKind: TypeAlias = Literal["raw", CalibrationName, "fitted"]
 """How probabilities were made from scores.
 
 raw
@@ -334,7 +334,7 @@ class Answered(Generic[T]):
         The model's own probability that it would write one of the options' texts, before any calibration. If it is near
         0, the model would write something else; but it is always small for long descriptions. None if a head on the
         hidden state has answered.
-    calibration : {"raw", "contextual", "batch", "running", "fitted"}
+    calibration : {"raw", "contextual", "batch", "fitted"}
         How the probabilities were made.
     stats : QuestionStats
         What the answer cost.

@@ -35,7 +35,6 @@ from token_trie.serve.completions.requests import ChatRequest, CompletionRequest
 from token_trie.serve.completions.responses import EventStream, chat_completion, completion, in_parts, wait_gone
 from token_trie.serve.decisions import QuestionsRequest
 from token_trie.serve.engine import Engine, Working
-from token_trie.serve.explain import explain
 from token_trie.serve.limits import (
     Budget,
     Claim,
@@ -93,7 +92,7 @@ async def page(request: Request) -> Response:
 @cache
 def _page() -> tuple[str, dict[str, str]]:
     """Return the page and its headers, which allow own script, own style and requests to this server."""
-    style, script = _read("page.css"), "".join(map(_read, _SCRIPTS))
+    style, script = _read("page.css"), _read("page.js")
     text = _read("page.html").replace("<style>", f"<style>{style}").replace("<script>", f"<script>{script}")
     policy = [
         "default-src 'none'",
@@ -116,9 +115,6 @@ def _page() -> tuple[str, dict[str, str]]:
     return text, headers
 
 
-_SCRIPTS = ("page.js", "explain.js", "request.js", "start.js")
-
-
 def _read(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
@@ -134,9 +130,6 @@ _GONE = 499
 
 _GRACE_S = 0.5
 """Time after the limit in which a stream may send its timeout error."""
-
-_SAVE_INTERVAL_S = 60.0
-"""Interval between saves of the running priors."""
 
 Load: TypeAlias = Callable[[], Engine]
 
@@ -419,7 +412,6 @@ _SET = "/v1/sets/{name}"
 ROUTES: list[Route] = [
     Post("/v1/systemone", systemone_error, systemone, SystemOneRequest),
     Post("/v1/decisions", openai_error, decisions, DecisionRequest),
-    Post("/v1/x_explain", systemone_error, explain, SystemOneRequest),
     Route("/", page, methods=["GET"], name="A page to ask at."),
     Post("/v1/chat/completions", openai_error, chat_completion, ChatRequest),
     Post("/v1/completions", openai_error, completion, CompletionRequest),
@@ -441,14 +433,11 @@ def application(server: Server) -> Starlette:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         loading = asyncio.ensure_future(_load(server))
-        saving = asyncio.ensure_future(_save_now_and_then(server))
         try:
             yield
         finally:
-            saving.cancel()
-            await asyncio.gather(loading, saving, return_exceptions=True)
+            await asyncio.gather(loading, return_exceptions=True)
             if server.engine is not None:
-                await _save(server.engine)
                 await asyncio.to_thread(server.engine.close)
             server.working.close()
 
@@ -474,22 +463,6 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     return refused(RefusedError("not_found", error.detail, status=error.status_code, headers=headers))
-
-
-async def _save_now_and_then(server: Server) -> None:
-    while True:
-        await asyncio.sleep(_SAVE_INTERVAL_S)
-        if server.engine is not None:
-            await _save(server.engine)
-
-
-async def _save(engine: Engine) -> None:
-    """Save the running priors."""
-    if engine.calibrations.running is not None:
-        try:
-            await asyncio.shield(asyncio.ensure_future(engine.on_worker(engine.calibrations.running.save)))
-        except OSError as error:
-            _log.warning("the priors are not kept: %s", error.strerror)
 
 
 async def _load(server: Server) -> None:

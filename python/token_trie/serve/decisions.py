@@ -42,17 +42,12 @@ class StateReader:
     state: str
     asked: Mapping[Place, Asked]
     options: DecideOptions
-    counts: bool = True
-    """Whether the state enters the running priors."""
-    n_readings: int = 0
     n_read: int = 0
     """Tokens evaluated for the request."""
     n_cached: int | None = None
     """Tokens reused from the prefix cache; None before the first reading."""
     n_answers: int = 0
     """Tokens of the answers."""
-    digests: dict[tuple[Place, FormView], str] = field(default_factory=dict)
-    """Digests of the prompts without a state."""
 
     @property
     def n_input(self) -> int:
@@ -74,24 +69,18 @@ class StateReader:
         with refusing(step.name):
             if step.asked is None:
                 reading = await engine.on_worker(lambda: prior_reading(llm, attachment(llm).known, step))
-                self.digests.setdefault((step.name, step.view), reading.digest)
                 key = "prior", reading.digest, options.reproducible
                 return (await engine.cached(key, lambda: _score(engine, lambda: reading, options))).result
             outcome = await _score(engine, lambda: step.reading(llm, self.state), options)
             scored, n_cached = outcome.result, outcome.n_cached
-            self.n_readings += 1
             self.n_read += scored.n_prompt - n_cached
             self.n_cached = n_cached if self.n_cached is None else min(self.n_cached, n_cached)
             self.n_answers += scored.n_evaluated
             return scored
 
     def _answer(self, place: Place, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
-        one, running, found = self.asked[place], self.engine.calibrations.running, None
         with refusing(place):
-            if running is not None:
-                digests = [self.digests.get((place, view)) for view in one.views]
-                found = running.answer(one, self.state, scored, digests, self.options, counts=self.counts)
-            return one.answer(scored, priors) if found is None else found
+            return self.asked[place].answer(scored, priors)
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

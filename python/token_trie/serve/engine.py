@@ -119,7 +119,7 @@ class Engine:
         *,
         reproducible: bool = False,
     ) -> None:
-        calibrations.load(llm)
+        calibrations.require_fitting(llm)
         self.llm = llm
         self.calibrations = calibrations
         self.is_reproducible = reproducible

@@ -220,7 +220,7 @@ function keyOf(state, question) {
 
 async function ask() {
   const read = readAll();
-  const { state, questions, cards, isReadable } = read;
+  const { state, cards, isReadable } = read;
   asking?.abort();
   const own = (asking = new AbortController());
   for (const card of all(".question")) if (card.missing) showNothing(card);
@@ -241,7 +241,6 @@ async function ask() {
     for (const element of all(".old")) element.classList.remove("old");
     refuse();
     again = 0;
-    await explainOpen(state, questions, cards, own.signal);
   } catch (error) {
     failed(error, cards);
   }
@@ -251,12 +250,6 @@ function showUsage({ model, usage }, took) {
   const known = usage.x_cached_tokens ? `, of which ${usage.x_cached_tokens} were known` : "";
   say($("#model"), model ? ` · ${model}` : "");
   say($("#status"), `Answered in ${took.toFixed(0)}\u00a0ms: ${usage.input_tokens} tokens read${known}.`);
-}
-
-// Of the question that is open alone, and when all have their answers.
-async function explainOpen(state, questions, cards, signal) {
-  const open = [...cards].find(([, card]) => $(".why", card).open);
-  if (open) await explain(open[1], state, open[0], questions.get(open[0]), signal);
 }
 
 function failed(error, cards) {
@@ -314,11 +307,9 @@ function showNothing(card) {
   say($(".value bdi", card), "");
   say($(".sure", card), card.missing);
   $(".bars", card).replaceChildren();
-  $(".why", card).hidden = true;
 }
 
 function showAnswer(card, question, answer) {
-  $(".why", card).hidden = false;
   let bars;
   let sure = "";
   if (answer.type === "noul") {
@@ -352,3 +343,127 @@ function showBars(list, bars, best) {
   });
   if (items.length !== list.children.length || items.some((item, i) => item !== list.children[i])) list.replaceChildren(...items);
 }
+
+// The request, to copy
+
+function writeRequest({ state, questions }) {
+  const url = new URL("v1/systemone", location.href).href;
+  const hasKey = !$("#access").hidden;
+  const as = $("#written :checked").value;
+  const body = new Map([["state", state], ["questions", questions]]);
+  say($("#request"), { curl: asCurl, http: asHttp, python: asPython }[as](url, body, hasKey));
+}
+
+function asCurl(url, body, hasKey) {
+  const key = hasKey ? ` \\\n  -H "authorization: Bearer $TOKEN_TRIE_API_KEY"` : "";
+  return `curl ${url}${key} \\\n  -H 'content-type: application/json' \\\n  -d '${write(body, false).replaceAll("'", `'\\''`)}'`;
+}
+
+function asHttp(url, body, hasKey) {
+  const key = hasKey ? `, "authorization": "Bearer " + os.environ["TOKEN_TRIE_API_KEY"]` : "";
+  return [
+    `import json${hasKey ? ", os" : ""}, urllib.request`,
+    "",
+    `body = ${write(body, true)}`,
+    `headers = {"content-type": "application/json"${key}}`,
+    `request = urllib.request.Request(${JSON.stringify(url)}, json.dumps(body).encode(), headers)`,
+    "print(urllib.request.urlopen(request).read().decode())",
+  ].join("\n");
+}
+
+function asPython(url, body) {
+  const state = body.get("state");
+  const kinds = new Set();
+  const questions = [...body.get("questions")].map(([name, question]) => `    ${JSON.stringify(name)}: ${constructor(question, kinds)},\n`);
+  const names = [...kinds].sort().map((kind) => `${kind}, `).join("");
+  return [
+    ...(state instanceof Raw ? ["import json", ""] : []),
+    "from llama_cpp import Llama",
+    `from token_trie import ${names}decide`,
+    "",
+    'llm = Llama("model.gguf", n_ctx=4096, verbose=False)',
+    `answers = decide(llm, ${write(state, true)}, {\n${questions.join("")}})`,
+    "for name, answer in answers.items():",
+    "    print(name, answer.value, answer.probabilities)",
+  ].join("\n");
+}
+
+function constructor(question, kinds) {
+  const criteria = question.get("criteria");
+  const asked = { choice: "Which one is it?", score: "How much is it?", noul: "Is it so?" };
+  const first = JSON.stringify(question.get("instructions") ?? asked[question.get("type")]);
+  const kind = { choice: "Choice", score: "Score", noul: "Predicate" }[question.get("type")];
+  kinds.add(kind);
+  if (kind !== "Predicate") return `${kind}(${first}, ${write(criteria, true, "    ")})`;
+  return `${kind}(${[first, ...[...(criteria ?? [])].map(([side, text]) => `${side}=${JSON.stringify(text)}`)].join(", ")})`;
+}
+
+async function copy() {
+  const text = $("#request").textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Only pages that are safe may: of another machine without TLS, the old way.
+    getSelection().selectAllChildren($("#request"));
+    document.execCommand("copy");
+  }
+  $("#copy").textContent = "Copied";
+  say($("#announced"), "Copied");
+  setTimeout(() => { $("#copy").textContent = "Copy"; }, 2000);
+}
+
+// What a person does
+
+document.addEventListener("input", typed);
+
+$("#written").addEventListener("change", () => writeRequest(readAll()));
+$("#copy").addEventListener("click", copy);
+
+$(".new").addEventListener("click", ({ target }) => {
+  const button = target.closest("button");
+  if (!button) return;
+  const card = addQuestion(button.value);
+  typed();
+  $(".instructions", card).focus();
+});
+
+$("#questions").addEventListener("click", ({ target }) => {
+  const button = target.closest("button");
+  if (!button) return;
+  const rows = button.closest(".for")?.querySelector(".rows");
+  if (button.classList.contains("add")) {
+    addRow(rows);
+    $(".name", rows.lastElementChild).focus();
+  } else if (rows) {
+    const row = button.closest("li");
+    const next = row.nextElementSibling ?? row.previousElementSibling;
+    row.remove();
+    (next ? $(".name", next) : $(".add", rows.parentElement)).focus();
+  } else {
+    const card = button.closest(".question");
+    const next = card.nextElementSibling ?? card.previousElementSibling;
+    card.remove();
+    (next ? $(".id", next) : $(".new button")).focus();
+  }
+  typed();
+});
+
+// Enter in an option makes one behind it.
+$("#questions").addEventListener("keydown", (event) => {
+  const row = event.target.closest(".rows li");
+  if (event.key !== "Enter" || event.isComposing || event.target.tagName !== "INPUT" || !row) return;
+  event.preventDefault();
+  $(".name", addRow(row.parentElement, "", "", row.nextElementSibling)).focus();
+  typed();
+});
+
+$("#questions").addEventListener("change", ({ target }) => {
+  if (target.classList.contains("kind")) showKind(target.closest(".question"));
+});
+
+$("#state").value = "Get us a table for two tonight.";
+const ACTIONS = ["book_table", "book_flight", "set_alarm", "set_timer", "send_message", "send_email", "create_event", "cancel_event", "pay_bill"];
+addQuestion("choice", { name: "action", instructions: "What should the assistant do?", options: ACTIONS.map((name) => [name, ""]) });
+addQuestion("score", { name: "soon", instructions: "How soon?", levels: ["next month", "next week", "tomorrow", "tonight"] });
+addQuestion("noul", { name: "food", instructions: "Is it about food?" });
+typed();

@@ -203,7 +203,6 @@ def a_set(rng: random.Random) -> Any:
 ROUTES: list[tuple[str, Callable[[random.Random], Any]]] = [
     ("/v1/systemone", systemone),
     ("/v1/systemone", large),
-    ("/v1/x_explain", systemone),
     ("/v1/decisions", decisions),
     ("/v1/decisions", large),
     ("/v1/chat/completions", chat),

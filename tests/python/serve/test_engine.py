@@ -122,7 +122,6 @@ def mixed(rng: random.Random, i: int) -> tuple[str, dict[str, Any]]:
             ("/v1/chat/completions", {**chat, "tools": [TOOL], "tool_choice": "required"}),
             ("/v1/chat/completions", {**chat, "tools": [TOOL]}),
             ("/v1/systemone", {"state": text, "questions": {"q": QUESTION}}),
-            ("/v1/x_explain", {"state": text, "questions": {"q": QUESTION}}),
         ]
     )
 
@@ -257,11 +256,3 @@ def test_a_record_that_is_answered_alone_is_streamed_once(model: Path) -> None:
 
     text, parts = asyncio.run(streamed())
     assert parts == text
-
-
-def test_what_depends_on_earlier_answers_is_refused(model: Path) -> None:
-    with (
-        pytest.raises(AssertionError, match="--reproducible: goes without --calibration running"),
-        Serving(model, "--reproducible", "--calibration", "running"),
-    ):
-        pass

@@ -16,7 +16,6 @@ from asking import FIRST, SETTLED, bars, body_of, text, write
 from browser import SHIFT, Tab
 from serving import Serving
 
-PARTS = "row => [...row.querySelectorAll('.part b')].map(part => part.lastChild.textContent)"
 HOSTILE = ["<img src=x onerror=\"document.title='taken'\">", "__proto__", "constructor", "10", "9", "\u202egnp", "it's"]
 
 
@@ -68,32 +67,6 @@ def test_questions_are_made_changed_and_removed(page: Tab) -> None:
     assert list(body_of(page)["questions"]) == ["action", "soon", "food"]
 
 
-def test_the_tree_of_the_open_question_alone_is_fetched(page: Tab, url: str) -> None:
-    def fetched() -> int:
-        return sum(address.endswith("x_explain") for _, address in page.requested())
-
-    assert fetched() == 0
-    page.click(f"{FIRST} summary")
-    page.until(f"document.querySelector('{FIRST} .tree')")
-    assert fetched() == 1
-    question = body_of(page)
-    question["questions"] = {"action": question["questions"]["action"]}
-    explained = httpx.post(f"{url}/v1/x_explain", json=question).json()
-    shown = page.run(f"[...document.querySelectorAll('{FIRST} .branch')].map({PARTS})")
-    told = [[row["share"], row["mass"]] for row in explained["branches"][1:]]
-    for pair, expected in zip(shown, told, strict=True):
-        assert [float(p.strip("<>% \u00a0")) / 100 for p in pair] == pytest.approx(expected, abs=2e-3)
-    assert explained["prompt"] in page.run(f"document.querySelector('{FIRST} .why pre').textContent")
-    said = text(page, f"{FIRST} .body p")
-    assert all(name in said for name in explained["greedy"])
-    page.click(".question:nth-child(3) summary")
-    page.until("document.querySelector('.question:nth-child(3) .tree')")
-    assert page.run("document.querySelectorAll('.why[open]').length") == 1
-    write(page, "#state", "Wake me up.")
-    page.until("document.querySelector('.question:nth-child(3) .why pre').textContent.includes('Wake me up.')")
-    assert fetched() == 3
-
-
 def wait_for(page: Tab, path: str) -> None:
     """Wait for a request of a path, since events were cleared."""
     end = time.monotonic() + 60
@@ -120,21 +93,6 @@ def test_what_is_asked_too_early_is_taken_back(browser: Tab, server: str) -> Non
     assert is_cancelled(browser)
     assert body_of(browser)["state"] == "Short."
     assert 'path="/v1/systemone",status="499"' in httpx.get(f"{server}/metrics").text
-
-
-def test_an_explanation_is_taken_back_when_one_types_on(browser: Tab, server: str) -> None:
-    browser.open(server)
-    rows = "for (let i = 0; i < 90; i++) addRow(document.querySelector('.choice .rows'), `the number ${i} of many`)"
-    browser.run(f"{rows}; typed()")
-    browser.until(SETTLED)
-    browser.events.clear()
-    browser.run(f"document.querySelector('{FIRST} .why').open = true; 0")
-    wait_for(browser, "x_explain")
-    browser.click("#state")
-    browser.type("!")
-    browser.until(SETTLED)
-    assert is_cancelled(browser)
-    assert 'path="/v1/x_explain",status="499"' in httpx.get(f"{server}/metrics").text
 
 
 def test_the_request_does_the_same_where_it_is_pasted(page: Tab, url: str, model_paths: dict[str, Path]) -> None:
@@ -191,8 +149,6 @@ def test_names_are_texts_whatever_they_are(page: Tab, url: str) -> None:
     asked = body_of(page)
     assert list(asked["questions"]["__proto__"]["criteria"])[: len(HOSTILE)] == HOSTILE
     assert set(HOSTILE) <= set(bars(page))
-    page.click(f"{FIRST} summary")
-    page.until(f"document.querySelector('{FIRST} .tree')")
     assert page.run("document.querySelectorAll('main img, main script').length") == 0
     assert page.run("document.title") == "token-trie"
     answers = httpx.post(f"{url}/v1/systemone", json=asked).json()["answers"]
@@ -300,18 +256,16 @@ def test_tab_comes_to_everything_and_shows_where_it_is(page: Tab) -> None:
         if name == "copy":
             break
     assert seen[0] == "skip"
-    assert {"state", "id", "kind", "instructions", "name", "meaning", "add", "SUMMARY", "request", "copy"} <= set(seen)
+    assert {"state", "id", "kind", "instructions", "name", "meaning", "add", "request", "copy"} <= set(seen)
     page.press("Tab", SHIFT)
     assert page.run("document.activeElement.id") == "request"
 
 
 def test_it_works_on_a_phone(page: Tab) -> None:
     page.size(320, 640, is_phone=True)
-    page.click(f"{FIRST} summary")
-    page.until(f"document.querySelector('{FIRST} .tree')")
     assert page.run("document.documentElement.scrollWidth") == 320
     small = page.run(
-        "[...document.querySelectorAll('button, input:not([type=radio]), select, summary, .segments span')]"
+        "[...document.querySelectorAll('button, input:not([type=radio]), select, .segments span')]"
         ".filter(e => e.offsetParent && (e.offsetHeight < 24 || e.offsetWidth < 24)).map(e => e.outerHTML)"
     )
     assert small == []
@@ -323,8 +277,6 @@ def test_it_works_on_a_phone(page: Tab) -> None:
 def test_axe_finds_nothing(page: Tab, scheme: str, width: int) -> None:
     page.size(width, 900, is_phone=width < 500)
     page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
-    page.click(f"{FIRST} summary")
-    page.until(f"document.querySelector('{FIRST} .tree')")
     page.run(files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8") + "; 0")
     assert page.run(AXE) == []
     # With a question that is not finished, a name that is there twice, and answers that wait for that.

@@ -389,12 +389,6 @@ def test_a_set_may_change_while_it_is_asked_about(url: str) -> None:
     httpx.delete(path)
 
 
-def test_a_set_is_not_explained(catalogues: str) -> None:
-    refused = httpx.post(f"{catalogues}/v1/x_explain", json=bodies(x_set="few")["/v1/systemone"])
-    assert refused.status_code == 422
-    assert refused.json()["detail"][0]["loc"] == ["body", "questions", "q", "x_set"]
-
-
 def test_reproducible_answers_about_a_set_are_the_same_bit_by_bit(catalogues: str) -> None:
     body = bodies(x_set="many")["/v1/systemone"] | {"x_reproducible": True}
     answers = [httpx.post(f"{catalogues}/v1/systemone", json=body, timeout=60).json()["answers"] for _ in range(2)]

@@ -223,7 +223,6 @@ DOORS: dict[str, Callable[[Place], object]] = {
     "HTTP, choices": post("/v1/chat/completions", messages=MESSAGES, guided_choice=CHOICES),
     "HTTP, schema": post("/v1/chat/completions", messages=MESSAGES, guided_json=SCHEMA),
     "HTTP, tools": post("/v1/chat/completions", messages=MESSAGES, tools=TOOLS, tool_choice="required"),
-    "HTTP /v1/x_explain": post("/v1/x_explain", state=TEXT, questions=ASKED),
     "vLLM": vllm,
 }
 
