@@ -48,7 +48,8 @@ def serve(
     ] = 255,
     max_questions: Annotated[int, typer.Option(min=1, help="The largest number of questions per request.")] = 400,
     sets: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Folder that keeps registered sets across restarts.")
+        Path | None,
+        typer.Option(file_okay=False, exists=True, help="Folder of sets, which requests name as their files are named."),
     ] = None,
     calibration: Annotated[
         list[Path] | None,
@@ -105,7 +106,8 @@ def serve(
         engine = Engine(
             model.load(SERVED_N_CTX), n_parallel=n_parallel, calibrations=calibrations, reproducible=reproducible
         )
-        server.sets.load(engine.llm)
+        if sets is not None:
+            server.sets = Sets.read(engine.llm, sets)
         return engine
 
     server = Server(
@@ -121,7 +123,6 @@ def serve(
         api_key,
         None if api_key is not None else {host, *(allow_host or ())},
         allow_host or (),
-        sets=Sets(sets),
     )
     config = uvicorn.Config(
         application(server),

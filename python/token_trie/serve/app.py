@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -30,7 +29,6 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from token_trie import __version__
 from token_trie.serve.completions.requests import ChatRequest, CompletionRequest, GenerationRequest
 from token_trie.serve.completions.responses import EventStream, chat_completion, completion, in_parts, wait_gone
 from token_trie.serve.decisions import QuestionsRequest
@@ -77,10 +75,6 @@ class Metrics:
         """Return all metrics and their media type."""
         self._under_way.set(n_under_way)
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
-
-
-def _json_response(what: str) -> dict[str, Any]:
-    return {"description": what, "content": {"application/json": {"schema": {}}}}
 
 
 async def page(request: Request) -> Response:
@@ -298,28 +292,9 @@ class Post(Route):
         self.error_format, self.shape = error_format, shape
 
 
-async def _put_set(server: Server, request: Request, given: Any, _: Claim) -> Response:
-    name = request.path_params["name"]
-    is_new = await server.sets.put(server.require_engine(), name, given)
-    return JSONResponse(server.sets.get(name).summary(name), 201 if is_new else 200)
-
-
-async def _get_set(server: Server, request: Request, _given: Any, claim: Claim) -> Response:
-    server.require_engine()
-    found = server.sets.get(request.path_params["name"])
-    claim.add(found.n_bytes)
-    return Response(found.data, media_type="application/json")
-
-
-async def _delete_set(server: Server, request: Request, _given: Any, _: Claim) -> Response:
-    await server.sets.delete(server.require_engine(), request.path_params["name"])
-    return Response(status_code=204)
-
-
 async def _list_sets(server: Server, _request: Request, _given: Any, _: Claim) -> Response:
     server.require_engine()
-    summaries = [one.summary(name) for name, one in server.sets.names().items()]
-    return JSONResponse({"object": "list", "data": summaries})
+    return JSONResponse({"object": "list", "data": server.sets.summaries()})
 
 
 async def _health(request: Request) -> Response:
@@ -354,60 +329,11 @@ async def _models(request: Request) -> Response:
     )
 
 
-async def _openapi(request: Request) -> Response:
-    posts = [route for route in request.app.routes if isinstance(route, Post)]
-    shapes = [(post.shape, "validation") for post in posts]
-    schemas = models_json_schema(shapes, ref_template="#/components/schemas/{model}")[1]["$defs"]  # type: ignore[arg-type]
-    paths: dict[str, Any] = {}
-    for post in posts:
-        body = {"application/json": {"schema": {"$ref": f"#/components/schemas/{post.shape.__name__}"}}}
-        error = {"type": "object", "required": [*post.error_format(RefusedError("internal", ""))[1]]}
-        refusal = {"description": "Refused.", "content": {"application/json": {"schema": error}}}
-        answer = _json_response("Answered.")
-        if "stream" in post.shape.model_fields:
-            answer["content"]["text/event-stream"] = {"schema": {}}
-        paths[post.path] = {
-            "post": {
-                "summary": (post.shape.__doc__ or "").partition("\n")[0],
-                "requestBody": {"required": True, "content": body},
-                "responses": {"200": answer, "4XX": refusal, "503": refusal},
-            }
-        }
-    for route in request.app.routes:
-        for method in sorted((route.methods or set()) & {"GET", "PUT", "DELETE"}):
-            answer = {"description": route.name} if method == "DELETE" else _json_response(route.name)
-            operation: dict[str, Any] = {
-                "summary": route.name,
-                "responses": {"2XX": answer, "4XX": _json_response("Refused.")},
-            }
-            if names := re.findall(r"{(\w+)}", route.path):
-                operation["parameters"] = [
-                    {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
-                ]
-            if method == "PUT":
-                operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": {}}}}
-            paths.setdefault(route.path, {})[method.lower()] = operation
-    return JSONResponse(
-        {
-            "openapi": "3.1.0",
-            "info": {"title": "token-trie", "version": __version__},
-            "paths": paths,
-            "components": {
-                "schemas": schemas,
-                "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-            },
-            "security": [{}, {"key": []}],
-        }
-    )
-
-
 async def _metrics(request: Request) -> Response:
     server: Server = request.app.state.server
     text, kind = server.metrics.text(server.n_under_way)
     return Response(text, media_type=kind)
 
-
-_SET = "/v1/sets/{name}"
 
 ROUTES: list[Route] = [
     Post("/v1/systemone", systemone_error, systemone, SystemOneRequest),
@@ -416,14 +342,10 @@ ROUTES: list[Route] = [
     Post("/v1/chat/completions", openai_error, chat_completion, ChatRequest),
     Post("/v1/completions", openai_error, completion, CompletionRequest),
     Route("/v1/sets", Endpoint("/v1/sets", _list_sets), methods=["GET"], name="The sets, without members."),
-    Route(_SET, Endpoint(_SET, _get_set), methods=["GET"], name="A set, as it was registered."),
-    Route(_SET, Endpoint(_SET, _put_set, reads=True), methods=["PUT"], name="Registers a set."),
-    Route(_SET, Endpoint(_SET, _delete_set), methods=["DELETE"], name="Forgets a set."),
     Route("/v1/models", _models, methods=["GET"], name="The model, as both formats tell of it."),
     Route("/v1/models/{name}", _models, methods=["GET"], name="The model, as OpenAI's clients retrieve it."),
     Route("/health", _health, methods=["GET"], name="Whether the model is loaded."),
     Route("/metrics", _metrics, methods=["GET"], name="Counts, for Prometheus."),
-    Route("/openapi.json", _openapi, methods=["GET"], name="This description."),
 ]
 
 

@@ -140,7 +140,7 @@ class QuestionShape(Shape):
 
 
 class SetChoice(QuestionShape):
-    """A choice that names its options, or a registered set whose members are its options."""
+    """A choice that names its options, or a set whose members are its options."""
 
     x_set: StrictStr | None = None
     x_filter: SetFilter | None = None
@@ -170,12 +170,12 @@ class SetChoice(QuestionShape):
         check_count(n, limits.options, (*place, at))
         if self.x_set is None:
             return None
-        registered = sets.get(self.x_set, (*place, "x_set"))
+        named_set = sets.get(self.x_set, (*place, "x_set"))
         given = {} if self.x_filter is None else self.x_filter.model_dump(exclude_none=True)
         with refusing((*place, "x_filter")):
             if self.x_filter is not None and len(given) != 1:
                 raise invalid("one of mask and indices belongs here", (*place, "x_filter"))
-            made = self._made = sets.filtered(registered, given) if given else registered.made
+            made = self._made = sets.filtered(named_set, given) if given else named_set.members
         members = Choices(made.texts, made.texts) if isinstance(made, Choices) else made
         return Choice(instructions, members, top=self.x_top or TOP)
 

@@ -13,10 +13,9 @@ SCHEMA_ROUTES = ("guided_json", "json_schema", "response_format", "structured_ou
 GRAMMAR_ROUTES = ("grammar", "guided_grammar", "structured_outputs")
 
 
-def bytes_of(rng: random.Random) -> tuple[str, str, bytes]:
-    """Return method, path and body of a request."""
+def bytes_of(rng: random.Random) -> tuple[str, bytes]:
+    """Return path and body of a request."""
     path, make = rng.choice(ROUTES)
-    method = "PUT" if "sets" in path else "POST"
     body = make(rng)
     data = body if isinstance(body, bytes) else json.dumps(body).encode("utf-8", "surrogatepass")
     if rng.random() < 0.1:
@@ -26,7 +25,7 @@ def bytes_of(rng: random.Random) -> tuple[str, str, bytes]:
             + rng.choice([b"", b"\xff", b"\0", b"1e999", b"]}", b"[" * 1000, b"," * 100_000])
             + data[at:][:8_000_000]
         )
-    return method, path, data
+    return path, data
 
 
 def value(rng: random.Random, depth: int = 0) -> Any:
@@ -70,7 +69,7 @@ def systemone(rng: random.Random) -> Any:
 
 
 def of_set(rng: random.Random, question: dict[str, Any]) -> dict[str, Any]:
-    """Return a choice from the set that others register and replace, or from none."""
+    """Return a choice from the set x, or from none."""
     question["x_set"] = rng.choice(["x", "x", "x", "", "y" * 10_000, 7, None])
     filters = [None, None, {}, {"mask": "/" * 100_000}, {"mask": "AQ=="}, {"indices": [0]}, {"indices": [-1, 2**70]}, 7]
     question["x_filter"] = rng.choice([*filters, {"mask": "AQ==", "indices": [0]}, {"indices": list(range(50_000))}])
@@ -191,15 +190,6 @@ def prompts(rng: random.Random) -> Any:
     return {**completion(rng), "prompt": rng.choice(given)}
 
 
-def a_set(rng: random.Random) -> Any:
-    """Return a set, or none."""
-    n = rng.choice([1, 100, 5000, 100_000])
-    payload = {"descriptors": [{"path": "p", "leaves": [{"name": f"{i}", "tokens": [i]} for i in range(n)]}]}
-    return rng.choice(
-        [{"choices": [f"{i}" for i in range(n)]}, {"choices": {f"{i}": i for i in range(n)}}, payload, value(rng)]
-    )
-
-
 ROUTES: list[tuple[str, Callable[[random.Random], Any]]] = [
     ("/v1/systemone", systemone),
     ("/v1/systemone", large),
@@ -209,28 +199,26 @@ ROUTES: list[tuple[str, Callable[[random.Random], Any]]] = [
     ("/v1/chat/completions", large),
     ("/v1/completions", prompts),
     ("/v1/completions", large),
-    ("/v1/sets/x", a_set),
-    ("/v1/sets/x", large),
 ]
 
 
-def head_of(path: str, length: int, method: str = "POST") -> bytes:
+def head_of(path: str, length: int) -> bytes:
     """Return the head of a request."""
-    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
     return head.encode()
 
 
 def send(rng: random.Random, connect: Callable[[bytes], socket.socket], seconds: float) -> socket.socket | None:
     """Send a request in some way, and read its answer; return the connection where that is left open."""
-    method, path, data = bytes_of(rng)
+    path, data = bytes_of(rng)
     way = rng.choice(["whole"] * 10 + ["half", "slow", "deaf", "leave", "no head", "line", "again"])
-    head = head_of(path, len(data), method)
+    head = head_of(path, len(data))
     if way == "half":
         return connect(head + data[: rng.randrange(len(data) + 1) // 2])
     if way == "no head":
         return connect(head[: rng.randrange(len(head))])
     if way == "line":
-        return connect(b"GET /v1/sets/x HTTP/1.1\r\nhost: x\r\n\r\n" * 50)
+        return connect(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n" * 50)
     connection = connect(head)
     connection.settimeout(seconds)
     try:

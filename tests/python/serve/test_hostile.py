@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -18,21 +17,9 @@ import httpx
 import pytest
 from serving import Serving
 
-CASES = os.environ.get("HOSTILE_CASES", "8")  # of each operation, about
-N_CASES = int(os.environ.get("HOSTILE_REQUESTS", "0"))
+N_CASES = int(os.environ.get("HOSTILE_REQUESTS", "100"))
 LIMIT_S = float(os.environ.get("HOSTILE_LIMIT", "2"))
 SEED = int(os.environ.get("HOSTILE_SEED", "0"))
-
-
-def test_cases_made_from_the_description_are_answered_or_refused(model_paths: dict[str, Path], tmp_path: Path) -> None:
-    pytest.importorskip("schemathesis", reason="needs Python 3.11")
-    with Serving(model_paths["tiny"], "--time-limit", "2") as serving:
-        command = [str(Path(sys.executable).with_name("st")), "run", f"{serving.url}/openapi.json"]
-        checks = ["--checks", "not_a_server_error", "--request-timeout", "30", "--phases", "fuzzing"]
-        command += [*checks, "--max-examples", CASES]
-        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert run.returncode == 0, run.stdout[-4000:]
-        assert httpx.get(f"{serving.url}/health").status_code == 200
 
 
 class Watch(threading.Thread):
@@ -70,10 +57,10 @@ class Watch(threading.Thread):
         self.join()
 
 
-@pytest.mark.skipif(not N_CASES, reason="HOSTILE_REQUESTS: how many")
-def test_whatever_is_sent_the_server_stays_well(model_paths: dict[str, Path]) -> None:
+def test_whatever_is_sent_the_server_stays_well(model_paths: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(json.dumps([f"choice {i}" for i in range(5000)]))
     left: deque[tuple[float, socket]] = deque()
-    with Serving(model_paths["tiny"], "--time-limit", f"{LIMIT_S:g}") as serving:
+    with Serving(model_paths["tiny"], "--time-limit", f"{LIMIT_S:g}", "--sets", str(tmp_path)) as serving:
         assert httpx.post(f"{serving.url}/v1/completions", json={"prompt": "a"}).status_code == 200
         watch = Watch(serving)
         watch.start()

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import ast
 import base64
 import itertools
 import json
 import operator
 import os
-import signal
-import subprocess
-import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -18,10 +15,10 @@ import httpx
 import numpy as np
 import pytest
 from serving import Serving
-from token_trie import Catalogue, Choice, TokenTrie, decide
+from token_trie import ArgumentError, Choice, TokenTrie, decide
 from token_trie.questions.searched import MAX_WHOLE, N_FOUND
+from token_trie.serve.sets import Sets
 
-KILLS = int(os.environ.get("TOKEN_TRIE_KILLS", "20"))
 MEMBERS = int(os.environ.get("MEMBERS", "1000"))
 CITIES = {"choices": ["Paris", "London"]}
 
@@ -35,30 +32,23 @@ def choose(url: str, name: str, **left: Any) -> Any:
     return answer.json()["choices"][0]["message"]["content"] if answer.status_code == 200 else answer.json()
 
 
-def test_a_set_is_registered_named_listed_replaced_and_forgotten(server: str) -> None:
-    url = f"{server}/v1/sets/cities.of-1_Europe"
-    assert httpx.put(url, json=CITIES).status_code == 201
-    assert httpx.get(url).json() == CITIES
-    assert {"object": "set", "name": "cities.of-1_Europe", "choices": 2, "bytes": 30} in httpx.get(
-        f"{server}/v1/sets"
-    ).json()["data"]
-    assert choose(server, "cities.of-1_Europe") in CITIES["choices"]
-    replaced = httpx.put(url, json={"choices": {"Rome": "IT"}})
-    assert replaced.status_code == 200
-    assert choose(server, "cities.of-1_Europe") == "IT"
-    assert httpx.delete(url).status_code == 204
-    for gone in (httpx.get(url), httpx.delete(url)):
-        assert gone.status_code == 404
-        assert gone.json()["error"]["type"] == "not_found_error"
-    assert choose(server, "cities.of-1_Europe")["error"]["param"] == "structured_outputs.choice.set"
+def test_sets_of_a_folder_are_listed_and_named(folder: Path, served: str) -> None:
+    listed = httpx.get(f"{served}/v1/sets").json()["data"]
+    assert [one["name"] for one in listed] == sorted(path.stem for path in folder.iterdir() if path.suffix != ".txt")
+    assert {"object": "set", "name": "cities.of-1_Europe", "choices": 2} in listed
+    assert choose(served, "cities.of-1_Europe") in CITIES["choices"]
+    assert choose(served, "valued", indices=[0]) == json.dumps(VALUES["Paris"])
+    assert choose(served, "few") in ("Paris", "Pizza", "yes Paris", "no", "Pizza Pizza")
+    refused = choose(served, "none")["error"]
+    assert (refused["type"], refused["param"]) == ("not_found_error", "structured_outputs.choice.set")
 
 
-def test_a_payload_is_a_set(server: str, smollm2: Any) -> None:
-    leaves = [{"name": name, "tokens": smollm2.tokenize(name.encode(), add_bos=False)} for name in CITIES["choices"]]
-    payload = {"modelId": "smollm2", "descriptors": [{"path": "cities", "leaves": leaves}]}
-    assert httpx.put(f"{server}/v1/sets/tokens", json=payload).status_code == 201
-    assert choose(server, "tokens") in CITIES["choices"]
-    httpx.delete(f"{server}/v1/sets/tokens")
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+def test_a_client_changes_no_set(folder: Path, served: str, method: str) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name in ("towns", "x", "..%2Fx"):
+        assert httpx.request(method, f"{served}/v1/sets/{name}", json=CITIES).status_code in (404, 405)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def bits_of(*indices: int, n: int) -> str:
@@ -67,83 +57,42 @@ def bits_of(*indices: int, n: int) -> str:
     return base64.b64encode(np.packbits(bits, bitorder="little")).decode()
 
 
-def test_a_request_leaves_some_members_of_a_set(server: str, smollm2: Any) -> None:
-    names = ["Paris", "London", "Rome", *(f"Town {i}" for i in range(7))]
-    leaves = [{"name": name, "tokens": smollm2.tokenize(name.encode(), add_bos=False)} for name in names]
-    for given in ({"choices": names}, {"descriptors": [{"path": "towns", "leaves": leaves}]}):
-        httpx.put(f"{server}/v1/sets/towns", json=given)
-        assert choose(server, "towns", mask=bits_of(2, n=10)) == "Rome"
-        assert choose(server, "towns", indices=[9]) == "Town 6"
-        assert choose(server, "towns", mask=bits_of(1, 5, n=10)) in ("London", "Town 2")
-        for wrong, message in (
-            ({"mask": bits_of(n=10)}, "no member of the set is left"),
-            ({"mask": bits_of(2, n=8)}, "1 bytes, where 10 members take 2"),
-            ({"mask": bits_of(2, 12, n=16)}, "bits after the last of 10 members"),
-            ({"mask": "%"}, "no base64"),
-            ({"mask": 7}, "int where base64"),
-            ({"indices": [10]}, r"indices[0]: no index of 10"),
-            ({"indices": [True]}, r"indices[0]: no index of 10"),
-            ({"indices": "1"}, "str where a list"),
-            ({"indices": []}, "no member of the set is left"),
-        ):
-            refused = choose(server, "towns", **wrong)["error"]
-            assert message in refused["message"], refused
-            assert refused["param"] == "structured_outputs.choice"
-        httpx.delete(f"{server}/v1/sets/towns")
+@pytest.mark.parametrize("name", ["towns", "town tokens"])
+def test_a_request_leaves_some_members_of_a_set(served: str, name: str) -> None:
+    assert choose(served, name, mask=bits_of(2, n=10)) == "Rome"
+    assert choose(served, name, indices=[9]) == "Town 6"
+    assert choose(served, name, mask=bits_of(1, 5, n=10)) in ("London", "Town 2")
+    for wrong, message in (
+        ({"mask": bits_of(n=10)}, "no member of the set is left"),
+        ({"mask": bits_of(2, n=8)}, "1 bytes, where 10 members take 2"),
+        ({"mask": bits_of(2, 12, n=16)}, "bits after the last of 10 members"),
+        ({"mask": "%"}, "no base64"),
+        ({"mask": 7}, "int where base64"),
+        ({"indices": [10]}, r"indices[0]: no index of 10"),
+        ({"indices": [True]}, r"indices[0]: no index of 10"),
+        ({"indices": "1"}, "str where a list"),
+        ({"indices": []}, "no member of the set is left"),
+    ):
+        refused = choose(served, name, **wrong)["error"]
+        assert message in refused["message"], refused
+        assert refused["param"] == "structured_outputs.choice"
 
 
-@pytest.mark.parametrize("more", [{"name": "A2", "tokens": [10]}, {"name": "A", "tokens": [10]}, {"tokens": []}])
-def test_a_set_whose_leaves_have_become_one_is_not_filtered_by_positions(url: str, more: dict[str, Any]) -> None:
-    leaves = [{"name": name, "tokens": [token]} for name, token in (("A", 10), ("B", 11), ("C", 12))]
-    for given, refused in (([leaves], False), ([leaves[:1], [{"name": "A2", **more}], leaves[1:]], True)):
-        payload = {"descriptors": [{"path": str(i), "leaves": each} for i, each in enumerate(given)]}
-        assert httpx.put(f"{url}/v1/sets/letters", json=payload).is_success
-        assert choose(url, "letters") in ("A", "B", "C")
-        for left in ({"indices": [2]}, {"mask": bits_of(2, n=3)}, {"mask": bits_of(2, n=4)}):
-            found = choose(url, "letters", **left)
-            if refused:
-                assert f"{next(iter(left))}: this set was registered with leaves of equal" in found["error"]["message"]
-                assert found["error"]["param"] == "structured_outputs.choice"
-            else:
-                assert found == "C"
-    httpx.delete(f"{url}/v1/sets/letters")
+@pytest.mark.parametrize("name", ["letters", "letters 0", "letters 1", "letters 2"])
+def test_a_set_whose_leaves_have_become_one_is_not_filtered_by_positions(served: str, name: str) -> None:
+    assert choose(served, name) in ("A", "B", "C")
+    for left in ({"indices": [2]}, {"mask": bits_of(2, n=3)}, {"mask": bits_of(2, n=4)}):
+        found = choose(served, name, **left)
+        if name == "letters":
+            assert found == "C"
+        else:
+            assert f"{next(iter(left))}: the file of this set has leaves of equal" in found["error"]["message"]
+            assert found["error"]["param"] == "structured_outputs.choice"
 
 
 @pytest.mark.parametrize("left", [{"index": [0]}, {"Indices": [0]}, {"mask": "AQ==", "indices": [0]}])
-def test_what_is_no_filter_of_a_set_does_not_make_it_a_choice_of_its_keys(url: str, left: dict[str, Any]) -> None:
-    payload = {"descriptors": [{"leaves": [{"name": "A", "tokens": [10]}]}]}
-    assert httpx.put(f"{url}/v1/sets/letters", json=payload).is_success
-    assert "one of mask and indices" in choose(url, "letters", **left)["error"]["message"]
-    httpx.delete(f"{url}/v1/sets/letters")
-
-
-def test_a_catalogue_in_the_folder_is_a_set_that_its_owner_changes(tmp_path: Path, model_paths: Any, tiny: Any) -> None:
-    file = tmp_path / "sets" / "towns.trie"
-    file.parent.mkdir()
-    TokenTrie.from_choices(tiny, ["Paris", "London"]).save(file)
-    (file.parent / "broken.trie").write_bytes(b"tokentri")
-    model = tiny.model_path
-    with Serving(Path(model), "--sets", str(file.parent)) as serving, Catalogue(file) as catalogue:
-        assert choose(serving.url, "towns") in ("Paris", "London")
-        catalogue.add(TokenTrie.from_choices(tiny, ["Rome"]))
-        catalogue.remove(["Paris", "London"])
-        assert choose(serving.url, "towns") in ("Paris", "London"), "until it is compacted"
-        catalogue.compact()
-        assert choose(serving.url, "towns") == "Rome"
-        url = f"{serving.url}/v1/sets/towns"
-        assert httpx.get(url).json()["choices"] == 1
-        assert [each["name"] for each in httpx.get(f"{serving.url}/v1/sets").json()["data"]] == ["towns"]
-        for change in (httpx.put(url, json=CITIES), httpx.delete(url)):
-            assert change.status_code == 400
-        file.unlink()
-        assert choose(serving.url, "towns") == "Rome"
-
-
-@pytest.mark.parametrize(
-    "name", ["..", ".hidden", "%2e%2e", "a%2Fb", "..%2Fx", "a%00b", "-a", "a" * 101, "a b", "ä", "con%5Cx"]
-)
-def test_no_name_leads_elsewhere(server: str, name: str) -> None:
-    assert httpx.put(f"{server}/v1/sets/{name}", json=CITIES).status_code in (400, 404, 405)
+def test_what_is_no_filter_of_a_set_does_not_make_it_a_choice_of_its_keys(served: str, left: dict[str, Any]) -> None:
+    assert "one of mask and indices" in choose(served, "letters", **left)["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -163,62 +112,24 @@ def test_no_name_leads_elsewhere(server: str, name: str) -> None:
     ],
     ids=range(11),
 )
-def test_what_is_no_set_changes_nothing(server: str, given: Any) -> None:
-    url = f"{server}/v1/sets/before"
-    httpx.put(url, json=CITIES)
-    refused = httpx.put(url, content=json.dumps(given), headers={"content-type": "application/json"})
-    assert refused.status_code == 400, refused.text
-    assert refused.json()["error"]["message"]
-    assert httpx.get(url).json() == CITIES
-    httpx.delete(url)
+def test_a_file_that_is_no_set_is_named(tiny: Any, tmp_path: Path, given: Any) -> None:
+    (tmp_path / "fine.json").write_text(json.dumps(CITIES))
+    (tmp_path / "broken.json").write_text(json.dumps(given))
+    with pytest.raises(ArgumentError, match=r"--sets: .*broken\.json: ."):
+        Sets.read(tiny, tmp_path)
 
 
-def test_sets_are_there_after_a_restart_and_broken_ones_are_left_out(tmp_path: Path, model_paths: Any) -> None:
-    folder = tmp_path / "sets"
-    options = model_paths["tiny"], "--sets", str(folder)
-    with Serving(*options) as serving, ThreadPoolExecutor(8) as clients:
-        put = lambda i: httpx.put(f"{serving.url}/v1/sets/set-{i}", json={"choices": [f"{i}", "b"]})  # noqa: E731
-        assert all(answer.status_code == 201 for answer in clients.map(put, range(20)))
-        httpx.delete(f"{serving.url}/v1/sets/set-3")
-        os.kill(serving.pid, signal.SIGKILL)
-    (folder / "set-5.json").write_text('{"choices": ["5"')
-    (folder / "set-6.json").write_text('{"choices": []}')
-    (folder / "set-7.json.0123abcd.tmp").write_text("{")
-    (folder / "other.txt").write_text("not ours")
-    with Serving(*options) as serving:
-        names = [each["name"] for each in httpx.get(f"{serving.url}/v1/sets").json()["data"]]
-        assert names == sorted(f"set-{i}" for i in range(20) if i not in (3, 5, 6))
-    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".json") == ["other.txt"]
+def test_a_server_does_not_start_with_a_broken_set(tmp_path: Path, model_paths: Any) -> None:
+    (tmp_path / "broken.trie").write_bytes(b"tokentri")
+    with pytest.raises(AssertionError, match=r"--sets: .*broken\.trie"):
+        Serving(model_paths["tiny"], "--sets", str(tmp_path)).__enter__()
 
 
-def test_what_the_server_did_not_write_stays_as_it_was(tmp_path: Path, model_paths: Any) -> None:
-    own = ("thesis.docx.tmp", "x.tmp", "a.trie.0123abcd.tmp", "a.json.tmp", "a.json.0123abcd.tmp.bak", "a.json.xyz.tmp")
-    for name in own:
-        (tmp_path / name).write_text(name)
-    for name in ("folder.tmp", "folder.json.0123abcd.tmp", "folder.json"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "link.json.0123abcd.tmp").symlink_to(tmp_path / "x.tmp")
-    (tmp_path / "package.json").write_text('"of somebody"')
-    before = {path.name for path in tmp_path.iterdir()}
-    (tmp_path / "ours.json.0123abcd.tmp").write_text("{")
-    with Serving(model_paths["tiny"], "--sets", str(tmp_path)) as serving:
-        for name in ("package", "folder"):
-            refused = httpx.put(f"{serving.url}/v1/sets/{name}", json=CITIES)
-            assert refused.status_code == 400
-            assert "move it away" in refused.json()["error"]["message"]
-        assert httpx.delete(f"{serving.url}/v1/sets/package").status_code == 404
-        assert httpx.put(f"{serving.url}/v1/sets/a", json=CITIES).status_code == 201
-    assert {path.name for path in tmp_path.iterdir()} == before | {"a.json"}
-    assert [(tmp_path / name).read_text() for name in own] == list(own)
-    assert (tmp_path / "package.json").read_text() == '"of somebody"'
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills what it has forked")
-def test_a_kill_leaves_the_old_set_or_the_new_one(tmp_path: Path) -> None:
-    command = [sys.executable, str(Path(__file__).with_name("killed.py")), str(tmp_path), str(KILLS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 2 * KILLS, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert ast.literal_eval(done.stdout)["new"] > 0
+def test_two_files_of_one_name_are_refused(tiny: Any, tmp_path: Path) -> None:
+    (tmp_path / "towns.json").write_text(json.dumps(CITIES))
+    TokenTrie.from_choices(tiny, ["Rome"]).save(tmp_path / "towns.trie")
+    with pytest.raises(ArgumentError, match="there is another set 'towns'"):
+        Sets.read(tiny, tmp_path)
 
 
 STATE, ASK = "I was charged twice for Pizza in Paris.", "Which one?"
@@ -245,10 +156,30 @@ def ask(url: str, path: str, **question: Any) -> Any:
     return found[0] | {"probabilities": {one["value"]: one["probability"] for one in found[0]["probabilities"]}}
 
 
+VALUES = {"Paris": {"id": 1}, "Pizza": [2], "yes Paris": True, "no": 1, "ris": None}
+TOWNS = ["Paris", "London", "Rome", *(f"Town {i}" for i in range(7))]
+LETTERS = [{"name": name, "tokens": [token]} for name, token in (("A", 10), ("B", 11), ("C", 12))]
+DOUBLES = [{"name": "A2", "tokens": [10]}, {"name": "A", "tokens": [10]}, {"name": "A2", "tokens": []}]
+
+
 @pytest.fixture(scope="module")
-def towns(tmp_path_factory: pytest.TempPathFactory, tiny: Any, smollm2: Any) -> Path:
-    """Return a folder with sets in files: a small, a large one, and one for another model."""
+def folder(tmp_path_factory: pytest.TempPathFactory, tiny: Any, smollm2: Any) -> Path:
+    """Return a folder of sets: texts, tokens, a small and a large file, and one for another model."""
     folder = tmp_path_factory.mktemp("sets")
+    tokens = [{"name": name, "tokens": tiny.tokenize(name.encode(), add_bos=False)} for name in TOWNS]
+    sets: dict[str, Any] = {
+        "cities.of-1_Europe": CITIES,
+        "valued": {"choices": VALUES},
+        "towns": TOWNS,
+        "town tokens": {"descriptors": [{"path": "towns", "leaves": tokens}]},
+        "letters": {"descriptors": [{"leaves": LETTERS}]},
+    }
+    for i, double in enumerate(DOUBLES):
+        parts = [LETTERS[:1], [double], LETTERS[1:]]
+        sets[f"letters {i}"] = {"descriptors": [{"path": str(k), "leaves": part} for k, part in enumerate(parts)]}
+    for name, given in sets.items():
+        (folder / f"{name}.json").write_text(json.dumps(given))
+    (folder / "notes.txt").write_text("no set")
     texts = ["Paris", "Pizza", "yes Paris", "no", "Pizza Pizza"]
     TokenTrie.from_choices(tiny, texts, leading_space=True).save(folder / "few.trie")
     names = [
@@ -263,17 +194,18 @@ def towns(tmp_path_factory: pytest.TempPathFactory, tiny: Any, smollm2: Any) -> 
 
 
 @pytest.fixture(scope="module")
-def catalogues(towns: Path, model_paths: Any) -> Any:
-    with Serving(model_paths["tiny"], "--sets", str(towns)) as serving:
+def served(folder: Path, model_paths: Any) -> Iterator[str]:
+    """Where a server with these sets listens."""
+    with Serving(model_paths["tiny"], "--sets", str(folder)) as serving:
         yield serving.url
 
 
 @pytest.mark.parametrize("path", FORMATS)
 @pytest.mark.parametrize("name", ["few", "many"])
 def test_the_members_of_a_set_are_options_of_a_question(
-    catalogues: str, towns: Path, tiny: Any, path: str, name: str
+    served: str, folder: Path, tiny: Any, path: str, name: str
 ) -> None:
-    trie = TokenTrie.open(towns / f"{name}.trie")
+    trie = TokenTrie.open(folder / f"{name}.trie")
     assert (len(trie) > MAX_WHOLE) == (name == "many")
     keep = np.arange(len(trie)) % 3 > 0
     for options, asked in (
@@ -282,7 +214,7 @@ def test_the_members_of_a_set_are_options_of_a_question(
         ({"x_filter": {"mask": bits_of(*np.flatnonzero(keep), n=len(trie))}}, Choice(ASK, trie.filtered(keep))),
         ({"x_filter": {"indices": [0, 3, 2]}}, Choice(ASK, trie.filtered([0, 3, 2]))),
     ):
-        found, expected = ask(catalogues, path, x_set=name, **options), decide(tiny, STATE, asked)
+        found, expected = ask(served, path, x_set=name, **options), decide(tiny, STATE, asked)
         assert found["choice"] == expected.value
         assert found["probabilities"] == pytest.approx(expected.probabilities, abs=2e-2)
         assert found["confidence"] == pytest.approx(expected.confidence, abs=2e-2)
@@ -295,31 +227,20 @@ def test_the_members_of_a_set_are_options_of_a_question(
 
 
 @pytest.mark.parametrize("path", FORMATS)
-def test_texts_that_were_registered_are_options_with_their_values(url: str, tiny: Any, path: str) -> None:
-    values = {"Paris": {"id": 1}, "Pizza": [2], "yes Paris": True, "no": 1, "ris": None}
-    httpx.put(f"{url}/v1/sets/valued", json={"choices": values})
-    expected = decide(tiny, STATE, Choice(ASK, list(values), top=3))
-    found = ask(url, path, x_set="valued", x_top=3)
+def test_texts_of_a_file_are_options_with_their_values(served: str, tiny: Any, path: str) -> None:
+    expected = decide(tiny, STATE, Choice(ASK, list(VALUES), top=3))
+    found = ask(served, path, x_set="valued", x_top=3)
     assert found["probabilities"] == pytest.approx(expected.probabilities, abs=2e-2)
-    assert found["x_values"] == {text: values[text] for text in found["probabilities"]}
-    left = ask(url, path, x_set="valued", x_filter={"indices": [3, 1]})
+    assert found["x_values"] == {text: VALUES[text] for text in found["probabilities"]}
+    left = ask(served, path, x_set="valued", x_filter={"indices": [3, 1]})
     assert left["x_values"] == {"no": 1, "Pizza": [2]}
-    httpx.delete(f"{url}/v1/sets/valued")
 
 
-def test_a_request_with_a_set_counts_what_it_cost(catalogues: str) -> None:
+def test_a_request_with_a_set_counts_what_it_cost(served: str) -> None:
     for path in FORMATS:
-        usage = httpx.post(f"{catalogues}{path}", json=bodies(x_set="many")[path], timeout=60).json()["usage"]
+        usage = httpx.post(f"{served}{path}", json=bodies(x_set="many")[path], timeout=60).json()["usage"]
         assert usage["output_tokens"] > N_FOUND, path
         assert usage["input_tokens"] > 20
-
-
-def test_the_description_has_the_fields(catalogues: str) -> None:
-    schemas = httpx.get(f"{catalogues}/openapi.json").json()["components"]["schemas"]
-    shapes = [shape for shape in schemas.values() if "x_set" in shape.get("properties", {})]
-    assert len(shapes) == len(FORMATS)
-    assert all({"x_filter", "x_top"} <= shape["properties"].keys() for shape in shapes)
-    assert schemas["SetFilter"]["properties"].keys() == {"mask", "indices"}
 
 
 NAMED = {"/v1/systemone": {"criteria": {"a": None, "b": None}}, "/v1/decisions": {"choices": [{"value": "a"}] * 2}}
@@ -354,9 +275,9 @@ NAMED = {"/v1/systemone": {"criteria": {"a": None, "b": None}}, "/v1/decisions":
 )
 @pytest.mark.parametrize("path", FORMATS)
 def test_what_is_no_question_about_a_set_is_refused_with_its_position(
-    catalogues: str, path: str, question: dict[str, Any], at: str, message: str
+    served: str, path: str, question: dict[str, Any], at: str, message: str
 ) -> None:
-    error = ask(catalogues, path, **question)
+    error = ask(served, path, **question)
     if path == "/v1/systemone":
         loc = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in error[0]["loc"])
         place, said = loc.removeprefix(".body.questions.q").lstrip("."), error[0]["msg"]
@@ -367,39 +288,17 @@ def test_what_is_no_question_about_a_set_is_refused_with_its_position(
     assert message in said
 
 
-def test_a_set_may_change_while_it_is_asked_about(url: str) -> None:
-    path, n = f"{url}/v1/sets/changing", 400
-    sets = [{"choices": [f"{word} {i}" for i in range(n)]} for word in ("Paris", "Pizza")]
-    httpx.put(path, json=sets[0])
-
-    def change(i: int) -> int:
-        if i % 5 == 4:
-            return httpx.delete(path).status_code
-        return httpx.put(path, json=sets[i % 2]).status_code
-
-    with ThreadPoolExecutor(8) as clients:
-        changes = clients.map(change, range(20))
-        answers = list(clients.map(lambda i: ask(url, FORMATS[i % 2], x_set="changing"), range(60)))
-    assert {status // 100 for status in changes} <= {2, 4}
-    for answer in answers:
-        if "choice" in answer:
-            assert len({text.partition(" ")[0] for text in answer["probabilities"]}) == 1
-        else:
-            assert "there is no set" in str(answer)
-    httpx.delete(path)
-
-
-def test_reproducible_answers_about_a_set_are_the_same_bit_by_bit(catalogues: str) -> None:
+def test_reproducible_answers_about_a_set_are_the_same_bit_by_bit(served: str) -> None:
     body = bodies(x_set="many")["/v1/systemone"] | {"x_reproducible": True}
-    answers = [httpx.post(f"{catalogues}/v1/systemone", json=body, timeout=60).json()["answers"] for _ in range(2)]
-    ask(catalogues, "/v1/systemone", x_set="few")
-    answers.append(httpx.post(f"{catalogues}/v1/systemone", json=body, timeout=60).json()["answers"])
+    answers = [httpx.post(f"{served}/v1/systemone", json=body, timeout=60).json()["answers"] for _ in range(2)]
+    ask(served, "/v1/systemone", x_set="few")
+    answers.append(httpx.post(f"{served}/v1/systemone", json=body, timeout=60).json()["answers"])
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_who_owns_both_ends_may_have_more_options(towns: Path, model_paths: Any) -> None:
+def test_who_owns_both_ends_may_have_more_options(folder: Path, model_paths: Any) -> None:
     words = [f"{i:04}" for i in range(1001)]
-    with Serving(model_paths["tiny"], "--sets", str(towns), "--max-options", "1000") as serving:
+    with Serving(model_paths["tiny"], "--sets", str(folder), "--max-options", "1000") as serving:
         for path, named in (
             ("/v1/systemone", lambda n: {"criteria": dict.fromkeys(words[:n])}),
             ("/v1/decisions", lambda n: {"choices": [{"value": word} for word in words[:n]]}),

@@ -460,10 +460,10 @@ def _constraints(shape: GenerationRequest, sets: Sets) -> Iterator[Constraint]:
 
 def _choices_of(given: Any, sets: Sets, place: Place) -> Callable[[Llama], AnySet]:
     if isinstance(given, dict) and "set" in given and set(given) <= {"set", *KEYS} and len(given) <= 2:
-        registered = sets.get(given["set"], (*place, "set"))
-        return lambda _: sets.filtered(registered, given) if len(given) == 2 else registered.made
-    if isinstance(given, dict) and isinstance(given.get("set"), str) and given["set"] in sets.names():
-        raise invalid("beside a registered set, one of mask and indices is known", place)
+        found = sets.get(given["set"], (*place, "set"))
+        return lambda _: sets.filtered(found, given) if len(given) == 2 else found.members
+    if isinstance(given, dict) and isinstance(given.get("set"), str) and given["set"] in sets:
+        raise invalid("beside the name of a set, one of mask and indices is known", place)
     return lambda llm: read_set(llm, given)
 
 
