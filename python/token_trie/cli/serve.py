@@ -49,7 +49,7 @@ def serve(
     max_questions: Annotated[int, typer.Option(min=1, help="The largest number of questions per request.")] = 400,
     sets: Annotated[
         Path | None,
-        typer.Option(file_okay=False, exists=True, help="Folder of sets, which requests name as their files are named."),
+        typer.Option(file_okay=False, exists=True, help="Folder of sets, which requests name by their file names."),
     ] = None,
     calibration: Annotated[
         list[Path] | None,
@@ -59,7 +59,6 @@ def serve(
             "for each file.",
         ),
     ] = None,
-    grammars: Annotated[bool, typer.Option(help="Whether requests may contain GBNF grammars.")] = True,
     reproducible: Annotated[
         bool,
         typer.Option(
@@ -118,7 +117,6 @@ def serve(
             seconds=time_limit,
             options=max_options,
             questions=max_questions,
-            grammars=grammars,
         ),
         api_key,
         None if api_key is not None else {host, *(allow_host or ())},

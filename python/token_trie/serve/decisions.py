@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictBool, StrictInt, StrictStr
@@ -21,7 +21,7 @@ from token_trie.questions.decide import (
     priors_in,
     scores_in,
 )
-from token_trie.questions.form import Asked, FormView
+from token_trie.questions.form import Asked
 from token_trie.questions.options import DecideOptions, FormName
 from token_trie.questions.question import TOP, Answered, Choice, ChoiceAnswer, Question, Wording
 from token_trie.questions.scores import Reading, Scored, prompted

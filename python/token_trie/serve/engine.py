@@ -236,7 +236,7 @@ class Engine:
         def submit() -> int:
             if future.cancelled():
                 return 0
-            ticket = running.submit(batch)  # slow for a large set or a grammar
+            ticket = running.submit(batch)  # slow for a large set
             if not ticket:
                 _settle(future, None)
                 return 0

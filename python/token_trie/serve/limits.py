@@ -162,8 +162,6 @@ class Limits:
     """Maximum number of requests in progress."""
     seconds: float = 120.0
     """Maximum time of a request, from its head to the last byte of its answer."""
-    grammars: bool = True
-    """Whether grammars are allowed; no limit bounds the time that one takes."""
     memory: int = 192 << 20
     """Bytes that all requests in progress may take together, estimated from their bodies."""
     readings: int = 4096

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.native.options import encode_names
 from token_trie.serve.limits import Place, RefusedError, invalid
@@ -113,8 +113,8 @@ class Sets:
         mask = given.get("mask")
         if one.has_collapsed:
             raise ArgumentError(
-                f"{'indices' if mask is None else 'mask'}: the file of this set has leaves of equal tokens, or of none, "
-                "and the set has fewer members; one that is filtered needs each once"
+                f"{'indices' if mask is None else 'mask'}: the file of this set has leaves of equal tokens or of none, "
+                "so that indices would name other members"
             )
         if not isinstance(mask, str):
             return _kept(one.members, given)

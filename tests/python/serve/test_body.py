@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from token_trie.serve.completions.answers import _n_held_back
-from token_trie.serve.completions.requests import ChatRequest, CompletionRequest, check_gbnf
+from token_trie.serve.completions.requests import ChatRequest, CompletionRequest
 from token_trie.serve.limits import Budget, Limits, RefusedError, connections, parse, value_of
 from token_trie.serve.openai_decisions import DecisionRequest
 from token_trie.serve.systemone import SystemOneRequest
@@ -187,15 +187,6 @@ def test_readings_of_a_request_are_bounded_and_the_refusal_counts_them(
     refusal = refused(body.claim, LIMITS, claim)
     assert f"{n_questions * orders:,} readings of {n_questions * n_options * orders:,} options" in refusal.message
     assert "several requests" in refusal.message
-
-
-@pytest.mark.parametrize(
-    "text", ["[" * 65_000, '"' * 65_001, "[" * 64_000 + "\\", "{" * 65_000, '["' * 32_000, "#[" * 9]
-)
-def test_a_grammar_is_checked_in_one_pass(text: str) -> None:
-    started = time.process_time()
-    check_gbnf(text, ())
-    assert time.process_time() - started < 0.5
 
 
 def test_what_may_begin_a_stop_string_is_found_in_one_pass() -> None:

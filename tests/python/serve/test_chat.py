@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-import re
 import time
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -124,42 +122,10 @@ def test_a_payload_is_answered_with_a_name(client: openai.OpenAI, smollm2: Any) 
     assert text_of(ask(client, extra_body={"token_trie": payload})) == "IS_Paris"
 
 
-def test_several_answers_are_drawn_and_a_seed_draws_them_again(url: str) -> None:
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-
-    def drawn(**options: Any) -> list[str]:
-        return [choice.message.content for choice in ask(client, n=8, seed=3, **options).choices]
-
-    of_set = {"extra_body": {"guided_choice": ["a dog", "a cat", "a bird", "a fish"]}, "messages": NAME_AN_ANIMAL}
-    assert drawn(**of_set) == drawn(**of_set)
-    assert len(set(drawn(**of_set))) > 1
-    assert len(set(drawn(temperature=0, **of_set))) == 1
-    assert len(set(drawn(max_tokens=6))) > 1
-    client.close()
-
-
-def test_several_records_are_drawn_and_no_copies_of_each_other(url: str) -> None:
-    coins = {"type": "array", "items": {"type": "boolean"}, "minItems": 30, "maxItems": 30}
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-
-        def drawn(seed: int, temperature: float) -> list[list[bool]]:
-            options: Any = {"n": 4, "seed": seed, "temperature": temperature, "extra_body": {"guided_json": coins}}
-            return [json.loads(choice.message.content) for choice in ask(client, **options, max_tokens=400).choices]
-
-        every = [record for seed in (3, 2**32 - 3, -7) for record in drawn(seed, 50)]
-        for one, other in itertools.combinations(every, 2):
-            assert all(one[i:] != other[: 30 - i] and other[i:] != one[: 30 - i] for i in range(6))
-        assert drawn(3, 50) == every[:4]
-        first, *others = drawn(3, 0)
-        assert others == [first] * 3
-
-
-NAME_AN_ANIMAL = [{"role": "user", "content": "Name an animal."}]
-
-
 COUNT = "one, two, three, four, five, six, seven, eight"
-"""What no rounding of llama.cpp's changes."""
-COUNTS = {"extra_body": {"grammar": f'root ::= "{COUNT}"'}, "max_tokens": 60, "temperature": 0}
+COUNTED = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": COUNT}]
+COUNTS = {"messages": [*COUNTED, *COUNTED, COUNTED[0]], "max_tokens": 60, "temperature": 0}
+"""SmolLM2 counts again, whatever llama.cpp's rounding."""
 
 
 def test_a_stream_says_what_the_whole_answer_says(client: openai.OpenAI) -> None:
@@ -185,15 +151,6 @@ def test_an_answer_ends_before_a_stop_string_also_in_a_stream(client: openai.Ope
             told += chunk.choices[0].delta.content or ""
             assert cut.startswith(told)
         assert told == cut
-
-
-@pytest.mark.parametrize("name", ["grammar", "guided_grammar", "structured_outputs"])
-def test_a_text_is_written_by_a_grammar(client: openai.OpenAI, name: str) -> None:
-    gbnf = 'root ::= ("yes" | "no") ", " [0-9]{3}'
-    body = {name: {"grammar": gbnf} if name == "structured_outputs" else gbnf}
-    assert re.fullmatch("(yes|no), [0-9]{3}", text_of(ask(client, extra_body=body)))
-    chunks = ask(client, extra_body=body, stream=True)
-    assert re.fullmatch("(yes|no), [0-9]{3}", "".join(chunk.choices[0].delta.content or "" for chunk in chunks))
 
 
 @pytest.mark.parametrize(
@@ -332,8 +289,9 @@ def test_openais_asynchronous_client_reads_streams_side_by_side(server: str) -> 
 
 
 def test_who_leaves_a_stream_takes_the_work_along(server: str) -> None:
-    body = {"messages": MESSAGES, "stream": True, "max_tokens": 4000, "stop": "none such"}
-    with httpx.stream("POST", f"{server}/v1/chat/completions", json={**body, "grammar": 'root ::= "a"+'}) as stream:
+    endless = {"type": "array", "items": {"type": "boolean"}, "minItems": 2000}
+    body = {"messages": MESSAGES, "stream": True, "max_tokens": 4000, "guided_json": endless}
+    with httpx.stream("POST", f"{server}/v1/chat/completions", json=body) as stream:
         next(stream.iter_lines())
     for _ in range(100):
         if "token_trie_requests_under_way 0.0" in httpx.get(f"{server}/metrics").text:
@@ -368,14 +326,11 @@ def test_who_leaves_a_stream_takes_the_work_along(server: str) -> None:
             {"response_format": {"type": "json_object", "json_schema": {"name": "a"}}},
             "response_format.json_schema.schema",
         ),
-        ({"guided_choice": ["a"], "grammar": 'root ::= "a"'}, "grammar"),
-        ({"grammar": "root ::= ("}, "grammar"),
-        ({"grammar": "root ::= root"}, "grammar"),
-        ({"grammar": "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000}, "grammar"),
-        ({"grammar": 'root ::= "("' + "(" * 200}, "grammar"),
-        ({"grammar": "\n".join(f"r{i} ::= r{i + 1}" for i in range(5000))}, "grammar"),
-        ({"grammar": 'root ::= "a"{100000000}'}, "grammar"),
-        ({"grammar": 'root ::= "a"{5,2}'}, "grammar"),
+        ({"guided_choice": ["a"], "guided_json": {}}, "guided_json"),
+        ({"n": 2}, "n"),
+        ({"grammar": 'root ::= "a"'}, "grammar"),
+        ({"guided_grammar": 'root ::= "a"'}, "guided_grammar"),
+        ({"structured_outputs": {"grammar": 'root ::= "a"'}}, "structured_outputs.grammar"),
         ({"json_schema": {"oneOf": [{"const": i} for i in range(5000)]}}, "json_schema"),
         ({"json_schema": {"items": [{"oneOf": [{"const": i} for i in range(100)]}] * 7}}, "json_schema"),
         ({"json_schema": {"enum": [f"{i}" for i in range(30_000)]}}, "json_schema"),

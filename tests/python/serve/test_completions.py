@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,18 +44,8 @@ def test_prompts_of_texts_and_tokens_have_answers_each_in_order(client: openai.O
         assert [choice.text for choice in answer.choices] == ["Paris", "Rome"]
         assert answer.usage.prompt_tokens == sum(map(len, tokens))
     assert ask(client, tokens[1], **options).choices[0].text == "Rome"
-    drawn = ask(client, prompts, n=2, seed=1, max_tokens=4)
-    assert [choice.index for choice in drawn.choices] == [0, 1, 2, 3]
-
-
-def test_the_seeds_of_a_prompt_do_not_depend_on_the_prompts_before_it(url: str) -> None:
-    body: dict[str, Any] = {"n": 2, "seed": 5, "max_tokens": 6, "temperature": 1.5}
-    both, alone = (
-        [each["text"] for each in httpx.post(f"{url}/v1/completions", json=body | {"prompt": prompt}).json()["choices"]]
-        for prompt in (["Once", FRANCE], [FRANCE])
-    )
-    assert both[2:] == alone
-    assert alone[0] != alone[1]
+    drawn = ask(client, prompts, seed=1, max_tokens=4)
+    assert [choice.index for choice in drawn.choices] == [0, 1]
 
 
 def test_a_choice_is_that_of_the_package(client: openai.OpenAI, smollm2: Any) -> None:
@@ -196,10 +185,9 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
     [
         {},
         {"max_tokens": 100_000},
-        {"max_tokens": 100_000, "grammar": "root ::= [b-d]{450}"},
         {"tools": [TOOL], "tool_choice": "none"},
     ],
-    ids=["nothing said", "more", "grammar", "tools"],
+    ids=["nothing said", "more", "tools"],
 )
 def test_a_text_ends_where_the_context_is_full(full: str, more: dict[str, Any]) -> None:
     kinds = [("chat/completions", {"messages": [{"role": "user", "content": "Hello"}]})]
@@ -247,31 +235,6 @@ def test_a_model_without_a_template_is_asked_in_plain_text(model_paths: Any) -> 
         tool = {"type": "function", "function": {"name": "now"}}
         called = client.chat.completions.create(model="any", messages=messages, tools=[tool], tool_choice="required")  # type: ignore[call-overload]
         assert called.choices[0].message.tool_calls[0].function.arguments == "{}"
-
-
-def test_a_grammar_that_does_not_parse_is_refused_with_the_reason_and_printed_nowhere(model_paths: Any) -> None:
-    with Serving(model_paths["tiny"]) as serving:
-        client = openai.OpenAI(base_url=f"{serving.url}/v1", api_key="none", max_retries=0)
-        for wrong, why in (
-            ("root ::= secret-of-mine", "Undefined rule identifier 'secret-of-mine'"),
-            ("root ::= (secret-of-mine", "expecting"),
-            ("secret-of-mine = a", "expecting ::="),
-            ('secret-of-mine ::= "a"', "no rule root"),
-            ("root ::= root secret-of-mine\nsecret-of-mine ::= root", "begins with itself"),
-        ):
-            with pytest.raises(openai.BadRequestError, match=re.escape(why)):
-                ask(client, extra_body={"grammar": wrong})
-        assert ask(client, extra_body={"grammar": 'root ::= "a"'}).choices[0].text == "a"
-    assert "secret" not in serving.told
-    assert "Traceback" not in serving.told
-
-
-def test_a_server_for_strangers_takes_no_grammars(model_paths: Any) -> None:
-    with Serving(model_paths["tiny"], "--no-grammars") as serving:
-        client = openai.OpenAI(base_url=f"{serving.url}/v1", api_key="none", max_retries=0)
-        with pytest.raises(openai.BadRequestError, match="grammar"):
-            ask(client, extra_body={"grammar": 'root ::= "a"'})
-        assert ask(client, extra_body={"guided_choice": ["a", "b"]}).choices[0].text in "ab"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from socket import socket
 
 import hostile
 import httpx
-import pytest
 from serving import Serving
 
 N_CASES = int(os.environ.get("HOSTILE_REQUESTS", "100"))

@@ -117,9 +117,7 @@ def test_an_allowed_host_is_a_name_alone(model_paths: dict[str, Path], name: str
         Serving(model_paths["tiny"], "--allow-host", name).__enter__()
 
 
-def test_a_name_that_was_made_to_lead_here_reads_and_asks_nothing(
-    browser: Tab, model_paths: dict[str, Path]
-) -> None:
+def test_a_name_that_was_made_to_lead_here_reads_and_asks_nothing(browser: Tab, model_paths: dict[str, Path]) -> None:
     with Serving(model_paths["tiny"]) as serving:
         browser.open(serving.url.replace("127.0.0.1", "rebound.example"))
         assert "--allow-host" in browser.run("document.body.innerText")

@@ -34,7 +34,9 @@ def choose(url: str, name: str, **left: Any) -> Any:
 
 def test_sets_of_a_folder_are_listed_and_named(folder: Path, served: str) -> None:
     listed = httpx.get(f"{served}/v1/sets").json()["data"]
-    assert [one["name"] for one in listed] == sorted(path.stem for path in folder.iterdir() if path.suffix != ".txt")
+    assert sorted(one["name"] for one in listed) == sorted(
+        path.stem for path in folder.iterdir() if path.suffix != ".txt"
+    )
     assert {"object": "set", "name": "cities.of-1_Europe", "choices": 2} in listed
     assert choose(served, "cities.of-1_Europe") in CITIES["choices"]
     assert choose(served, "valued", indices=[0]) == json.dumps(VALUES["Paris"])

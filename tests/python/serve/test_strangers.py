@@ -6,7 +6,6 @@ In the model of these tests, no logits are numbers after a control token "[TRAP]
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -44,7 +44,6 @@ from token_trie.serve.completions.requests import (
     Named,
     check_schema,
     plain,
-    require_parsed,
 )
 from token_trie.serve.decisions import together
 from token_trie.serve.engine import Engine
@@ -189,9 +188,9 @@ class PreparedAnswer(NamedTuple):
     """Passes a free text on as it is generated."""
 
 
-async def answer_of(engine: Engine, asking: Answering, index: int, on_part: OnPart | None) -> Finished:
-    """Return the answer with a number among those of its prompt."""
-    asked = await asking.asked(engine, index, on_part)
+async def answer_of(engine: Engine, asking: Answering, on_part: OnPart | None) -> Finished:
+    """Return the answer to a prompt."""
+    asked = await asking.asked(engine, on_part)
     return await asked.finish(*await engine.read(asked.made, asked.stream))
 
 
@@ -210,25 +209,21 @@ class ConstrainedPrompt:
     beginnings: tuple[str, ...] = ()
     """Beginnings of calls, before which a free text ends."""
 
-    async def asked(self, engine: Engine, index: int, on_part: OnPart | None) -> PreparedAnswer:
-        """Ask for the answer with a number; `on_part` gets its parts as they are generated."""
+    async def asked(self, engine: Engine, on_part: OnPart | None) -> PreparedAnswer:
+        """Ask for the answer; `on_part` gets its parts as they are generated."""
         if self.constraint.choices is not None:
-            return self._choose(engine, self.constraint.choices, index, on_part)
+            return self._choose(engine, self.constraint.choices, on_part)
         if self.constraint.schema is not None:
-            return await self._fill(engine, index, on_part)
-        return self._write(engine, index, on_part)
+            return await self._fill(engine, on_part)
+        return self._write(engine, on_part)
 
-    def _choose(
-        self, engine: Engine, read: Callable[[Llama], AnySet], index: int, on_text: OnText | None
-    ) -> PreparedAnswer:
+    def _choose(self, engine: Engine, read: Callable[[Llama], AnySet], on_text: OnText | None) -> PreparedAnswer:
         sampling = self.sampling
 
         def made() -> tuple[Prompt, ChoiceRequest]:
             with refusing(self.constraint.place):
                 choices = read(engine.llm)
             options = ChooseOptions(probabilities=sampling.x_distribution and len(choices) <= _MAX_SCORED)
-            if sampling.n_each > 1 and sampling.effective_temperature > 0:
-                options = ChooseOptions(mode="aligned", **sampling.sampling_of(index))
             return self.prompt(engine.llm), ChoiceRequest.read(choices, options)
 
         async def finish(decision: Decision[Any], prompt: list[int], n_cached: int) -> Finished:
@@ -242,12 +237,12 @@ class ConstrainedPrompt:
 
         return PreparedAnswer(made, finish)
 
-    async def _fill(self, engine: Engine, index: int, on_text: OnText | None) -> PreparedAnswer:
+    async def _fill(self, engine: Engine, on_text: OnText | None) -> PreparedAnswer:
         of = self.constraint
         if self.n_alternatives is not None:
             raise invalid("goes with no schema", ("logprobs",), "unsupported")
         most = MAX_TOKENS if of.schema is ANY_OBJECT else RecordOptions.max_tokens
-        options = record_options(self.sampling, index, on_text, most)
+        options = record_options(self.sampling, on_text, most)
         with refusing(of.place):
             template = await engine.on_worker(lambda: read_template(of.schema, strict=of.strict))
 
@@ -259,18 +254,14 @@ class ConstrainedPrompt:
 
         return PreparedAnswer(lambda: (self.prompt(engine.llm), record_request(template, options)), finish)
 
-    def _write(self, engine: Engine, index: int, on_text: OnText | None) -> PreparedAnswer:
-        sampling, llm, gbnf = self.sampling, engine.llm, self.constraint.gbnf
-        options = TextOptions(stop=[*sampling.stops, *self.stops], **sampling.sampling_of(index))
-        beginnings = self.beginnings if gbnf is None else ()
+    def _write(self, engine: Engine, on_text: OnText | None) -> PreparedAnswer:
+        sampling, llm, beginnings = self.sampling, engine.llm, self.beginnings
+        options = TextOptions(stop=[*sampling.stops, *self.stops], **sampling.sampling)
 
         def made() -> tuple[Prompt, TextRequest]:
-            if gbnf is not None:
-                with refusing(self.constraint.place):
-                    require_parsed(llm, gbnf)
             if beginnings:
                 return self.prompt(llm), TextBeforeCall(sampling.token_limit, options, beginnings=beginnings)
-            return self.prompt(llm), TextRequest(sampling.token_limit, options, gbnf)
+            return self.prompt(llm), TextRequest(sampling.token_limit, options)
 
         before = text_before if beginnings else str
         held = [*options.stop, *beginnings, *(OPENINGS if beginnings else ())]
@@ -292,12 +283,9 @@ class ConstrainedPrompt:
 
 
 def record_options(
-    sampling: GenerationRequest, index: int, on_text: OnText | None, most: int = RecordOptions.max_tokens
+    sampling: GenerationRequest, on_text: OnText | None, most: int = RecordOptions.max_tokens
 ) -> RecordOptions:
-    """Return the options of a record: greedy unless a temperature is given, `most` tokens if no limit is given.
-
-    Of several records with a temperature, the choices are drawn too.
-    """
+    """Return the options of a record: greedy unless a temperature is given, `most` tokens if no limit is given."""
     send = None
     if on_text is not None:
         loop, listen = asyncio.get_running_loop(), on_text
@@ -306,10 +294,9 @@ def record_options(
             loop.call_soon_threadsafe(listen, text)
 
     limit = sampling.token_limit
-    drawn = sampling.sampling_of(index) | ({"temperature": 0.0} if sampling.temperature is None else {})
+    drawn = sampling.sampling | ({"temperature": 0.0} if sampling.temperature is None else {})
     return RecordOptions(
         **drawn,
-        mode="sampled" if sampling.n_each > 1 and drawn["temperature"] > 0 else None,
         on_text=send,
         max_tokens=most if limit is None else max(limit, 1),
     )
@@ -383,12 +370,12 @@ class Calling:
     """Answers if the model calls no tool; None: it has to call one."""
     shape: ChatRequest
 
-    async def asked(self, engine: Engine, index: int, on_part: OnPart | None) -> PreparedAnswer:
-        """Ask for the answer with a number; `on_part` gets its parts as they are generated."""
+    async def asked(self, engine: Engine, on_part: OnPart | None) -> PreparedAnswer:
+        """Ask for the answer; `on_part` gets its parts as they are generated."""
         tokens, template = await engine.on_worker(lambda: self._prompt(engine, self.turns))
         call_id = uuid.uuid4().hex[:9]
         on_text = None if on_part is None else call_parts(call_id, template, on_part)
-        call = tool_request(self.tools, record_options(self.shape, index, on_text), template)
+        call = tool_request(self.tools, record_options(self.shape, on_text), template)
 
         async def called(answer: ToolCall[Any], _: list[int], n_cached: int) -> Finished:
             more = {"x_probability": answer.probability, **notes_of(answer.truncated, answer.ignored)}
@@ -401,7 +388,7 @@ class Calling:
             return PreparedAnswer(lambda: (tokens, call), called)
         begins = tuple(beginnings_of_calls(self.tools, template))
         text = replace(self.otherwise, prompt=lambda _: tokens, n_alternatives=None, beginnings=begins)
-        otherwise = await text.asked(engine, index, on_part)
+        otherwise = await text.asked(engine, on_part)
 
         def made() -> tuple[Prompt, CallOrText[Any]]:
             prompt, request = otherwise.made()

@@ -1,40 +1,20 @@
-"""Requests of completions: their bodies, prompts, constraints and grammars, within limits."""
+"""Requests of completions: their bodies, prompts and constraints, within limits."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import re
-import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, BinaryIO, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
-from token_trie.errors import GrammarError
-from token_trie.native.core import Llama, llama_cpp, vocab_of
+from token_trie.native.core import Llama
 from token_trie.native.lifetime import lease
-from token_trie.native.options import encode, nth_seed
 from token_trie.records.tools import for_template, read_arguments
 from token_trie.serve.limits import Claim, Limits, Place, Shape, check_depth, invalid, levels_of, refusing
 from token_trie.serve.sets import KEYS, AnySet, Sets, read_set
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template
-
-_MAX_BYTES, _MAX_RULES, _MAX_DEPTH, _MAX_REPEATS = 64 << 10, 1000, 100, 1000
-
-_PARTS = re.compile(
-    r"""
-    \#[^\n]* | "(?:[^"\\]|\\.|\\\Z)*(?:"|\Z) | \[(?:[^\]\\]|\\.|\\\Z)*(?:\]|\Z)
-    # Comments, texts and classes, whose inside is none. One without an end matches up to the end of all: else the regex
-    # would look for that end again from each of its characters.
-    | \{\s*(?P<least>\d*)\s*,?\s*(?P<most>\d*) | (?P<rule> ::=) | (?P<opens> \() | (?P<closes> \))
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-
 
 _MAX_ALTERNATIVES, _MAX_VALUES = 256, 25_000
 
@@ -55,66 +35,7 @@ def check_schema(schema: Any, place: Place) -> None:
                     )
 
 
-def check_gbnf(text: str, place: Place) -> None:
-    """Refuse a GBNF grammar of too many bytes, rules, levels or repetitions."""
-    if len(text.encode(errors="surrogatepass")) > _MAX_BYTES:
-        raise invalid(f"more than {_MAX_BYTES:,} bytes", place, "too_long")
-    n_rules = depth = deepest = 0
-    for part in _PARTS.finditer(text):
-        n_rules += part.lastgroup == "rule"
-        depth += (part.lastgroup == "opens") - (part.lastgroup == "closes")
-        deepest = max(deepest, depth)
-        least, most = part["least"] or "0", part["most"] or str(_MAX_REPEATS)
-        # llama.cpp counts from the one to the other and overflows if they are in the wrong order.
-        if max(len(least), len(most)) > len(str(_MAX_REPEATS)) or not int(least) <= int(most) <= _MAX_REPEATS:
-            raise invalid(f"{part[0]}}}: from 0 to {_MAX_REPEATS:,} times, in this order", place, "too_long")
-    if n_rules > _MAX_RULES:
-        raise invalid(f"more than {_MAX_RULES:,} rules", place, "too_long")
-    if deepest > _MAX_DEPTH:
-        raise invalid(f"parentheses more than {_MAX_DEPTH} deep", place, "too_long")
-
-
-def require_parsed(llm: Llama, text: str) -> None:
-    """Raise GrammarError, with the reason, for a GBNF grammar that llama.cpp cannot parse.
-
-    llama.cpp prints the reason and the grammar to standard error, where no text of a request may appear.
-    """
-    given = encode(text, "grammar")
-    if not given:
-        return
-    with _errors() as file:
-        sampler = llama_cpp.llama_sampler_init_grammar(vocab_of(llm).address, given, b"root")
-        if sampler:
-            llama_cpp.llama_sampler_free(sampler)
-            return
-        file.seek(0)
-        said = file.read(_READ_BYTES).decode(errors="replace").splitlines()
-    _, _, why = (said[0] if said else "").partition("error parsing grammar: ")
-    raise GrammarError(f"gbnf: {why[:_MAX_CHARS] or 'the grammar has no rule root, or a rule that begins with itself'}")
-
-
-_READ_BYTES, _MAX_CHARS = 1000, 120
-_printing = threading.Lock()
-
-
-@contextlib.contextmanager
-def _errors() -> Iterator[BinaryIO]:
-    """Redirect the standard error of the process to a file."""
-    with _printing, tempfile.TemporaryFile() as file:
-        try:
-            kept = os.dup(2)
-        except OSError:  # no standard error
-            yield file
-            return
-        try:
-            os.dup2(file.fileno(), 2)
-            yield file
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-
-
-_MAX_ANSWERS = 128
+_MAX_PROMPTS = 128
 _ANSWER_BYTES = 16 << 10
 """Memory of an answer while it is generated."""
 
@@ -132,7 +53,6 @@ class StructuredOutputs(Shape):
     """Texts, texts with values, or ``{"set": name}`` with an optional "mask" or "indices"."""
     json_: Any = Field(None, alias="json")
     json_object: StrictBool | None = None
-    grammar: StrictStr | None = None
 
 
 class JSONSchema(Shape):
@@ -166,7 +86,6 @@ class GenerationRequest(Shape):
     model: StrictStr | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[StrictInt, Field(ge=1, le=_MAX_ANSWERS)] | None = None
     seed: StrictInt | None = None
     temperature: Annotated[Number, Field(ge=0, le=100)] | None = None
     top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
@@ -178,21 +97,14 @@ class GenerationRequest(Shape):
     structured_outputs: StructuredOutputs | None = None
     guided_choice: Any = None
     guided_json: Any = None
-    guided_grammar: StrictStr | None = None
-    grammar: StrictStr | None = None
     json_schema: Any = None
     token_trie: Any = None
     x_distribution: StrictBool = False
     """Whether to score the whole set, for each member's probability; else the best is searched, which is cheaper."""
 
-    @property
-    def n_each(self) -> int:
-        """Number of answers to a prompt."""
-        return 1 if self.n is None else self.n
-
     def claim(self, limits: Limits, claim: Claim) -> None:
         """Claim the memory of the answers."""
-        claim.add(_ANSWER_BYTES * self.n_each * len(self.prompts))
+        claim.add(_ANSWER_BYTES * len(self.prompts))
 
     @property
     def prompts(self) -> Sequence[Any]:
@@ -204,14 +116,15 @@ class GenerationRequest(Shape):
         """Maximum tokens of an answer; None: not given."""
         return self.max_tokens
 
-    def sampling_of(self, index: int) -> dict[str, Any]:
-        """Return the members of `token_trie.llama.query.Sampling` for answer number `index` of a prompt."""
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The members of `token_trie.llama.query.Sampling`; seed -1 is a random one, as in llama.cpp."""
         return {
             "temperature": self.effective_temperature,
             "top_p": float(self.top_p or 1.0),
             "top_k": max(self.top_k or 0, 0),
             "min_p": float(self.min_p or 0.0),
-            "seed": self.seed_of(index),
+            "seed": None if self.seed in (None, -1) else self.seed % (2**32 - 1),
         }
 
     @property
@@ -226,13 +139,6 @@ class GenerationRequest(Shape):
         """The stop strings."""
         given = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return [text for text in given if text]
-
-    def seed_of(self, index: int) -> int | None:
-        """Return the seed of answer number `index`; -1 is a random seed, as in llama.cpp."""
-        if self.seed is None or self.seed == -1:
-            return None
-        first = self.seed % (2**32 - 1)
-        return nth_seed(first, index) if index else first
 
 
 _Unreadable: TypeAlias = Literal[
@@ -340,12 +246,15 @@ class CompletionRequest(GenerationRequest):
         given: Any = self.prompt
         one = isinstance(given, str) or (len(given) > 0 and isinstance(given[0], int))
         prompts: list[str | list[int]] = [given] if one else given
-        if not prompts or len(prompts) * self.n_each > _MAX_ANSWERS:
-            raise invalid(f"{len(prompts):,} prompts; 1 to {_MAX_ANSWERS} answers are given at once", ("prompt",))
+        if not 1 <= len(prompts) <= _MAX_PROMPTS:
+            raise invalid(f"{len(prompts):,} prompts; 1 to {_MAX_PROMPTS} are answered at once", ("prompt",))
         return prompts
 
 
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "grammar": ("",),
+    "guided_grammar": ("",),
     "logit_bias": ({},),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
@@ -393,13 +302,13 @@ def refuse_unsupported(shape: GenerationRequest) -> None:
             raise invalid("is not supported here", (name,), "unsupported")
     outputs = shape.structured_outputs
     for name, given in ((outputs.model_extra if outputs is not None else None) or {}).items():
-        if name in ("regex", "structural_tag") and given is not None:
+        if name in ("grammar", "regex", "structural_tag") and given is not None:
             raise invalid("is not supported here", ("structured_outputs", name), "unsupported")
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """A member of a set, a record of a schema, or a text of a grammar; with none of these, any text."""
+    """A member of a set, or a record of a schema; with none of these, any text."""
 
     place: Place = ()
     """Place of the constraint in the body."""
@@ -407,27 +316,18 @@ class Constraint:
     schema: Any = None
     strict: bool = True
     """Whether an unsupported keyword of the schema is refused; else it is ignored."""
-    gbnf: str | None = None
 
 
-def constraint_of(shape: GenerationRequest, sets: Sets, limits: Limits) -> Constraint:
-    """Return the constraint of a request.
-
-    RefusedError for two constraints, an unknown set, or a grammar where grammars are not allowed.
-    """
+def constraint_of(shape: GenerationRequest, sets: Sets) -> Constraint:
+    """Return the constraint of a request; RefusedError for two constraints, or an unknown set."""
     found = list(_constraints(shape, sets))
     if len(found) > 1:
         raise invalid(
             f"goes with no {'.'.join(map(str, found[0].place))}: an answer has one constraint", found[1].place
         )
     if not found and shape.structured_outputs is not None and shape.structured_outputs.model_extra:
-        raise invalid("has none of choice, json, json_object and grammar", ("structured_outputs",), "unsupported")
-    constraint = found[0] if found else Constraint()
-    if constraint.gbnf is not None:
-        if not limits.grammars:
-            raise invalid("this server takes no grammars", constraint.place, "unsupported")
-        check_gbnf(constraint.gbnf, constraint.place)
-    return constraint
+        raise invalid("has none of choice, json and json_object", ("structured_outputs",), "unsupported")
+    return found[0] if found else Constraint()
 
 
 def _constraints(shape: GenerationRequest, sets: Sets) -> Iterator[Constraint]:
@@ -447,13 +347,6 @@ def _constraints(shape: GenerationRequest, sets: Sets) -> Iterator[Constraint]:
     ):
         if schema is not None:
             yield _by_schema(schema, place)
-    for gbnf, place in (
-        (outputs.grammar, ("structured_outputs", "grammar")),
-        (shape.guided_grammar or None, ("guided_grammar",)),
-        (shape.grammar or None, ("grammar",)),
-    ):
-        if gbnf is not None:
-            yield Constraint(place, gbnf=gbnf)
     if shape.response_format is not None and shape.response_format.type != "text":
         yield _by_format(shape.response_format)
 

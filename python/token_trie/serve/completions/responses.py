@@ -51,7 +51,6 @@ class Wire:
 
     model: str
     is_chat: bool
-    n_each: int = 1
 
     def __post_init__(self) -> None:
         self._id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{uuid.uuid4().hex}"
@@ -66,7 +65,7 @@ class Wire:
                 called = {} if answer.call is None else {"content": answer.text or None, "tool_calls": [answer.call]}
                 content = {"message": {"role": "assistant", "content": answer.text, "refusal": None, **called}}
             choices.append({"index": i, **content, **self._end(answer)})
-        return {**self._head("chat.completion"), "choices": choices, "usage": usage_of(answers, self.n_each)}
+        return {**self._head("chat.completion"), "choices": choices, "usage": usage_of(answers)}
 
     def part(self, index: int, part: Part, answer: Finished | None = None) -> dict[str, Any]:
         """Return a chunk; the last one has the answer."""
@@ -77,7 +76,7 @@ class Wire:
 
     def usage(self, answers: Sequence[Finished]) -> dict[str, Any]:
         """Return the chunk with the usage."""
-        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(answers, self.n_each)}
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(answers)}
 
     def _head(self, kind: str) -> dict[str, Any]:
         kind = kind if self.is_chat else "text_completion"
@@ -89,10 +88,10 @@ class Wire:
         return {"logprobs": logprobs, "finish_reason": answer.why, **answer.more}
 
 
-def usage_of(answers: Sequence[Finished], n_each: int) -> dict[str, Any]:
-    """Return the token counts of prompts with `n_each` answers each."""
-    n_prompt = sum(answer.n_prompt for answer in answers[::n_each])
-    n_cached = sum(answer.n_cached for answer in answers[::n_each])
+def usage_of(answers: Sequence[Finished]) -> dict[str, Any]:
+    """Return the token counts of answers."""
+    n_prompt = sum(answer.n_prompt for answer in answers)
+    n_cached = sum(answer.n_cached for answer in answers)
     n_tokens = sum(answer.n_tokens for answer in answers)
     return {
         "prompt_tokens": n_prompt,
@@ -190,17 +189,17 @@ async def chat_completion(engine: Engine, shape: ChatRequest, sets: Sets, limits
     """Answer a chat; RefusedError, with the place, if it cannot be answered."""
     refuse_unsupported(shape)
     turns = turns_of(shape.messages)
-    constraint = constraint_of(shape, sets, limits)
+    constraint = constraint_of(shape, sets)
     stops = () if constraint != Constraint() or has_chat_template(engine.llm) else PLAIN_STOPS
     asked = ConstrainedPrompt(lambda llm: prompt_of(llm, turns), constraint, shape, shape.n_alternatives, stops)
     calling = read_calling(shape, turns, asked)
-    return await _answer(engine, [calling or asked], shape, Wire(model, is_chat=True, n_each=shape.n_each))
+    return await _answer(engine, [calling or asked], shape, Wire(model, is_chat=True))
 
 
 async def completion(engine: Engine, shape: CompletionRequest, sets: Sets, limits: Limits, model: str) -> Any:
     """Complete prompts; errors as in `chat_completion`."""
     refuse_unsupported(shape)
-    constraint = constraint_of(shape, sets, limits)
+    constraint = constraint_of(shape, sets)
 
     def asked(given: str | list[int]) -> ConstrainedPrompt:
         def prompt(_: Llama) -> Prompt:
@@ -208,15 +207,14 @@ async def completion(engine: Engine, shape: CompletionRequest, sets: Sets, limit
 
         return ConstrainedPrompt(prompt, constraint, shape, shape.logprobs)
 
-    wire = Wire(model, is_chat=False, n_each=shape.n_each)
+    wire = Wire(model, is_chat=False)
     return await _answer(engine, [asked(given) for given in shape.prompts], shape, wire)
 
 
 async def _answer(engine: Engine, asked: Sequence[Answering], shape: GenerationRequest, wire: Wire) -> Any:
-    every = [(one, number) for one in asked for number in range(shape.n_each)]
     if not shape.stream:
-        return wire.whole(await together(answer_of(engine, one, number, None) for one, number in every))
-    generation = _Generation(engine, every, wire)
+        return wire.whole(await together(answer_of(engine, one, None) for one in asked))
+    generation = _Generation(engine, asked, wire)
     try:
         await generation.begin()
     except BaseException:
@@ -230,11 +228,11 @@ async def _answer(engine: Engine, asked: Sequence[Answering], shape: GenerationR
 class _Generation:
     """The answers of a stream while they are generated."""
 
-    def __init__(self, engine: Engine, asked: Sequence[tuple[Answering, int]], wire: Wire) -> None:
+    def __init__(self, engine: Engine, asked: Sequence[Answering], wire: Wire) -> None:
         self._queue: asyncio.Queue[tuple[int, Part | Finished | RefusedError]] = asyncio.Queue()
         self._wire = wire
         self._first: list[tuple[int, Part | Finished | RefusedError]] = []
-        self._tasks = [asyncio.ensure_future(self._answer(engine, i, *one)) for i, one in enumerate(asked)]
+        self._tasks = [asyncio.ensure_future(self._answer(engine, i, one)) for i, one in enumerate(asked)]
 
     async def begin(self) -> None:
         """Wait for the first text; RefusedError if there is none."""
@@ -271,10 +269,10 @@ class _Generation:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _answer(self, engine: Engine, index: int, asked: Answering, number: int) -> None:
+    async def _answer(self, engine: Engine, index: int, asked: Answering) -> None:
         try:
             found: Finished | RefusedError = await answer_of(
-                engine, asked, number, lambda text: self._queue.put_nowait((index, text))
+                engine, asked, lambda text: self._queue.put_nowait((index, text))
             )
         except RefusedError as refusal:
             found = refusal
