@@ -195,8 +195,6 @@ struct token_trie_sampler_state {
     uint64_t n_restored;    /* calls of apply in which earlier samplers had removed every allowed token */
     uint64_t n_closed;      /* spans that max_span ended */
     int32_t ending;         /* enum token_trie_ending */
-    uint64_t n_applied;     /* calls of apply, that is, steps on the host */
-    uint64_t n_in_graph;    /* batches whose compute graph applied the constraint instead */
 };
 
 /* Set size to sizeof(struct token_trie_cache_stats) before the call. Counts are since the start of the process. */
@@ -350,40 +348,6 @@ TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie(const struct
 TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie_set(const struct llama_vocab * vocab,
                                                                         const struct token_trie_set * set,
                                                                         const struct token_trie_params * params);
-
-/*
- * Makes a tail. With a tail, a trie sampler can run inside the compute graph, where the logits are. Only the selected
- * token, 4 bytes, then leaves the device. The tail is the last sampler of the chain, and the chain is set on a context:
- *
- *     struct llama_sampler * tail = llama_sampler_init_token_trie_tail(trie, vocab);
- *     llama_sampler_chain_add(chain, trie);
- *     llama_sampler_chain_add(chain, llama_sampler_init_dist(seed));  // not in greedy mode: there the trie selects
- *     llama_sampler_chain_add(chain, tail);
- *     llama_set_sampler(ctx, 0, chain);                               // before the prompt is decoded
- *     llama_sampler_sample(chain, ctx, -1);                           // as always; does not call apply of the trie
- *
- * trie   a sampler that this library made, without a tail so far
- * vocab  the model's
- *
- * If logits are equal or NaN, the backend's argmax decides. temp, top_p, min_p and dist draw the same tokens as on the
- * host. llama.cpp's top_k does not sort in the graph, so other members of the set can be drawn. If no sampler has
- * selected a token, the tail selects the best candidate.
- *
- * The trie stays on the host, with the same answers, in these cases: it has no tail; the device lacks an operation; the
- * loaded llama.cpp is not the one compiled against, or has no callbacks for samplers in the graph; a sampler before the
- * trie in the chain stays on the host; n_outputs_max_per_seq of the context is not 1 (in a batch, a sequence can have
- * only one output); the span has start_after. token_trie_sampler_get_state says where the trie ran. A trie can be part
- * of only one graph in its life. In a second chain it stays on the host, and so does a clone.
- *
- * llama.cpp ends the process if a chain is set a second time, also if for another sequence; if a sampler follows the
- * tail; and if a sampler that truncates comes before a trie that was made with the vocab of another model. It uses
- * freed memory if a chain that is set, or one of its samplers, is freed before the context is freed or the chain
- * replaced.
- *
- * Returns a sampler that the caller owns, NULL on failure.
- */
-TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie_tail(struct llama_sampler * trie,
-                                                                         const struct llama_vocab * vocab);
 
 /*
  * Fills *state. The sampler must be a sampler that this library made, not the chain that it was added to.

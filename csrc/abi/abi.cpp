@@ -33,13 +33,6 @@ llama_sampler * llama_sampler_init_token_trie_set(const llama_vocab * vocab,
         [&] { return make_sampler(make_constraint(Vocab(vocab), to_set(set), read_struct(params, "params"))); });
 }
 
-llama_sampler * llama_sampler_init_token_trie_tail(llama_sampler * trie, const llama_vocab * vocab) {
-    return guard_pointer<llama_sampler *>([&] {
-        require_not_null(vocab, "vocab");
-        return make_tail(trie, Vocab(vocab).size());
-    });
-}
-
 int32_t token_trie_sampler_get_state(const llama_sampler * sampler, token_trie_sampler_state * state) {
     return guard([&] {
         const SamplerView seen = view(sampler);

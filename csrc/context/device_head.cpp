@@ -3,6 +3,9 @@
 #include "context/contexts.h"
 #include "llama/runs_in_graph.h"
 
+#include <ggml-backend.h>
+#include <ggml.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -18,6 +21,13 @@ std::size_t width_for(std::size_t n) {
         width *= 2;
     }
     return width;
+}
+
+ggml_tensor * as_rows(ggml_context * context, ggml_tensor * tensor) {
+    return ggml_reshape_2d(context, tensor, 1, ggml_nelements(tensor));
+}
+ggml_tensor * as_row(ggml_context * context, ggml_tensor * tensor) {
+    return ggml_reshape_1d(context, tensor, ggml_nelements(tensor));
 }
 
 }  // namespace
@@ -73,14 +83,33 @@ struct DeviceHead::Part {
         ggml_backend_tensor_set(input, numbers.data(), 0, numbers.size() * sizeof(float));
     }
 
+    // Whether the device of these buffers has every operation.
     bool is_supported(ggml_backend_buffer_type_t buffers) {
+        ggml_backend_dev_t device = ggml_backend_buft_get_device(buffers);
+        if (device == nullptr) {
+            return true;  // the CPU
+        }
+        struct Free {
+            void operator()(ggml_context * context) const noexcept { ggml_free(context); }
+        };
+        constexpr std::size_t n_tensors = 32;
+        const std::unique_ptr<ggml_context, Free> context(
+            ggml_init({n_tensors * ggml_tensor_overhead(), nullptr, /* no_alloc = */ true}));
+        if (context == nullptr) {
+            return false;
+        }
         struct Data {
             ggml_tensor *logits, *probs, *sampled, *candidates;
         };
-        return has_operations(buffers, [&](ggml_context * context) {
-            Data data{ggml_new_tensor_1d(context, GGML_TYPE_F32, n_vocab), nullptr, nullptr, nullptr};
-            apply(context, data);
-        });
+        Data data{ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, n_vocab), nullptr, nullptr, nullptr};
+        apply(context.get(), data);
+        for (ggml_tensor * each = ggml_get_first_tensor(context.get()); each != nullptr;
+             each = ggml_get_next_tensor(context.get(), each)) {
+            if (each->op != GGML_OP_NONE && !ggml_backend_dev_supports_op(device, each)) {
+                return false;
+            }
+        }
+        return true;
     }
 
     static Part & of(llama_sampler * smpl) { return *static_cast<Part *>(smpl->ctx); }

@@ -1,9 +1,7 @@
 #include "sampler/sampler.h"
 
 #include "llama/library.h"
-#include "llama/runs_in_graph.h"
 #include "sampler/candidates.h"
-#include "sampler/graph_part.h"
 
 #include <llama.h>
 
@@ -21,8 +19,6 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 struct Context {
     Cursor cursor;
     Mode mode;
-    // NOLINTNEXTLINE(readability-redundant-member-init): for callers that name only the first members
-    std::shared_ptr<GraphPart> in_graph{};  // null without a tail
     token_trie_sampler_state counts{};
     bool warned = false;
 };
@@ -139,7 +135,6 @@ void sampler_accept(llama_sampler * smpl, llama_token token) {
 
 void sampler_apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
     Context & ctx = context(smpl);
-    ++ctx.counts.n_applied;
     llama_token_data_array & candidates = *cur_p;
     const AllowedSet allowed = ctx.cursor.allowed();
     const bool is_free = allowed.everything;
@@ -173,57 +168,11 @@ void sampler_apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
 
 llama_sampler * sampler_clone(const llama_sampler * smpl);
 
-template <typename Interface>
-void run_in_graph(Interface & iface) {
-    if constexpr (RunsInGraph<Interface>::value) {
-        iface.backend_init = [](llama_sampler * smpl, ggml_backend_buffer_type_t buffers, std::uint32_t n_outputs) {
-            const Context & ctx = context(smpl);
-            return ctx.in_graph != nullptr && ctx.in_graph->init(ctx.cursor, ctx.mode, buffers, n_outputs);
-        };
-        iface.backend_apply = [](llama_sampler * smpl, ggml_context * graph, ggml_cgraph * /*gf*/, auto * data) {
-            context(smpl).in_graph->apply(graph, {data->logits, data->probs, data->sampled, data->candidates});
-        };
-        iface.backend_set_input = [](llama_sampler * smpl) {
-            Context & ctx = context(smpl);
-            ++ctx.counts.n_in_graph;
-            ctx.in_graph->set_input(ctx.cursor);
-        };
-        iface.backend_reset = [](llama_sampler * smpl) { context(smpl).in_graph->reset(); };
-        iface.copy_state = [](const llama_sampler * from, llama_sampler * to) {
-            context(to).cursor = context(from).cursor;
-        };
-    }
-}
-
-// The tail's context is its share in the part that its trie has, which is null in a clone.
-using Tail = std::shared_ptr<GraphPart>;
-
-void tail_apply(llama_sampler * /*smpl*/, llama_token_data_array * cur_p) {
-    if (cur_p->selected < 0 && cur_p->size > 0) {
-        cur_p->selected = static_cast<std::int64_t>(best_of(*cur_p, cur_p->size));
-    }
-}
-
-template <typename Interface>
-void run_tail_in_graph(Interface & iface) {
-    if constexpr (RunsInGraph<Interface>::value) {
-        iface.backend_init = [](llama_sampler * smpl, ggml_backend_buffer_type_t /*buffers*/,
-                                std::uint32_t /*n_outputs*/) { return *static_cast<Tail *>(smpl->ctx) != nullptr; };
-        iface.backend_apply = [](llama_sampler * smpl, ggml_context * graph, ggml_cgraph * /*gf*/, auto * data) {
-            (*static_cast<Tail *>(smpl->ctx))
-                ->apply_end(graph, {data->logits, data->probs, data->sampled, data->candidates});
-        };
-        iface.copy_state = [](const llama_sampler * /*from*/, llama_sampler * /*to*/) {};
-    }
-}
-
 // A llama.cpp newer than the headers may look for callbacks past the end of this struct; it finds nulls there.
 struct PaddedInterface {
     llama_sampler_i iface;
     void * later_callbacks[16];
 };
-
-bool is_same_llama() { return llama_compiled().empty() || llama_compiled() == llama_loaded(); }
 
 PaddedInterface padded_interface = [] {
     PaddedInterface out{};
@@ -233,65 +182,27 @@ PaddedInterface padded_interface = [] {
     out.iface.reset = [](llama_sampler * smpl) { context(smpl).cursor.reset(); };
     out.iface.clone = sampler_clone;
     out.iface.free = [](llama_sampler * smpl) { delete static_cast<Context *>(smpl->ctx); };
-    if (is_same_llama()) {
-        run_in_graph(out.iface);
-    }
     return out;
 }();
 
-llama_sampler * wrap_tail(Tail tail);
-
-PaddedInterface padded_tail = [] {
-    PaddedInterface out{};
-    out.iface.name = [](const llama_sampler * /*smpl*/) { return "token-trie-tail"; };
-    out.iface.apply = tail_apply;
-    out.iface.clone = [](const llama_sampler * /*smpl*/) { return wrap_tail(nullptr); };
-    out.iface.free = [](llama_sampler * smpl) { delete static_cast<Tail *>(smpl->ctx); };
-    if (is_same_llama()) {
-        run_tail_in_graph(out.iface);
-    }
-    return out;
-}();
-
-template <typename Owned>
-llama_sampler * wrap(PaddedInterface & interface, Owned made) {
-    auto owned = std::make_unique<Owned>(std::move(made));
-    llama_sampler * smpl = llama_sampler_init(&interface.iface, owned.get());
+llama_sampler * wrap(Context context) {
+    auto owned = std::make_unique<Context>(std::move(context));
+    llama_sampler * smpl = llama_sampler_init(&padded_interface.iface, owned.get());
     static_cast<void>(owned.release());
     return smpl;
 }
 
-llama_sampler * wrap_tail(Tail tail) { return wrap(padded_tail, std::move(tail)); }
-
-llama_sampler * sampler_clone(const llama_sampler * smpl) {
-    Context clone = context(smpl);
-    clone.in_graph.reset();
-    return wrap(padded_interface, std::move(clone));
-}
-
-void check_made_here(const llama_sampler * sampler) {
-    throw_if(sampler == nullptr || sampler->iface != &padded_interface.iface, Status::argument,
-             "sampler: not one that token-trie made (a chain is not; pass its member)");
-}
+llama_sampler * sampler_clone(const llama_sampler * smpl) { return wrap(context(smpl)); }
 
 }  // namespace
 
 llama_sampler * make_sampler(Cursor cursor, Mode mode) {
-    return wrap(padded_interface, Context{std::move(cursor), mode});
-}
-
-llama_sampler * make_tail(llama_sampler * sampler, std::int32_t n_vocab) {
-    check_made_here(sampler);
-    Context & ctx = context(sampler);
-    throw_if(ctx.in_graph != nullptr, Status::argument, "sampler: it has a tail");
-    auto part = std::make_shared<GraphPart>(n_vocab);
-    llama_sampler * tail = wrap_tail(part);
-    ctx.in_graph = std::move(part);
-    return tail;
+    return wrap({std::move(cursor), mode});
 }
 
 SamplerView view(const llama_sampler * sampler) {
-    check_made_here(sampler);
+    throw_if(sampler == nullptr || sampler->iface != &padded_interface.iface, Status::argument,
+             "sampler: not one that token-trie made (a chain is not; pass its member)");
     const Context & ctx = context(sampler);
     return {&ctx.cursor, ctx.counts};
 }

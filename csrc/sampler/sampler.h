@@ -13,12 +13,6 @@ enum class Mode { greedy = TOKEN_TRIE_GREEDY, sampled = TOKEN_TRIE_SAMPLED };
 // allocation.
 llama_sampler * make_sampler(Cursor cursor, Mode mode);
 
-// What lets a sampler made here be a part of llama.cpp's compute graph, where its apply is not called: for the end of
-// the sampler's own chain, of which it then leaves nothing but the token. On the host it selects the best candidate
-// where nothing is selected. The caller owns it. Throws Error (argument) where the sampler was not made here, or has
-// one.
-llama_sampler * make_tail(llama_sampler * sampler, std::int32_t n_vocab);
-
 struct SamplerView {
     const Cursor * cursor;            // valid until the sampler is freed
     token_trie_sampler_state counts;  // these alone

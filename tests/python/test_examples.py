@@ -157,13 +157,6 @@ def test_a_c_program_cancels_its_text_at_ctrl_c(c_examples: Path, smollm2: Path)
     assert rest.endswith(("[cancelled]\n", "[max_tokens reached]\n"))
 
 
-def test_a_c_program_chooses_inside_the_compute_graph(c_examples: Path, smollm2: Path) -> None:
-    if not (c_examples / "in_graph").exists():
-        pytest.skip("this llama.cpp has no samplers inside the graph")
-    output = run(c_examples / "in_graph", smollm2, "The capital of India is")
-    assert output == " New Delhi\nchosen in the graph\n"
-
-
 # C++
 
 

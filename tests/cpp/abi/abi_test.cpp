@@ -20,14 +20,12 @@ static_assert(sizeof(token_trie_params) == 112 && offsetof(token_trie_params, si
               offsetof(token_trie_params, unique) == 68 && offsetof(token_trie_params, exclude) == 72 &&
               offsetof(token_trie_params, n_exclude) == 80 && offsetof(token_trie_params, start_after) == 88 &&
               offsetof(token_trie_params, n_start_after) == 96 && offsetof(token_trie_params, max_before) == 104);
-static_assert(sizeof(token_trie_sampler_state) == 80 && offsetof(token_trie_sampler_state, size) == 0 &&
+static_assert(sizeof(token_trie_sampler_state) == 64 && offsetof(token_trie_sampler_state, size) == 0 &&
               offsetof(token_trie_sampler_state, state) == 8 && offsetof(token_trie_sampler_state, n_items) == 12 &&
               offsetof(token_trie_sampler_state, leaf_name) == 16 && offsetof(token_trie_sampler_state, leaf) == 24 &&
               offsetof(token_trie_sampler_state, n_escaped) == 32 &&
               offsetof(token_trie_sampler_state, n_restored) == 40 &&
-              offsetof(token_trie_sampler_state, n_closed) == 48 && offsetof(token_trie_sampler_state, ending) == 56 &&
-              offsetof(token_trie_sampler_state, n_applied) == 64 &&
-              offsetof(token_trie_sampler_state, n_in_graph) == 72);
+              offsetof(token_trie_sampler_state, n_closed) == 48 && offsetof(token_trie_sampler_state, ending) == 56);
 static_assert(sizeof(token_trie_item) == 48 && offsetof(token_trie_item, leaf) == 8 &&
               offsetof(token_trie_item, leaf_name) == 16 && offsetof(token_trie_item, begin) == 24 &&
               offsetof(token_trie_item, end) == 32 && offsetof(token_trie_item, logprob) == 40);
