@@ -304,16 +304,12 @@ struct token_trie_set_info {
     uint64_t n_nodes;    /* nodes, including the root */
     uint64_t max_tokens; /* tokens of the longest member, in its longest spelling */
     uint64_t n_bytes;    /* bytes of memory, including names; in a file, bytes of the mapped part */
-    uint64_t n_paths;    /* paths of the payload; 0 if the set was not read from one */
     int32_t any;         /* not 0: members are texts, in any tokenization */
     uint64_t n_left;     /* members that are not filtered out */
 };
 
 /* Fills *info. */
 TOKEN_TRIE_API int32_t token_trie_set_get_info(const struct token_trie_set * set, struct token_trie_set_info * info);
-
-/* Returns path i of n_paths, in byte order. Valid until the set is freed. NULL on failure. */
-TOKEN_TRIE_API const char * token_trie_set_get_path(const struct token_trie_set * set, size_t i);
 
 /*
  * Gets the name of member i, copies up to `capacity` of its tokens, and sets *n to their number. In any tokenization,
@@ -395,9 +391,6 @@ TOKEN_TRIE_API struct token_trie_matcher * token_trie_matcher_clone(const struct
 
 /* Frees a matcher; NULL is ignored. */
 TOKEN_TRIE_API void token_trie_matcher_free(struct token_trie_matcher * matcher);
-
-/* Returns the matcher to the beginning of the set. Tokens accepted before cannot be undone any more. */
-TOKEN_TRIE_API int32_t token_trie_matcher_reset(struct token_trie_matcher * matcher);
 
 /*
  * Accepts n tokens, up to the first that is not allowed, and sets *n_accepted to the number of accepted tokens. Fails
@@ -872,24 +865,6 @@ TOKEN_TRIE_API int32_t token_trie_stream_set_token_trie(struct token_trie_stream
 
 /* Removes the trie, if one is set. */
 TOKEN_TRIE_API int32_t token_trie_stream_clear_token_trie(struct token_trie_stream * stream);
-
-/* A member in a span. Set size to sizeof(struct token_trie_item) before the call. */
-struct token_trie_item {
-    size_t size;
-    int64_t leaf;           /* its index in the set */
-    const char * leaf_name; /* NULL if none; valid until the trie is replaced or removed, or the stream closed */
-    uint64_t begin;         /* position of its first token in the sequence */
-    uint64_t end;           /* position after its last token */
-    double logprob;         /* the sum over its branch points */
-};
-
-/*
- * Fills *item with member i of this span. Only finished members count, as in n_items of struct token_trie_stream_state.
- * The last one may still continue, and then become another member.
- */
-TOKEN_TRIE_API int32_t token_trie_stream_get_item(struct token_trie_stream * stream,
-                                                  size_t i,
-                                                  struct token_trie_item * item);
 
 /*
  * Sets how the following tokens are drawn: in free text, and under a trie in sampled mode. The random draws restart

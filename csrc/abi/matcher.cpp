@@ -52,10 +52,6 @@ token_trie_matcher * token_trie_matcher_clone(const token_trie_matcher * matcher
 
 void token_trie_matcher_free(token_trie_matcher * matcher) { const std::unique_ptr<token_trie_matcher> freed(matcher); }
 
-int32_t token_trie_matcher_reset(token_trie_matcher * matcher) {
-    return guard([&] { of(matcher).reset(); });
-}
-
 int32_t token_trie_matcher_accept(token_trie_matcher * matcher,
                                   const llama_token * tokens,
                                   size_t n,

@@ -109,18 +109,9 @@ int32_t token_trie_set_get_info(const token_trie_set * set, token_trie_set_info 
         out.n_nodes = trie.n_nodes();
         out.max_tokens = trie.max_length();
         out.n_bytes = trie.total_bytes();
-        out.n_paths = read.by_path().size();
         out.any = trie.is_tree() ? 0 : 1;
         out.n_left = trie.n_members();
         write_struct(out, info, "info");
-    });
-}
-
-const char * token_trie_set_get_path(const token_trie_set * set, size_t i) {
-    return guard_pointer<const char *>([&] {
-        const TrieSets & paths = to_set(set).by_path();
-        throw_if(i >= paths.size(), Status::argument, "i: ", i, " of ", paths.size(), " paths");
-        return std::next(paths.begin(), static_cast<std::ptrdiff_t>(i))->first.c_str();
     });
 }
 

@@ -134,22 +134,6 @@ int32_t token_trie_stream_clear_token_trie(token_trie_stream * stream) {
     return guard([&] { enter(stream)->clear_trie(); });
 }
 
-int32_t token_trie_stream_get_item(token_trie_stream * stream, size_t i, token_trie_item * item) {
-    return guard([&] {
-        const SharedStream::Call open = enter(stream);
-        const std::vector<ItemLog::Item> & items = open->items().items();
-        throw_if(i >= items.size(), Status::argument, "i: ", i, " of ", items.size(), " items");
-        const ItemLog::Item & seen = items[i];
-        token_trie_item out{};
-        out.leaf = static_cast<std::int64_t>(seen.leaf);
-        out.leaf_name = open->cursor() ? open->cursor()->trie().stored_name(seen.leaf) : nullptr;
-        out.begin = seen.begin;
-        out.end = seen.end;
-        out.logprob = seen.logprob;
-        write_struct(out, item, "item");
-    });
-}
-
 int32_t token_trie_stream_set_sampling(token_trie_stream * stream, const token_trie_sampling * sampling) {
     return guard([&] {
         const Sampling given = read_sampling(sampling, "sampling", /* may_keep = */ true);

@@ -33,19 +33,22 @@ int main(int argc, char ** argv) {
     };
     llama_token tokens[512];
     check(token_trie_stream_prefill(stream, tokens, tokenize(vocab, argv[2], true, tokens, 512)));
-    check(token_trie_stream_set_token_trie(stream, set, &params));
-    check(token_trie_stream_generate(stream, 64, NULL, NULL));
+    const struct token_trie_query query = {.size = sizeof query,
+                                           .mode = TOKEN_TRIE_QUERY_GREEDY,
+                                           .set = set,
+                                           .set_params = &params,
+                                           .max_tokens = 64};
+    struct token_trie_answer * answer = NULL;
+    check(token_trie_stream_answer(stream, NULL, 0, &query, &answer));
 
-    struct token_trie_stream_state state = {.size = sizeof state};
-    check(token_trie_stream_get_state(stream, &state));
-    for (int i = 0; i < state.n_items; ++i) {
-        struct token_trie_item item = {.size = sizeof item};
-        check(token_trie_stream_get_item(stream, (size_t)i, &item));
-        printf("%s: %.0f %%, tokens %d to %d\n", item.leaf_name, 100 * exp(item.logprob), (int)item.begin,
-               (int)item.end);
+    struct token_trie_answer_info info = {.size = sizeof info};
+    check(token_trie_answer_get_info(answer, &info));
+    for (size_t i = 0; i < info.n_leaves; ++i) {
+        printf("%s: %.0f %%, tokens %d to %d\n", tags[info.leaves[i]], 100 * exp(info.logprobs[i]),
+               (int)info.ranges[2 * i], (int)info.ranges[2 * i + 1]);
     }
-    printf("%s\n", state.ending == TOKEN_TRIE_ENDING_MAX_ITEMS ? "max_items reached" : "the model ended the list");
-    check(token_trie_stream_clear_token_trie(stream));
+    printf("%s\n", info.ending == TOKEN_TRIE_ENDING_MAX_ITEMS ? "max_items reached" : "the model ended the list");
+    token_trie_answer_free(answer);
     token_trie_set_free(set);
     token_trie_stream_close(stream);
     return 0;

@@ -84,7 +84,7 @@ int main(int argc, char ** argv) {
 
     /* Two sequences in one batch: one goes on from here, the other begins again. */
     struct token_trie_matcher * other = require(token_trie_matcher_clone(matcher));
-    check(token_trie_matcher_reset(other));
+    check(token_trie_matcher_rollback(other, 1));
     const struct token_trie_matcher * const both[] = {matcher, other};
     int32_t masks[2 * N_WORDS];
     bool is_needed[2];

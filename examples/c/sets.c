@@ -35,12 +35,10 @@ int main(int argc, char ** argv) {
 
     /* A payload may hold several sets, each under a path. */
     struct token_trie_set * read = require(token_trie_set_read(vocab, 0, payload, strlen(payload)));
-    struct token_trie_set_info info = {.size = sizeof info};
-    check(token_trie_set_get_info(read, &info));
-    for (size_t i = 0; i < info.n_paths; ++i) {
-        const char * path = token_trie_set_get_path(read, i);
-        struct token_trie_set * selected = require(token_trie_set_select(read, path));
-        print_set(path, selected);
+    const char * const paths[] = {"action", "place"};
+    for (int i = 0; i < 2; ++i) {
+        struct token_trie_set * selected = require(token_trie_set_select(read, paths[i]));
+        print_set(paths[i], selected);
         token_trie_set_free(selected);
     }
 

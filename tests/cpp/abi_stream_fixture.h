@@ -95,8 +95,6 @@ class AbiStream : public WithTinyModel {
         expect(token_trie_stream_set_grammar(stream, "root ::= \"a\"", nullptr));
         expect(token_trie_stream_set_grammar(stream, nullptr, nullptr));
         expect(token_trie_stream_set_token_trie(stream, set_of(kRead4).get(), &params));
-        auto item = sized<token_trie_item>();
-        expect(token_trie_stream_get_item(stream, 0, &item));
         expect(set_sampling(stream, 1));
         AnswerHandle none;
         expect(answer(stream, query_of(set_of(kRead4), TOKEN_TRIE_QUERY_SCORES), none));

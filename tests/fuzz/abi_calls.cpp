@@ -377,24 +377,6 @@ void Caller::check_state() {
         tokens.resize(n);
         require(tokens == model_.tokens(), "the sequence is what was put into it");
     }
-    check_items();
-}
-
-void Caller::check_items() {
-    if (!is_open_ || model_.set() == nullptr) {
-        return;
-    }
-    auto item = sized<token_trie_item>();
-    std::size_t i = 0;
-    for (const StreamModel::Item & expected_item : model_.items()) {
-        expected().check(token_trie_stream_get_item(stream_, i++, &item));
-        require(item.begin == expected_item.begin && item.end == expected_item.end, "an item stands where it was put");
-        require(item.leaf_name != nullptr && std::strlen(item.leaf_name) == 2, "an item has its name");
-        require(item.logprob <= 1e-4, "an item's logprob");
-    }
-    Expected wrong = expected();
-    wrong.wrong_if(true, TOKEN_TRIE_ERROR_ARGUMENT);
-    wrong.check(token_trie_stream_get_item(stream_, i, &item));
 }
 
 }  // namespace token_trie::fuzz

@@ -55,7 +55,6 @@ class Caller {
     static bool on_token(const token_trie_token * token, void * user);
     void call_from_callback(std::uint32_t which);
     void check_state();
-    void check_items();
     Expected expected() const;
     // Whether another thread may be in a call of this stream, or of one that it shares a context with.
     bool is_held_up() const;

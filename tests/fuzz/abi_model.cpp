@@ -30,7 +30,6 @@ bool is_utf8(const char * text, std::size_t n) {
 
 void StreamModel::begin_span() {
     is_over_ = false;
-    items_.clear();
     if (set_) {
         oracle_.emplace(set_->members, set_->options);
     }
@@ -94,15 +93,7 @@ void StreamModel::emit(const token_trie_token & token) {
     if (!is_constrained()) {
         return;
     }
-    const test::Tokens item = oracle_->item();
-    const std::int32_t n_items = oracle_->n_items();
     require(oracle_->accept(token.id), "what is allowed is taken");
-    if (oracle_->item() != item || oracle_->n_items() != n_items) {
-        items_.resize(static_cast<std::size_t>(oracle_->n_items()));
-        if (oracle_->is_finished()) {
-            items_.back() = {tokens_.size() - oracle_->item().size(), tokens_.size()};
-        }
-    }
     if (is_constrained() && !is_released()) {
         // Nothing but ends of generation left: the span is over without one.
         const std::optional<std::set<Token>> next = oracle_->allowed();

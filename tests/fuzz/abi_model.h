@@ -48,13 +48,6 @@ class StreamModel {
     // What get_state has to tell.
     void check(const token_trie_stream_state & state) const;
 
-    // A member of this span, by the places of its tokens.
-    struct Item {
-        std::size_t begin;
-        std::size_t end;
-    };
-    const std::vector<Item> & items() const { return items_; }
-
    private:
     void begin_span();
     bool is_released() const { return set_->options.on_complete == OnComplete::release; }
@@ -67,7 +60,6 @@ class StreamModel {
     test::Tokens tokens_;
     std::optional<SetModel> set_;
     std::optional<test::Oracle> oracle_;
-    std::vector<Item> items_;
     bool is_over_ = false;
     std::uint64_t n_forced_ = 0;
     std::uint64_t n_chosen_ = 0;

@@ -26,9 +26,6 @@ static_assert(sizeof(token_trie_sampler_state) == 64 && offsetof(token_trie_samp
               offsetof(token_trie_sampler_state, n_escaped) == 32 &&
               offsetof(token_trie_sampler_state, n_restored) == 40 &&
               offsetof(token_trie_sampler_state, n_closed) == 48 && offsetof(token_trie_sampler_state, ending) == 56);
-static_assert(sizeof(token_trie_item) == 48 && offsetof(token_trie_item, leaf) == 8 &&
-              offsetof(token_trie_item, leaf_name) == 16 && offsetof(token_trie_item, begin) == 24 &&
-              offsetof(token_trie_item, end) == 32 && offsetof(token_trie_item, logprob) == 40);
 static_assert(sizeof(token_trie_cache_stats) == 56 && offsetof(token_trie_cache_stats, size) == 0 &&
               offsetof(token_trie_cache_stats, hits) == 8 && offsetof(token_trie_cache_stats, misses) == 16 &&
               offsetof(token_trie_cache_stats, evictions) == 24 && offsetof(token_trie_cache_stats, entries) == 32 &&
