@@ -2,8 +2,6 @@
 #include "bindings/bindings.h"
 #include "llama/library.h"
 #include "llama/vocab.h"
-#include "sampler/sampler.h"
-#include "trie/non_copyable.h"
 
 #include <chrono>
 
@@ -42,40 +40,9 @@ py::object allowed(const Cursor & cursor) {
     return to_array(tokens);
 }
 
-// No garbage collection for that long, which could run Python of anyone's.
-class WithoutCollection : NonCopyable {
-   public:
-    WithoutCollection() : was_on_(PyGC_Disable() == 1) {}
-    ~WithoutCollection() {
-        if (was_on_) {
-            PyGC_Enable();
-        }
-    }
-
-   private:
-    bool was_on_;
-};
-
-// Here and not in Python, where threads would take turns in the middle: a frame that another one has left meanwhile is
-// no longer safe to go on from (seen with CPython 3.11).
-bool is_thread_inside(const std::string & package, const std::vector<std::pair<py::object, py::tuple>> & owners) {
-    const WithoutCollection guard;
-    const py::dict frames = py::module_::import("sys").attr("_current_frames")();
-    for (const auto & [thread, top] : frames) {
-        for (auto frame = py::reinterpret_borrow<py::object>(top); !frame.is_none(); frame = frame.attr("f_back")) {
-            const py::object module = frame.attr("f_globals").attr("get")("__name__", "");
-            if (!py::isinstance<py::str>(module) || module.cast<std::string>().rfind(package, 0) != 0) {
-                continue;
-            }
-            const py::object self = frame.attr("f_locals").attr("get")("self");
-            for (const auto & [owner, names] : owners) {
-                if (self.is(owner) && (names.empty() || names.contains(frame.attr("f_code").attr("co_name")))) {
-                    return true;
-                }
-            }
-        }
-    }
-    return false;
+py::array_t<Token> forbidden(const Cursor & cursor) {
+    const AllowedSet set = cursor.allowed();
+    return to_array(set.everything ? set.except : TokenSpan{});
 }
 
 }  // namespace
@@ -154,6 +121,7 @@ void register_llama(py::module_ & module) {
              "trie"_a.none(false), "follow"_a.none(false))
         .def("__copy__", [](const Cursor & cursor) { return Cursor(cursor); })
         .def("allowed", &allowed)
+        .def("forbidden", &forbidden)
         .def("accept", &Cursor::accept, "token"_a)
         .def("reset", &Cursor::reset)
         .def_property_readonly("state", [](const Cursor & cursor) { return static_cast<int>(cursor.state()); })
@@ -163,13 +131,6 @@ void register_llama(py::module_ & module) {
         .def_property_readonly("leaf", [](const Cursor & cursor) -> py::object {
             return cursor.leaf() == kNoLeaf ? py::object(py::none()) : py::object(py::int_(cursor.leaf()));
         });
-    module.def(
-        "make_sampler",
-        [](const Cursor & cursor, int mode) {
-            return reinterpret_cast<std::uintptr_t>(make_sampler(cursor, static_cast<Mode>(mode)));
-        },
-        "cursor"_a, "mode"_a);
-    module.def("is_thread_inside", &is_thread_inside, "package"_a, "owners"_a);
 }
 
 }  // namespace token_trie

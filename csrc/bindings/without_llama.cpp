@@ -1,9 +1,8 @@
 #include "llama/library.h"
 #include "llama/vocab.h"
-#include "sampler/sampler.h"
 
-// What the bindings are linked with where there is no llama.cpp, in the place of csrc/llama and csrc/sampler. A
-// vocabulary is of unknown size, as the null one is, and what needs a model refuses. Signatures are those of there.
+// What the bindings are linked with where there is no llama.cpp, in the place of csrc/llama. A vocabulary
+// is of unknown size, as the null one is, and what needs a model refuses. Signatures are those of there.
 // NOLINTBEGIN(readability-convert-member-functions-to-static, performance-unnecessary-value-param)
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -44,8 +43,6 @@ LeafList tokenize(const llama_vocab * /*vocab*/,
 std::string detokenize(const llama_vocab * /*vocab*/, const Token * /*tokens*/, std::size_t /*n*/, bool /*special*/) {
     refuse();
 }
-
-llama_sampler * make_sampler(Cursor /*cursor*/, Mode /*mode*/) { refuse(); }
 
 std::vector<Device> devices() { return {}; }
 

@@ -15,7 +15,6 @@ from token_trie.decisions.lists import ListDecision, ListRequest
 from token_trie.decisions.options import MAX_SCORED, ChooseOptions, ListOptions, RecordOptions, ScoreOptions
 from token_trie.decisions.run import run_behind
 from token_trie.errors import ArgumentError
-from token_trie.llama.asynchronous import Asynchronous
 from token_trie.llama.contexts import StreamOptions
 from token_trie.llama.query import LeafEnd, Sampling
 from token_trie.llama.span import SpanOptions, StepMode
@@ -47,11 +46,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def cancel_of(handle: StreamHandle, thread: int) -> None:
-    """End the work of a thread on a handle, for its async forms."""
-    handle._stream.cancel_of(thread)
-
-
 @takes(StreamOptions)
 class StreamHandle:
     """One sequence of a model, in a context of its own, written piece by piece: text, choices, lists, records.
@@ -77,12 +71,13 @@ class StreamHandle:
     decision fails inside the model, the span of the trie and the grammar start again.
 
     A handle serves one call at a time. Another call in the meantime raises BusyError. So does a call that would change
-    the text while a `Generation` of another thread is reading it. `cancel`, `close` and `Llama.close` may be called
-    from any thread, at any time: they end the running call and wait for it. Native calls release the GIL, and Ctrl-C
-    ends them. A handle is a context manager. A handle on a Llama is closed at the latest when the Llama is closed. It
-    cannot be copied, and refuses to work in a forked process. Each method whose name begins with a, such as `achoose`,
-    does the same as the method without the a, on a worker thread, and leaves the event loop free. If its task is
-    cancelled, the call ends.
+    the text while a `Generation` of another thread is reading it. `cancel` and `close` may be called from any thread,
+    at any time: they end the running call and wait for it. Native calls release the GIL, and Ctrl-C ends them. A handle
+    is a context manager, cannot be copied, and refuses to work in a forked process.
+
+    The adapters are those that the Llama was made with. A handle on a Llama is closed when the Llama is closed, and
+    raises ArgumentError then. What cannot be seen: a Llama that is closed by another thread or by a signal handler in
+    the middle of a call, or used by itself meanwhile. As with llama_cpp, neither is allowed.
     """
 
     def __init__(self, llm: Llama | str | os.PathLike[str], **options: Unpack[StreamKeywords]) -> None:
@@ -227,7 +222,7 @@ class StreamHandle:
         Returns
         -------
         Generation
-            An iterator of `Step`, for ``for`` and for ``async for``.
+            An iterator of `Step`.
 
         Raises
         ------
@@ -455,14 +450,3 @@ class StreamHandle:
         given = self._stream.given(choices, path)
         options = ScoreOptions(leaf_end=leaf_end, leading_space=leading_space, max_scored=max_scored)
         return run_behind(self._stream, ExplainRequest.read(self._stream.llm, given, options))
-
-    _form_of = Asynchronous(cancel_of)
-    aprefill = _form_of(prefill)
-    atext = _form_of(text)
-    achoose = _form_of(choose)
-    achoose_list = _form_of(choose_list)
-    aexplain = _form_of(explain)
-    afill = _form_of(fill)
-    achoose_tool = _form_of(choose_tool)
-    ascore = _form_of(score)
-    adecide = _form_of(decide)

@@ -3,14 +3,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import child_process
 import numpy as np
 import pytest
-from token_trie import ArgumentError, StreamHandle, TokenTrie, choose, score
+from token_trie import ArgumentError, choose, score
 from token_trie.asynchronous import achoose, ascore
+from token_trie.llama import asynchronous
 
 CHOICES = ["yes", "no", "Paris"]
 
@@ -39,25 +41,20 @@ def test_a_prompt_does_not_hold_up_the_event_loop(precise: Any) -> None:
                 await asyncio.sleep(0)
 
         ticking = asyncio.create_task(tick())
-        with StreamHandle(precise, n_ctx=512) as stream:
-            await stream.aprefill([300 + i % 50 for i in range(500)])
-            assert stream.state.n_tokens == 500
-            stream.set_token_trie(TokenTrie.from_choices(precise, CHOICES))
-            assert [step async for step in stream.generate()]
+        assert (await achoose(precise, [300 + i % 50 for i in range(500)], CHOICES)).value in CHOICES
         assert n_ticks > 1
         ticking.cancel()
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("call", ["achoose(wide, LONG, trie)", "ascore(wide, LONG, trie)", "handle.aprefill(LONG)"])
+@pytest.mark.parametrize("call", ["achoose(wide, LONG, trie)", "ascore(wide, LONG, trie)"])
 def test_a_call_that_timed_out_has_ended_and_the_model_is_usable(model_paths: dict[str, Path], call: str) -> None:
     code = """
 from token_trie.asynchronous import achoose, ascore
+from token_trie.llama import asynchronous
 llm = load()
-handle = StreamHandle(llm, n_ctx=16384)
 wide = llama_cpp.Llama(llm.model_path, n_ctx=16384, n_threads=1, n_threads_batch=1, verbose=False)
-handle.prefill([300])
 trie = TokenTrie.from_sequences({"a": [300], "b": [301]})
 expected = choose(wide, [300], trie).value
 async def main():
@@ -69,8 +66,6 @@ async def main():
         sys.exit("it was not cut short")
 asyncio.run(main())
 assert choose(wide, [300], trie).value == expected
-assert handle.state.n_tokens == 1
-assert len(list(handle.generate(2))) == 2
 """
     child_process.run(model_paths["tiny"], code.replace("CALL", call))
 
@@ -107,3 +102,22 @@ def test_a_cancelled_task_leaves_the_decisions_of_others_alone(precise: Any) -> 
 
     asyncio.run(main())
     assert errors == []
+
+
+def test_a_task_cancelled_before_its_turn_in_a_full_executor_is_over_at_once(precise: Any, monkeypatch: Any) -> None:
+    async def main() -> None:
+        release = threading.Event()
+        busy = asyncio.get_running_loop().run_in_executor(workers, release.wait)
+        task = asyncio.create_task(achoose(precise, "Answer:", CHOICES))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not release.is_set()
+        release.set()
+        await busy
+
+    workers = ThreadPoolExecutor(1)
+    monkeypatch.setattr(asynchronous, "_workers", workers)
+    asyncio.run(main())
+    assert choose(precise, "Answer:", CHOICES).value in CHOICES

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import enum
 import threading
 from collections.abc import Iterator
@@ -148,12 +147,6 @@ def test_another_threads_generation_keeps_the_handle(stream: StreamHandle) -> No
     assert stream.choose(ACTIONS).value in ACTIONS
 
 
-def test_choices_under_asyncio(precise: Any, stream: StreamHandle) -> None:
-    stream.prefill(PROMPT)
-    decision = asyncio.run(stream.achoose(ACTIONS))
-    assert decision.value == choose(precise, PROMPT, ACTIONS).value
-
-
 def test_no_other_thread_interrupts_the_calls_of_a_decision(
     precise: Any, stream: StreamHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,7 +243,7 @@ def test_an_explanation_is_that_of_explain_and_the_sequence_stays(precise: Any, 
     assert stream.tokens == before
     leaves = [{"name": leaf.name, "tokens": list(leaf.tokens)} for leaf in expected.trie]
     stream.set_payload({"modelId": "", "descriptors": [{"path": "actions", "leaves": leaves}]})
-    assert asyncio.run(stream.aexplain(path="actions")).exact.value == explained.exact.value
+    assert stream.explain(path="actions").exact.value == explained.exact.value
     assert stream.choose(ACTIONS).value == expected.exact.value
 
 

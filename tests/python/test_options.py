@@ -54,11 +54,8 @@ FUNCTIONS: list[tuple[Callable[..., Any], type[Options]]] = [
     (TrieMatcher, SpanOptions),
 ]
 # Declared by the function itself, or with a meaning that differs between functions.
-OTHER_DEFAULTS = {
-    (name, "leaf_end") for name in ("score", "ascore", "score_many", "StreamHandle.score", "StreamHandle.ascore")
-} | {
-    (name, "calibration")
-    for name in ("decide", "adecide", "decide_many", "adecide_many", "StreamHandle.decide", "StreamHandle.adecide")
+OTHER_DEFAULTS = {(name, "leaf_end") for name in ("score", "ascore", "score_many", "StreamHandle.score")} | {
+    (name, "calibration") for name in ("decide", "adecide", "decide_many", "adecide_many", "StreamHandle.decide")
 }
 
 

@@ -25,8 +25,8 @@ from token_trie.demo import demo_model
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama, llama_cpp
-from token_trie.native.lifetime import is_main_thread
 from token_trie.native.options import Options, described
+from token_trie.native.threads import is_main_thread
 from token_trie.sets.prompt import Prompt, Template
 from token_trie.sets.trie import TokenTrie
 from token_trie.show.trie import plain

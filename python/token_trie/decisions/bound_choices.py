@@ -169,7 +169,7 @@ WithModel: TypeAlias = Callable[[Callable[[_core.Vocab, dict[object, Any]], Any]
 
 
 class Reader(NamedTuple):
-    """Tokenizes prompts and choices while the model's lease is held."""
+    """Tokenizes prompts and choices."""
 
     vocab: _core.Vocab
     known: dict[object, Any]
@@ -187,12 +187,10 @@ class Reader(NamedTuple):
 
 
 def reader_of(llm: Llama, n_ctx: int | None = None) -> Reader:
-    """Return the reader of a Llama, for its own context or for another of n_ctx tokens; the caller holds a lease."""
+    """Return the reader of a Llama, for its own context or for another of n_ctx tokens."""
 
     def with_model(use: Callable[[_core.Vocab, dict[object, Any]], Any]) -> Any:
-        attached = attachment(llm)
-        with attached.lease():
-            return use(vocab_of(llm), attached.known)
+        return use(vocab_of(llm), attachment(llm).known)
 
     vocab, known = vocab_of(llm), attachment(llm).known  # first, because it refuses a closed Llama
     owner = "Llama" if n_ctx is None else ""

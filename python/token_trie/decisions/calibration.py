@@ -16,8 +16,9 @@ import numpy.typing as npt
 from token_trie.arrays import Floats, States
 from token_trie.errors import ArgumentError, CalibrationError, TokenTrieError
 from token_trie.native.core import Llama, llama_cpp
+from token_trie.native.lifetime import attachment
 from token_trie.native.llama_facts import registered_chat_handler, values_of
-from token_trie.native.loaded import adapter_file, adapters_of, digest_of_model, model_file
+from token_trie.native.loaded import File, digest_of_model, model_file
 from token_trie.native.options import check_counts, check_numbers
 from token_trie.sets.prompt import Prompt, has_chat_template, tokenize_prompt
 from token_trie.sets.trie import TokenTrie
@@ -182,7 +183,7 @@ def fingerprint(llm: Llama | None) -> str:
         raise CalibrationError("calibration: is bound to a Llama's model, and this handle was opened on a file")
     try:
         model = digest_of_model(model_file(llm))
-        adapters = [[_adapter(llm, adapter), scale] for adapter, scale in adapters_of(llm)]
+        adapters = [[File.at(llm.lora_path).digest(), scale] for _, scale in attachment(llm).adapters]
     except (ArgumentError, OSError) as error:
         raise CalibrationError(f"calibration: {error}; it is bound to what evaluates") from error
     facts: dict[str, Any] = {
@@ -192,15 +193,6 @@ def fingerprint(llm: Llama | None) -> str:
     facts |= {"kv_overrides": llm.kv_overrides} if llm.kv_overrides else {}
     facts |= {"rope": "long"} if _is_long(llm) else {}
     return " ".join(filter(None, [model, _facts({**facts, **_of_text(llm)})]))
-
-
-def _adapter(llm: Llama, adapter: int) -> str:
-    file = adapter_file(llm, adapter)
-    if file is None:
-        raise ArgumentError(
-            "llm: has an adapter whose file is not known, as it was loaded before token_trie was imported"
-        )
-    return file.digest()
 
 
 def _settings(params: Any) -> dict[str, Any]:

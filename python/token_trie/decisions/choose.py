@@ -44,7 +44,6 @@ from token_trie.errors import ArgumentError
 from token_trie.llama.query import Answer, Query, Sampling
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
-from token_trie.native.lifetime import lease
 from token_trie.native.options import takes
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.prompt import Prompt, first_token
@@ -315,10 +314,9 @@ class ChoiceRequest(Written[Any]):
         """
         calibrator = calibrator_of(self.options.calibration)
         if calibrator is not None and calibrator.binding is None and calibrator.prompts:
-            with lease(llm):
-                reader = reader_of(llm)
-                if self._bound(reader, Prefix(reader.tokenize(calibrator.prompts[0]))).weighs_found:
-                    return self
+            reader = reader_of(llm)
+            if self._bound(reader, Prefix(reader.tokenize(calibrator.prompts[0]))).weighs_found:
+                return self
         return replace(self, prior=prior_scores(llm, self.choices, self.options))
 
     def undecided(self, with_state: bool = False) -> ChoiceRequest:

@@ -66,7 +66,7 @@ class Request(ABC, Generic[R]):
 
     @abstractmethod
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[R]:
-        """Yield its steps after a prompt; until the first one, the reader's lease is held.
+        """Yield its steps after a prompt.
 
         ArgumentError, VocabularyError or ContextError if request, prompt and model do not fit together.
         """
@@ -329,13 +329,12 @@ def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
 
 def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int | None = None) -> Running[R]:
     """Begin a request after a prompt; see `Request.steps` and `reader_of`."""
-    with attachment(llm).lease():
-        reader = reader_of(llm, n_ctx)
-        tokens = reader.tokenize(prompt, thinks=request.thinks)
-        if request.think is None:
-            return Running(request.steps(reader, Prefix(tokens)))
-        Running(request.silent().steps(reader, Prefix(tokens)))  # they fit together, so the model may think
-        return Running(_think_then(reader, request, request.think, tokens))
+    reader = reader_of(llm, n_ctx)
+    tokens = reader.tokenize(prompt, thinks=request.thinks)
+    if request.think is None:
+        return Running(request.steps(reader, Prefix(tokens)))
+    Running(request.silent().steps(reader, Prefix(tokens)))  # they fit together, so the model may think
+    return Running(_think_then(reader, request, request.think, tokens))
 
 
 def _think_then(reader: Reader, request: Request[R], think: Think, tokens: list[int]) -> Plan[R]:

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from token_trie.errors import ArgumentError
 from token_trie.llama.span import SpanOptions, follow_set, read_span
 from token_trie.native.core import Llama, _core, vocab_of
-from token_trie.native.lifetime import lease
 from token_trie.native.options import check_counts, takes
 from token_trie.sets.spelling import Tokens, check_start, to_token, to_tokens
 from token_trie.sets.trie import TokenTrie
@@ -111,12 +110,11 @@ class TrieMatcher:
                 raise ArgumentError("vocab_size: needed where no llm is given")
             self._handle = make(_core.Vocab(0), vocab_size)
             return
-        with lease(llm):
-            vocab = vocab_of(llm)
-            vocab.check(trie.core)
-            if vocab_size is not None and vocab_size < len(vocab):
-                raise ArgumentError(f"vocab_size: {vocab_size} is less than the model has ({len(vocab)} tokens)")
-            self._handle = make(vocab, vocab_size or len(vocab))
+        vocab = vocab_of(llm)
+        vocab.check(trie.core)
+        if vocab_size is not None and vocab_size < len(vocab):
+            raise ArgumentError(f"vocab_size: {vocab_size} is less than the model has ({len(vocab)} tokens)")
+        self._handle = make(vocab, vocab_size or len(vocab))
 
     @classmethod
     def _of(cls, handle: _core.Matcher) -> TrieMatcher:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
 from typing import Any, ParamSpec, TypeVar
 
-from token_trie.native.lifetime import and_release_threads, release_threads
+from token_trie.native.threads import and_release_threads, release_threads
 
 P = ParamSpec("P")
 T = TypeVar("T")

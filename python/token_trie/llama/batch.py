@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import deque
@@ -14,15 +13,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from token_trie.errors import BusyError, CancelledError, TokenTrieError
+from token_trie.errors import ArgumentError, BusyError, CancelledError, TokenTrieError
 from token_trie.llama.contexts import make_on, opened, wait_for_dropped
 from token_trie.llama.query import Answer, Query, read_answer, take_raised
 from token_trie.llama.reproducible import Reproducible
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.ffi import check, ffi, lib, new_struct
-from token_trie.native.lifetime import Attachment, Closeable, acting_thread, attachment, lease, release_threads
+from token_trie.native.lifetime import Attachment, Closeable, attachment
 from token_trie.native.llama_facts import model_of
+from token_trie.native.threads import acting_thread, release_threads
 
 # A waiting thread also looks this often, because an interrupt may prevent the call that wakes it.
 _POLL_S = 0.1
@@ -71,10 +71,6 @@ class OwnStream:
         """Free the stream."""
         self.stream.close()
 
-    def disown(self) -> bool:
-        """Return False: a forked process cannot use it."""
-        return False
-
     def _wait_for_turn(self) -> None:
         """Return when the stream is free; the lock decides between threads that come at the same moment."""
         if self.holder == acting_thread():
@@ -114,9 +110,8 @@ def own_stream_of(llm: Llama, attached: Attachment) -> OwnStream:
 
 def n_ctx_of(llm: Llama) -> int:
     """Return the size of the Llama's context in tokens; ArgumentError if it is closed."""
-    with lease(llm):
-        vocab_of(llm)
-        return int(llm.n_ctx())
+    vocab_of(llm)
+    return int(llm.n_ctx())
 
 
 # Waits return this often, so that Python handles signals.
@@ -130,11 +125,10 @@ ENDED = "the prompts are answered no more: the Llama was closed, or who asked wa
 
 def can_share(llm: Llama) -> bool:
     """Return whether sequences of the model can share cells, as in a batch; ArgumentError if it is closed."""
-    with lease(llm):
-        vocab_of(llm)
-        model = model_of(llm).model
-        is_stateful = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
-        return not is_stateful and llm.n_batch > 1
+    vocab_of(llm)
+    model = model_of(llm).model
+    is_stateful = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
+    return not is_stateful and llm.n_batch > 1
 
 
 class Batch(Closeable):
@@ -149,11 +143,9 @@ class Batch(Closeable):
         params = new_struct("token_trie_batch_params", n_parallel=n_parallel, n_chunk=n_chunk)
         self._attached = attachment(llm)
         wait_for_dropped()
-        with self._attached.lease():
-            self._pointer = make_on(lib.token_trie_batch_open, llm, self._attached, n_ctx, params)
-            super().__init__("batch", self._attached.streams)
-            self._applied = self._attached.applied
-            self.n_ctx = int(llm.n_ctx() if n_ctx is None else n_ctx)  # in tokens
+        self._pointer = make_on(lib.token_trie_batch_open, llm, self._attached, n_ctx, params)
+        super().__init__("batch", self._attached.streams)
+        self.n_ctx = int(llm.n_ctx() if n_ctx is None else n_ctx)  # in tokens
 
     def submit(self, tokens: Sequence[int], query: Query) -> int:
         """Submit a query after a prompt; return its ticket. Raises an error for a query that cannot be answered."""
@@ -180,7 +172,6 @@ class Batch(Closeable):
 
     def _call(self, function: Any, *arguments: Any) -> None:
         self.require_own_process()
-        self._attached.require(self._applied)
         thread = get_ident()
         self._inside.add(thread)
         try:
@@ -201,7 +192,7 @@ class Batch(Closeable):
 
     def withdraw(self, ticket: int) -> None:
         """Cancel a ticket, unless it has its answer already."""
-        if not self.is_disowned:
+        if not self.is_forked:
             lib.token_trie_batch_cancel(self._pointer, ticket)
 
     def cancel(self) -> None:
@@ -239,7 +230,8 @@ def shared_batch_of(llm: Llama, attached: Attachment, own: OwnStream) -> SharedB
 
 def cancel(llm: Llama, thread: int) -> None:
     """End the work of a thread in the Llama's stream, its shared batch or its reproducible scores."""
-    cancel_of(attachment(llm), thread)
+    with suppress(ArgumentError):  # it was closed, which ends all work
+        cancel_of(attachment(llm), thread)
 
 
 def cancel_of(attached: Attachment, thread: int) -> None:
@@ -278,7 +270,7 @@ class SharedBatch:
             self._threads.pop(ticket, None)
             if answer is None:
                 self._batch.withdraw(ticket)
-                with contextlib.suppress(TokenTrieError):
+                with suppress(TokenTrieError):
                     self._batch.next(-1, ticket)
             release_threads(but_main=True)
         return answer
@@ -297,10 +289,6 @@ class SharedBatch:
         """Free the batch."""
         self._batch.close()
 
-    def disown(self) -> bool:
-        """Return False: a forked process cannot use it."""
-        return False
-
 
 T = TypeVar("T")
 
@@ -315,9 +303,8 @@ class Sequential(Closeable):
         self._thread = 0  # in a call
         self._turn = threading.Lock()
         self._attached = attachment(llm)
-        with self._attached.lease():
-            vocab_of(llm)
-            super().__init__("prompts", self._attached.streams)
+        vocab_of(llm)
+        super().__init__("prompts", self._attached.streams)
 
     def call(self, call: Callable[[], T]) -> T:
         """Make a call that uses the Llama's stream; CancelledError if this is closed."""

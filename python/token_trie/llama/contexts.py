@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import functools
 import logging
 import os
 import threading
@@ -24,18 +23,42 @@ from token_trie.errors import ArgumentError, BusyError, ContextError
 from token_trie.llama.query import Sampling, native_sampling
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import check, check_pointer, ffi, lib, new_struct
-from token_trie.native.lifetime import (
-    Attachment,
-    Closeable,
-    acting_thread,
-    be_quiet_with,
-    interruptible,
-    quiet,
-    release_threads,
-)
+from token_trie.native.lifetime import Attachment, Closeable, attachment
 from token_trie.native.llama_facts import context_of, model_of
-from token_trie.native.loaded import adapters_of, is_mixed, note_loaded_state
 from token_trie.native.options import Options, check_flags, check_integers, check_limits, check_numbers, native_seed
+from token_trie.native.threads import acting_thread, interruptible, release_threads
+
+# Level of llama-cpp-python's logger. Its levels are one off: it takes llama.cpp's warnings for errors, shows them even
+# if a Llama is not verbose, and never shows errors.
+_QUIET = logging.CRITICAL
+_llama_logger = logging.getLogger("llama-cpp-python")
+_quiet_lock = threading.RLock()
+_n_quiet = 0
+_loud = logging.NOTSET
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep llama.cpp's lines about loading a model off the terminal, as `Llama(verbose=False)` does."""
+    global _n_quiet, _loud
+    with _quiet_lock:
+        if _n_quiet == 0:
+            _loud = _llama_logger.level
+            _llama_logger.setLevel(_QUIET)
+        _n_quiet += 1
+    try:
+        yield
+    finally:
+        with _quiet_lock:
+            _n_quiet -= 1
+            if _n_quiet == 0 and _llama_logger.level == _QUIET:  # unless a new Llama has set another level
+                _llama_logger.setLevel(_loud)
+
+
+def be_quiet_with(llm: Llama) -> None:
+    """Keep warnings about further contexts of a Llama that is not verbose off the terminal, permanently."""
+    if not llm.verbose and _llama_logger.level == logging.ERROR:
+        _llama_logger.setLevel(_QUIET)
 
 
 @dataclass(frozen=True)
@@ -160,7 +183,6 @@ class NativeStream(Closeable):
         # A Llama has `verbose`. The context of a file logs many lines whenever it grows.
         self.logging: Callable[[], AbstractContextManager[None]] = quiet if attached is None else nullcontext
         self._attached = attached
-        self._applied = None if attached is None else attached.applied
         super().__init__("stream", set() if attached is None else attached.streams)
 
     def call(
@@ -260,14 +282,13 @@ class NativeStream(Closeable):
         return self.lock
 
     def _require_open(self) -> None:
+        self.require_own_process()
         if self.is_closing:
             raise ArgumentError("stream: closed")
-        if self._attached is not None:
-            self._attached.require(self._applied)
 
     def cancel(self) -> None:
         """End the running call, if any."""
-        if not self.is_disowned:
+        if not self.is_forked:
             lib.token_trie_stream_cancel(self.pointer)
 
     def shut(self) -> None:
@@ -292,14 +313,6 @@ class NativeStream(Closeable):
     def is_entered_here(self) -> bool:
         """Return whether this thread is inside a call."""
         return self.lock.locked() and self.entered == get_ident()
-
-    def disown(self) -> bool:
-        """Mark it as the parent process's; return False, because it cannot be used here."""
-        super().disown()
-        self.entered = 0
-        self.lock = threading.Lock()
-        self.lock.acquire()
-        return False
 
 
 # Opening a stream waits at most this long until dropped ones are freed.
@@ -365,85 +378,20 @@ if hasattr(os, "register_at_fork"):
 
 Tokens = npt.NDArray[np.int32]
 
-# Methods that change the memory of a context; all others call these.
-_OF_CONTEXT = (
-    "decode",
-    "encode",
-    "kv_cache_clear",
-    "kv_cache_seq_cp",
-    "kv_cache_seq_keep",
-    "kv_cache_seq_rm",
-    "kv_cache_seq_shift",
-)
-_LOAD = "load_state"
-_OF_LLAMA = ("reset", _LOAD)
 
+def import_prefix(stream: Any, llm: Llama, tokens: Tokens, n_there: int) -> None:
+    """Copy the beginning of a prompt from a Llama's cache to a stream, if it is more than n_there tokens.
 
-class LlamaCache:
-    """Copies from the cache of a Llama, whose own calls wait meanwhile. It keeps no reference to the Llama."""
-
-    def __init__(self, llm: Llama) -> None:
-        self._lock = threading.RLock()  # held while the memory is changed or read
-        self._n_inside = 0  # calls that hold the lock
-        self._is_guarded = False
-        for name in _OF_CONTEXT:
-            self._guard(context_of(llm), name)
-        for name in _OF_LLAMA:
-            self._guard(llm, name)
-
-    def _guard(self, owner: Any, name: str) -> None:
-        function = getattr(type(owner), name)
-        whose = weakref.ref(owner)
-
-        @functools.wraps(function)
-        def guarded(*arguments: Any, **options: Any) -> Any:
-            with self._lock:
-                self._n_inside += 1
-                try:
-                    if name == _LOAD:
-                        note_loaded_state(whose())
-                    return function(whose(), *arguments, **options)
-                finally:
-                    self._n_inside -= 1
-
-        owner.__dict__[name] = guarded
-
-    def copy_to(self, stream: Any, llm: Llama, tokens: Tokens, n_there: int) -> None:
-        """Copy the beginning of a prompt from the Llama's cache to a stream, if it is more than n_there tokens.
-
-        Nothing happens if another thread uses the Llama, or if its cache cannot be copied; the stream then evaluates.
-        """
-        # A chat handler of images evaluates tokens that are not in input_ids, without these guarded methods.
-        if llm.chat_handler is not None or llm.context_params.embeddings or is_mixed(llm):
-            return
-        if self._n_inside:  # by another thread, or by this one in a log callback
-            return
-        with self._lock:
-            self._n_inside += 1
-            try:
-                n = n_cached(llm, tokens)
-                if n > n_there and context_of(llm).ctx and self._is_at_rest(llm):
-                    context = ffi.cast(
-                        "struct llama_context *", ctypes.cast(context_of(llm).ctx, ctypes.c_void_p).value
-                    )
-                    lib.token_trie_stream_import_prefix(stream, context, 0, ffi.from_buffer("llama_token[]", tokens), n)
-            finally:
-                self._n_inside -= 1
-
-    def _is_at_rest(self, llm: Llama) -> bool:
-        """Return whether no call is running that began before the methods were guarded."""
-        if not self._is_guarded:
-            self._is_guarded = not _core.is_thread_inside("llama_cpp", [(context_of(llm), ()), (llm, _OF_LLAMA)])
-        return self._is_guarded
-
-    def close(self) -> None:
-        """Do nothing, because nothing has to be freed."""
-
-    def disown(self) -> bool:
-        """Reset the lock in a forked process, which has none of the threads that held it."""
-        self._lock = threading.RLock()
-        self._n_inside = 0
-        return True
+    Nothing happens if the cache cannot be copied; the stream then evaluates.
+    """
+    # A chat handler of images evaluates tokens that are not in input_ids.
+    if llm.chat_handler is not None or llm.context_params.embeddings or not context_of(llm).ctx:
+        return
+    n = n_cached(llm, tokens)
+    if n > n_there:
+        context = ffi.cast("struct llama_context *", ctypes.cast(context_of(llm).ctx, ctypes.c_void_p).value)
+        with attachment(llm).importing:
+            lib.token_trie_stream_import_prefix(stream, context, 0, ffi.from_buffer("llama_token[]", tokens), n)
 
 
 def n_cached(llm: Llama, tokens: Tokens) -> int:
@@ -479,23 +427,20 @@ def open_on(llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) ->
     """Open a stream on the weights of a Llama; its context grows up to the size of the Llama's."""
 
     def make() -> NativeStream:
-        with attached.lease():
-            pointer = make_on(lib.token_trie_stream_open_model, llm, attached, n_ctx, params)
-            attached.make(LlamaCache, lambda: LlamaCache(llm))
-            return NativeStream(pointer, attached)
+        return NativeStream(make_on(lib.token_trie_stream_open_model, llm, attached, n_ctx, params), attached)
 
     return opened(make)
 
 
 def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) -> Any:
     """Call a function of the ABI that opens a context on a Llama's weights, with the Llama's params and adapters."""
-    require_weights(llm, attached)
+    require_weights(llm)
     be_quiet_with(llm)
     like = type(llm.context_params).from_buffer_copy(llm.context_params)
     check_limits(n_ctx=n_ctx)
     if n_ctx is not None:
         like.n_ctx = int(n_ctx)
-    applied = adapters_of(llm)
+    applied = attached.adapters
     adapters = ffi.new("struct llama_adapter_lora *[]", [_pointer_to("llama_adapter_lora", one) for one, _ in applied])
     scales = ffi.new("float[]", [scale for _, scale in applied])
     params.adapters, params.adapter_scales, params.n_adapters = adapters, scales, len(applied)
@@ -504,13 +449,8 @@ def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: i
     return check_pointer(make(model, own, params))
 
 
-def require_weights(llm: Llama, attached: Attachment) -> None:
-    """Raise ArgumentError if no context can be opened on a Llama's weights: it is closed, has none, or was forked."""
-    if attached.forked:
-        raise ArgumentError(
-            "llm: at work when this process was forked, and llama.cpp's threads are not in it; load the model here, or "
-            'begin processes with multiprocessing\'s "spawn"'
-        )
+def require_weights(llm: Llama) -> None:
+    """Raise ArgumentError if no context can be opened on a Llama's weights: it is closed, or has none."""
     vocab_of(llm)
     if llm.model_params.vocab_only:
         raise ArgumentError("llm: loaded with vocab_only=True, without weights to generate by")

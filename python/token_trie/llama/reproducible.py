@@ -24,9 +24,8 @@ from token_trie.arrays import Floats
 from token_trie.errors import CancelledError, ContextError, InternalError, NativeMemoryError
 from token_trie.llama.contexts import check_room, common_prefix, require_weights
 from token_trie.native.core import Llama, llama_cpp
-from token_trie.native.lifetime import Closeable, attachment, lease
+from token_trie.native.lifetime import Closeable, attachment
 from token_trie.native.llama_facts import model_of
-from token_trie.native.loaded import adapters_of
 
 PIECE = 32
 """Tokens of a prompt that are evaluated together."""
@@ -46,25 +45,23 @@ class Reproducible(Closeable):
         self._tokens = np.empty(0, np.int32)  # in the cache
         self._first: Floats | None = None  # log-probabilities after them, if computed
         self._working = self._cancelled = 0  # threads
-        with lease(llm):
-            require_weights(llm, attached)
-            applied = adapters_of(llm)
-            params = type(llm.context_params).from_buffer_copy(llm.context_params)
-            params.n_batch = params.n_ubatch = PIECE
-            params.n_seq_max, params.swa_full, params.embeddings = 1, True, False
-            self.n_ctx = int(llm.n_ctx())
-            self._n_vocab = llm.n_vocab()
-            self._context = llama_cpp.llama_init_from_model(model_of(llm).model, params)
-            if not self._context:
-                raise NativeMemoryError("no memory for a context that scores by itself")
-            if applied:
-                n, kind = len(applied), llama_cpp.llama_adapter_lora_p_ctypes
-                adapters = (kind * n)(*(ctypes.cast(one, kind) for one, _ in applied))
-                scales = (ctypes.c_float * n)(*(scale for _, scale in applied))
-                llama_cpp.llama_set_adapters_lora(self._context, adapters, n, scales)
-            self._memory = llama_cpp.llama_get_memory(self._context)
-            self._batch = llama_cpp.llama_batch_init(PIECE, 0, 1)
-            super().__init__("reproducible", attached.streams)
+        require_weights(llm)
+        params = type(llm.context_params).from_buffer_copy(llm.context_params)
+        params.n_batch = params.n_ubatch = PIECE
+        params.n_seq_max, params.swa_full, params.embeddings = 1, True, False
+        self.n_ctx = int(llm.n_ctx())
+        self._n_vocab = llm.n_vocab()
+        self._context = llama_cpp.llama_init_from_model(model_of(llm).model, params)
+        if not self._context:
+            raise NativeMemoryError("no memory for a context that scores by itself")
+        if attached.adapters:
+            n, kind = len(attached.adapters), llama_cpp.llama_adapter_lora_p_ctypes
+            adapters = (kind * n)(*(ctypes.cast(one, kind) for one, _ in attached.adapters))
+            scales = (ctypes.c_float * n)(*(scale for _, scale in attached.adapters))
+            llama_cpp.llama_set_adapters_lora(self._context, adapters, n, scales)
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._batch = llama_cpp.llama_batch_init(PIECE, 0, 1)
+        super().__init__("reproducible", attached.streams)
 
     def score(self, prompt: Sequence[int], sequences: Sequence[Sequence[int]]) -> list[Floats]:
         """Return the natural logarithm of the probability of each token of each sequence after a prompt.
@@ -142,7 +139,7 @@ class Reproducible(Closeable):
         self._require_open()  # a thread is only cancelled while it is in here
 
     def _require_open(self) -> None:
-        if self.is_closing or self.is_disowned:
+        if self.is_closing:
             raise CancelledError("the Llama was closed, or this process was forked meanwhile")
         if self._cancelled == get_ident():
             raise CancelledError("the scores were cancelled")

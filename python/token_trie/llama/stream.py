@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import struct
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -16,13 +15,12 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import numpy as np
 
 from token_trie.errors import ArgumentError, BusyError, TokenTrieError
-from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.contexts import (
-    LlamaCache,
     NativeStream,
     StreamOptions,
     close_with,
     common_prefix,
+    import_prefix,
     native_options,
     open_file,
     open_on,
@@ -32,8 +30,9 @@ from token_trie.llama.query import Answer, Query, Sampling, native_sampling, rea
 from token_trie.llama.span import SpanOptions, StepMode, read_span
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import c_strings, check, ffi, lib, new_struct
-from token_trie.native.lifetime import attachment, interruptible, lease
+from token_trie.native.lifetime import attachment
 from token_trie.native.options import check_integers, encode
+from token_trie.native.threads import interruptible
 from token_trie.sets.payload import json_of
 from token_trie.sets.prompt import Prompt, tokenize_alone, tokenize_prompt
 from token_trie.sets.trie import TokenTrie
@@ -157,17 +156,14 @@ class Stream:
         self._sets: dict[str | None, TokenTrie] = {}  # of the payload, by path
         self._known: dict[object, Any] = {}  # results about the model of a file
         self._like: Callable[[], Llama | None] = _none  # a weak reference to the Llama
-        self._llama_cache: LlamaCache | None = None
         self._prompt = np.empty(0, np.int32)  # the beginning of the sequence
         params = native_options(options)
         wait_for_dropped()
         if isinstance(llm, (str, os.PathLike)):
             native = open_file(encode(os.fspath(llm), "llm"), params)
         else:
-            attached = attachment(llm)
-            native = open_on(llm, attached, options.n_ctx, params)
+            native = open_on(llm, attachment(llm), options.n_ctx, params)
             self._like = weakref.ref(llm)
-            self._llama_cache = attached.made(LlamaCache)
         self._kept = llm if keeps_llm else None
         self._penalties = options.penalties  # as for `native_sampling`
         self._sampling = Sampling()  # of the native stream, without its seed
@@ -212,11 +208,6 @@ class Stream:
         self.n_cancels += 1
         self.native.cancel()
 
-    def cancel_of(self, thread: int) -> None:
-        """Do as `cancel` does, if this thread is inside a call."""
-        if self.native.entered == thread:
-            self.cancel()
-
     @contextmanager
     def transaction(self) -> Iterator[list[int]]:
         """Own the stream and yield its sequence; after an error, restore the sequence and the trie."""
@@ -258,16 +249,14 @@ class Stream:
         llm = self._like()
         if llm is None:
             return self.native.with_vocab(lambda vocab: use(vocab, self._known))
-        with lease(llm):
-            return use(vocab_of(llm), attachment(llm).known)
+        return use(vocab_of(llm), attachment(llm).known)
 
     def tokenize(self, prompt: Prompt, *, thinks: bool = False) -> list[int]:
         """Return the tokens of a prompt, as `tokenize_prompt`; errors as of `StreamHandle.prefill`."""
         llm = self._like()
         if llm is None:
             return self.native.with_vocab(lambda vocab: tokenize_alone(vocab, prompt))
-        with lease(llm):
-            return tokenize_prompt(llm, prompt, self.n_ctx_max, thinks=thinks)
+        return tokenize_prompt(llm, prompt, self.n_ctx_max, thinks=thinks)
 
     # The sequence.
 
@@ -299,9 +288,8 @@ class Stream:
         def before() -> None:
             self._check_reader(thread)
             llm = self._like()
-            if llm is not None and self._llama_cache is not None:
-                n_there = common_prefix(self._prompt, prompt)
-                self._llama_cache.copy_to(self.native.pointer, llm, prompt, n_there)
+            if llm is not None:
+                import_prefix(self.native.pointer, llm, prompt, common_prefix(self._prompt, prompt))
 
         def after() -> None:
             self._n_changes += 1
@@ -603,13 +591,12 @@ class Stream:
         return None if which[0] < 0 else int(which[0])
 
 
-class Generation(Iterator[Step], AsyncIterator[Step]):
+class Generation(Iterator[Step]):
     """An iterator over the steps of one `StreamHandle.generate`; each step is computed when it is requested.
 
     From its first step on, it occupies the handle, until it ends, is closed, or is garbage-collected. In the meantime,
     another generation raises BusyError. So does a change of the handle by another thread than the one that requested
-    the last step. With ``async for``, a worker thread computes the steps; if the task is cancelled, the stream is
-    cancelled.
+    the last step.
     """
 
     def __init__(self, stream: Stream, max_tokens: int, sampling: Sampling) -> None:
@@ -634,9 +621,6 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
     def __iter__(self) -> Generation:
         return self
 
-    def __aiter__(self) -> Generation:
-        return self
-
     def __next__(self) -> Step:
         if self.left <= 0:
             self.require_kept()
@@ -652,28 +636,9 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
             raise StopIteration
         return step
 
-    async def __anext__(self) -> Step:
-        stream = self._stream
-        if self.left <= 0:
-            self.require_kept()
-            raise StopAsyncIteration
-        caller = get_ident()
-        try:
-            step = await in_worker(lambda: stream.step(self, caller), stream.cancel_of)
-        except asyncio.CancelledError:
-            self.close()  # even if a step was made, because it is lost
-            raise
-        if step is None:
-            raise StopAsyncIteration
-        return step
-
     def close(self) -> None:
         """End the generation, so that the handle is free for other calls; its tokens stay in the sequence."""
         self._stream.dismiss(self)
-
-    async def aclose(self) -> None:
-        """Do as `close` does."""
-        self.close()
 
     def __reduce__(self) -> NoReturn:
         raise ArgumentError("a generation cannot be copied or pickled: its steps are of one stream")

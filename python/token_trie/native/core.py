@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import Any, TypeAlias
 
 from token_trie.errors import ArgumentError
@@ -18,16 +19,17 @@ __all__ = ["Llama", "_core", "llama_cpp", "logger", "vocab_of"]
 
 logger = logging.getLogger("token_trie")
 
+_vocabs: weakref.WeakKeyDictionary[Any, _core.Vocab] = weakref.WeakKeyDictionary()
+
 
 def vocab_of(llm: Llama) -> _core.Vocab:
     """Return the model's vocabulary, which is valid as long as the model."""
     if not isinstance(llm, llama_cpp.Llama):
         raise ArgumentError(f"llm: {type(llm).__name__} where a llama_cpp.Llama belongs")
-    model: Any = model_of(llm)
-    attached = llm.__dict__.get("_token_trie")
-    if model.model is None or (attached is not None and attached.closed):
+    model = model_of(llm)
+    if model.model is None:
         raise ArgumentError("llm: this Llama is closed")
-    vocab: _core.Vocab | None = model.__dict__.get("_token_trie_vocab")
+    vocab = _vocabs.get(model)
     if vocab is None:
-        vocab = model.__dict__["_token_trie_vocab"] = _core.Vocab(int(model.vocab))
+        vocab = _vocabs[model] = _core.Vocab(int(model.vocab))
     return vocab

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+import ctypes
+import inspect
+from collections.abc import Callable
 from typing import Any
-
-COMPLETE = "_create_completion"
-"""The method that `create_completion` and `create_chat_completion` call."""
-INIT_SAMPLER = "_init_sampler"
-"""The method that makes the sampler chain of a call."""
 
 
 def library_of(package: Any) -> tuple[Any, str]:
@@ -35,9 +31,11 @@ def context_of(llm: Any) -> Any:
     return llm._ctx
 
 
-def adapter_of(llm: Any) -> Any:
-    """Return the LoRA adapter, or None."""
-    return llm._lora_adapter
+def adapters_of(llm: Any) -> tuple[tuple[int, float], ...]:
+    """Return the adapters that a Llama was made with, as addresses and scales."""
+    if not llm._lora_adapter:
+        return ()
+    return ((ctypes.cast(llm._lora_adapter, ctypes.c_void_p).value or 0, float(llm.lora_scale)),)
 
 
 def registered_chat_handler(llm: Any) -> Any:
@@ -45,36 +43,17 @@ def registered_chat_handler(llm: Any) -> Any:
     return llm._chat_handlers.get(llm.chat_format)
 
 
-def exit_stacks(llm: Any) -> tuple[Any, Any]:
-    """Return the exit stacks of the model and of the Llama."""
-    return llm._model._exit_stack, llm._stack
+def formatter_of(handler: Any) -> Any:
+    """Return the formatter of which llama_cpp has made a chat handler; None if it is a handler of another kind."""
+    return inspect.getclosurevars(handler).nonlocals.get("chat_formatter") if inspect.isfunction(handler) else None
 
 
-def set_exit_stack(llm: Any, stack: ExitStack) -> None:
-    """Replace the stack that runs when the Llama is closed."""
-    llm._stack = stack
-
-
-def n_callbacks(stack: Any) -> int:
-    """Count the callbacks of a stack."""
-    return len(stack._exit_callbacks)
+def call_at_close(llm: Any, function: Callable[[], None]) -> None:
+    """Let a Llama call a function when it is closed or collected, before anything of it is freed."""
+    llm._stack.callback(function)
+    llm._model._exit_stack.callback(function)  # because the model may be collected before the Llama
 
 
 def values_of(struct: Any) -> dict[str, Any]:
     """Return the members of a ctypes struct of llama.cpp as a dict."""
     return {name: getattr(struct, name) for name, *_ in struct._fields_}
-
-
-def restorer(llm: Any, names: Iterable[str]) -> Callable[[], None]:
-    """Return a function that restores overridden methods of a Llama, and its sampler chain."""
-    all_names = tuple(names)
-    previous = {name: llm.__dict__[name] for name in all_names if name in llm.__dict__}
-    sampler = llm._sampler
-
-    def restore() -> None:
-        for name in all_names:
-            llm.__dict__.pop(name, None)
-        llm.__dict__.update(previous)
-        llm._sampler = sampler
-
-    return restore

@@ -16,7 +16,7 @@ from token_trie.llama.batch import Batch, Sequential
 from token_trie.llama.stream import Stream
 from token_trie.llama.text import join_after
 from token_trie.native.core import Llama, _core, vocab_of
-from token_trie.native.lifetime import attachment, lease
+from token_trie.native.lifetime import attachment
 from token_trie.native.options import takes
 from token_trie.questions.examples import Examples
 from token_trie.questions.form import Asked, Form, FormAsked, FormView, Put, begins_with_state
@@ -372,16 +372,15 @@ def _tokens_after(stream: Stream, before: list[int], view: FormView, state: str 
             lambda vocab: join_after(vocab, before, lambda lead: _spelled(vocab, put, lead))
         )
         return before[:n_kept] + more
-    with lease(llm):
-        check_length(llm, put.encode(), stream.n_ctx_max)
-        rendered = put.render(llm)
+    check_length(llm, put.encode(), stream.n_ctx_max)
+    rendered = put.render(llm)
 
-        def tokenize(lead: bytes) -> list[int]:
-            whole = rendered.preceded_by(llm, lead.decode(errors="surrogateescape"))
-            return tokens_of(llm, whole, lambda text: llm.tokenize(text, add_bos=False, special=True))
+    def tokenize(lead: bytes) -> list[int]:
+        whole = rendered.preceded_by(llm, lead.decode(errors="surrogateescape"))
+        return tokens_of(llm, whole, lambda text: llm.tokenize(text, add_bos=False, special=True))
 
-        n_kept, more = join_after(vocab_of(llm), before, tokenize)
-        return before[:n_kept] + more
+    n_kept, more = join_after(vocab_of(llm), before, tokenize)
+    return before[:n_kept] + more
 
 
 def _put(view: FormView, state: str | None) -> Put:

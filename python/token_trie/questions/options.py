@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 from token_trie.decisions.calibration import NAMED, CalibrationName, Calibrator, calibrator_of
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama, llama_cpp
-from token_trie.native.lifetime import attachment, lease
+from token_trie.native.lifetime import attachment
 from token_trie.native.llama_facts import model_of
 from token_trie.native.options import Options, check_counts, check_flags, check_name
 from token_trie.questions.examples import Examples
@@ -161,8 +161,7 @@ def profile_of(llm: Llama) -> ProfileName:
     """Return the name of a model's profile, by what its file says."""
     known = attachment(llm).known
     if "profile" not in known:
-        with lease(llm):
-            n_params = llama_cpp.llama_model_n_params(model_of(llm).model)
+        n_params = llama_cpp.llama_model_n_params(model_of(llm).model)
         known["profile"] = name_of(n_params, has_chat_template=has_chat_template(llm))
     name: ProfileName = known["profile"]
     return name

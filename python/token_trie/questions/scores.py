@@ -23,7 +23,6 @@ from token_trie.llama.query import LeafEnd, Query
 from token_trie.llama.reproducible import reproducible
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
-from token_trie.native.lifetime import lease
 from token_trie.sets.choices import Choices
 from token_trie.sets.prompt import Prompt
 
@@ -63,8 +62,7 @@ class Reading(Request[Scored]):
 
     def tokenized(self, llm: Llama) -> Reading:
         """Return it with the tokens of the prompt instead of its text."""
-        with lease(llm):
-            return replace(self, prompt=reader_of(llm).tokenize(self.prompt))
+        return replace(self, prompt=reader_of(llm).tokenize(self.prompt))
 
     @cached_property
     def digest(self) -> str:
@@ -98,15 +96,13 @@ class Reading(Request[Scored]):
 
         Errors are those of `score`.
         """
-        with lease(llm):
-            reader = reader_of(llm)
-            prefix = Prefix(reader.tokenize(self.prompt))
+        reader = reader_of(llm)
+        prefix = Prefix(reader.tokenize(self.prompt))
         context = reproducible(llm)
         sequences, scores = list[_Sequence](), list[Floats]()
         for text in self.texts:
-            with lease(llm):
-                # By itself, because other texts may change the prompt's last tokens.
-                tokens, choices = Reading("", (text,)).bound(reader, prefix.tokens)
+            # By itself, because other texts may change the prompt's last tokens.
+            tokens, choices = Reading("", (text,)).bound(reader, prefix.tokens)
             sequences.append((len(tokens), tuple(choices.trie[0].tokens)))
             scores += context.score(tokens, [sequences[-1][1]])
         logprobs = np.array([of_tokens.sum() for of_tokens in scores]) + _ends(sequences, scores)

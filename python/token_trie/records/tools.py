@@ -32,7 +32,7 @@ from token_trie.llama.batch import n_ctx_of
 from token_trie.llama.query import Query
 from token_trie.llama.text import Text, TextOptions, tokenize_after
 from token_trie.native.core import Llama, llama_cpp, vocab_of
-from token_trie.native.lifetime import attachment, lease
+from token_trie.native.lifetime import attachment
 from token_trie.native.llama_facts import model_of
 from token_trie.native.options import check_name, takes
 from token_trie.records.fill import (
@@ -135,7 +135,7 @@ def _with_defaults(tool: dict[str, Any]) -> dict[str, Any]:
 def has_calls(llm: Llama) -> bool:
     """Return whether the chat template describes tools, and has calls with their arguments as JSON.
 
-    Some templates write arguments in another way, as Qwen3.5's, or fail. The caller holds a lease.
+    Some templates write arguments in another way, as Qwen3.5's, or fail.
     """
     return _short_call(llm) is not PLAIN
 
@@ -243,10 +243,7 @@ def _function(call: Any) -> Any:
 def for_template(
     llm: Llama, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] = (), *, must: bool = True
 ) -> list[dict[str, Any]]:
-    """Rewrite as text what the chat template does not support: tools, calls, results, system messages.
-
-    The caller holds a lease.
-    """
+    """Rewrite as text what the chat template does not support: tools, calls, results, system messages."""
     if not has_calls(llm):
         messages = _calls_as_text(messages)
         messages = tell_of_tools(messages, tools, must=must) if tools else messages
@@ -870,8 +867,7 @@ def _reader_of(
         return ask_for_tools(llm, messages, shown, n_ctx, must=not is_free, thinks=options.think is not None)
 
     def read(messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], Request[Any]]:
-        with lease(llm):
-            tokens, template = prompt(messages)
+        tokens, template = prompt(messages)
         call = tool_request(tools, options, template)
         if not is_free:
             return tokens, call

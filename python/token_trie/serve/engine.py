@@ -26,7 +26,7 @@ from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.batch import ENDED, Batch, can_share, cancel, chooser
 from token_trie.llama.query import Answer
 from token_trie.native.core import Llama, llama_cpp
-from token_trie.native.lifetime import release_threads
+from token_trie.native.threads import release_threads
 from token_trie.serve.calibrations import Calibrations
 from token_trie.sets.prompt import Prompt
 

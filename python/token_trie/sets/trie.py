@@ -15,7 +15,7 @@ from token_trie.errors import ArgumentError, VocabularyError
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import set_of
 from token_trie.native.files import write_whole
-from token_trie.native.lifetime import attachment, lease
+from token_trie.native.lifetime import attachment
 from token_trie.native.options import check_name, encode, encode_names
 from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.lru import memory_in
@@ -114,10 +114,9 @@ class TokenTrie(Collection[Leaf]):
         """
         check_name(tokenization, get_args(Tokenization), "tokenization")
         read = read_choices(choices)
-        with lease(llm):
-            vocab = vocab_of(llm)
-            tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
-            trie, _, n_moved = fit(vocab, attachment(llm).known, tokens, read.texts, leading_space, tokenization)
+        vocab = vocab_of(llm)
+        tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
+        trie, _, n_moved = fit(vocab, attachment(llm).known, tokens, read.texts, leading_space, tokenization)
         if n_moved:
             raise VocabularyError(
                 "the prompt's last tokens merge with the choices. Let the prompt end earlier (often: without its "
@@ -170,8 +169,7 @@ class TokenTrie(Collection[Leaf]):
         """
         if llm is None:
             return cls.read_payload(payload, path, None)
-        with lease(llm):
-            return cls.read_payload(payload, path, vocab_of(llm))
+        return cls.read_payload(payload, path, vocab_of(llm))
 
     @classmethod
     def read_payload(
@@ -580,8 +578,7 @@ def _subset(trie: _core.Trie, names: Iterable[str], llm: Llama | None, *, keep: 
         if llm is None:
             raise ArgumentError("llm: a set of texts in any tokenization is made for a model; give it")
         payload = payload_of_texts(names_kept, [trie.text(leaf).decode() for _, leaf in kept])
-        with lease(llm):
-            return _core.cached_trie(payload.encode(), None, vocab_of(llm))
+        return _core.cached_trie(payload.encode(), None, vocab_of(llm))
     tokens, offsets = trie.arrays()
     rows = [tokens[offsets[leaf] : offsets[leaf + 1]] for _, leaf in kept]
     return _core.Trie.build(*joined(rows), names_kept, trie.vocab)

@@ -19,8 +19,7 @@ from token_trie.decisions.options import MAX_SCORED, ScoreOptions
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, run
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LeafEnd, Query
-from token_trie.native.core import Llama
-from token_trie.native.lifetime import lease
+from token_trie.native.core import Llama, vocab_of
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
@@ -331,8 +330,8 @@ class ExplainRequest(Request[Explanation]):
         """Read choices; ArgumentError if they cannot be scored."""
         name = ""
         if llm is not None:
-            with lease(llm):
-                name = str(llm.metadata.get("general.name", ""))
+            vocab_of(llm)
+            name = str(llm.metadata.get("general.name", ""))
         return cls(ScoreRequest.read(choices, options), name)
 
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[Explanation]:

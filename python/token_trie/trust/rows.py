@@ -29,7 +29,7 @@ from token_trie.llama.batch import Batch, Sequential
 from token_trie.llama.query import LEAF_ENDS, LeafEnd
 from token_trie.native.core import Llama, _core
 from token_trie.native.files import write_whole
-from token_trie.native.lifetime import attachment, lease
+from token_trie.native.lifetime import attachment
 from token_trie.native.options import Options, check_counts, check_name, encode
 from token_trie.questions.decide import priors_of, read_questions
 from token_trie.questions.examples import Examples
@@ -228,8 +228,7 @@ class _ChoiceReader(RowReader):
 
     def prompts(self, row: Any) -> list[list[int]]:
         """Return the tokens of the prompt."""
-        with lease(self._llm):
-            return [tokenize_prompt(self._llm, row)]
+        return [tokenize_prompt(self._llm, row)]
 
     def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]:
         request = self._request.undecided(states)
@@ -266,8 +265,7 @@ class _QuestionReader(RowReader):
 
     def prompts(self, row: Any) -> list[list[int]]:
         """Return the tokens of the question about a state, one list for each view."""
-        with lease(self._llm):
-            return [tokenize_prompt(self._llm, self._reading(view, row, False).prompt) for view in self._asked.views]
+        return [tokenize_prompt(self._llm, self._reading(view, row, False).prompt) for view in self._asked.views]
 
     def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]:
         asked, views = self._asked, self._asked.views

@@ -116,10 +116,9 @@ def check(llm: Any, trie: TokenTrie, texts: list[str], table: dict[str, bytes]) 
     strange = choose(llm, "", texts, mood="greedy")  # error
 async def check_async(llm: Any, stream: StreamHandle, texts: list[str], table: dict[str, bytes]) -> None:
     a: bytes = (await achoose(llm, "", table)).value
-    b: int = (await stream.achoose(range(3))).value
-    c: list[City] = (await stream.achoose_list(City)).values
-    d: str = (await stream.atext(5)).text
-    wrong: int = (await stream.achoose(texts)).value  # error
+    b: int = (await achoose(llm, "", range(3))).value
+    c: list[City] = stream.choose_list(City).values
+    wrong: int = (await achoose(llm, "", texts)).value  # error
     strange = await achoose(llm, "", texts, mood="greedy")  # error
 """
 

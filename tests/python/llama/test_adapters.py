@@ -1,9 +1,7 @@
-"""Whatever adapters a Llama has at the moment, all that is read of it is computed with them."""
+"""All that is read of a Llama is computed with the adapter that it was made with."""
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +9,17 @@ import llama_cpp
 import numpy as np
 import oracle
 import pytest
-from llama_cpp import llama_adapter_lora_init, llama_set_adapters_lora
-from tiny_model import N_EMBD, write_tiny_adapter
+from tiny_model import write_tiny_adapter
 from token_trie import (
-    ArgumentError,
     Choice,
     StreamHandle,
     TokenTrie,
     choose,
     choose_many,
-    constrain,
     decide,
     score,
 )
 from token_trie.decisions.calibration import fingerprint
-from token_trie.llama.batch import Batch
-from token_trie.llama.query import Query
-from token_trie.native import loaded
 
 PROMPT = "A word about Pizza in Paris:"
 CHOICES = ["yes", "no Pizza", "Paris"]
@@ -41,24 +33,10 @@ def opened(path: Path, **options: Any) -> Any:
 
 
 @pytest.fixture
-def adapters(tmp_path: Path) -> list[Path]:
-    paths = [tmp_path / "one.gguf", tmp_path / "two.gguf"]
-    for seed, path in enumerate(paths):
-        write_tiny_adapter(path, seed)
-    return paths
-
-
-@pytest.fixture
-def llm(model_paths: dict[str, Path]) -> Iterator[Any]:
-    llm = opened(model_paths["tiny"])
-    yield llm
-    llm.close()
-
-
-def apply(llm: Any, *adapters: tuple[Any, float]) -> None:
-    pointers = (llama_cpp.llama_adapter_lora_p_ctypes * len(adapters))(*(one for one, _ in adapters))
-    scales = (ctypes.c_float * len(adapters))(*(scale for _, scale in adapters))
-    assert llama_set_adapters_lora(llm.ctx, pointers, len(adapters), scales) == 0
+def adapter(tmp_path: Path) -> Path:
+    path = tmp_path / "adapter.gguf"
+    write_tiny_adapter(path, 0)
+    return path
 
 
 def expected(llm: Any) -> np.ndarray:
@@ -95,121 +73,35 @@ def check(llm: Any) -> np.ndarray:
     return right
 
 
-def test_adapters_set_scaled_and_taken_away_at_run_time_are_those_of_every_reading(
-    llm: Any, adapters: list[Path]
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_a_llamas_own_adapter_is_that_of_every_reading(
+    model_paths: dict[str, Path], adapter: Path, scale: float
 ) -> None:
-    one, two = (llama_adapter_lora_init(llm.model, str(path).encode()) for path in adapters)
-    changes: list[Callable[[], None]] = [
-        lambda: None,
-        lambda: apply(llm, (one, 1.0)),
-        lambda: apply(llm, (one, 0.25)),
-        lambda: apply(llm, (one, 0.25), (two, 2.0)),
-        lambda: apply(llm, (two, 2.0)),
-        lambda: apply(llm),
-    ]
-    seen = []
-    for change in changes:
-        change()
-        seen.append(check(llm))
-    assert seen[-1] == pytest.approx(seen[0], abs=1e-4)
-    for i, before in enumerate(seen[:-1]):
-        assert all(before != pytest.approx(after, abs=1e-2) for after in seen[i + 1 : -1])
-
-
-def test_cells_of_other_adapters_are_not_taken_over(llm: Any, adapters: list[Path]) -> None:
-    one = llama_adapter_lora_init(llm.model, str(adapters[0]).encode())
-    apply(llm, (one, 1.0))
-    right = expected(llm)
-    apply(llm)
-    llm.eval(llm.tokenize(PROMPT.encode()))  # these cells are of no adapter
-    state = llm.save_state()
-    apply(llm, (one, 1.0))
-    assert score(llm, PROMPT, CHOICES, leaf_end="any") == pytest.approx(right, abs=1e-4)
-    llm.reset()
-    llm._ctx.kv_cache_clear()
-    assert not loaded.is_mixed(llm)
-    llm.load_state(state)
-    assert loaded.is_mixed(llm)
-    assert score(llm, PROMPT, CHOICES, leaf_end="any") == pytest.approx(right, abs=1e-4)
-
-
-def test_a_llamas_own_adapter_is_that_of_its_context_whatever_it_says_later(
-    model_paths: dict[str, Path], adapters: list[Path]
-) -> None:
-    llm = opened(model_paths["tiny"], lora_path=str(adapters[0]), lora_scale=0.5)
-    assert not loaded.is_mixed(llm)
-    before = check(llm)
-    llm.lora_scale = 2.0  # which llama-cpp-python reads when it makes a Llama
-    assert check(llm) == pytest.approx(before, abs=1e-5)
-    apply(llm, (llm._lora_adapter, 2.0))
-    assert check(llm) != pytest.approx(before, abs=1e-2)
+    llm, bare = opened(model_paths["tiny"], lora_path=str(adapter), lora_scale=scale), opened(model_paths["tiny"])
+    assert check(llm) != pytest.approx(check(bare), abs=1e-2)
     llm.close()
+    bare.close()
 
 
 @pytest.mark.parametrize("is_reproducible", [False, True])
-def test_priors_are_those_of_the_same_adapters(
-    llm: Any, model_paths: dict[str, Path], adapters: list[Path], is_reproducible: bool
+def test_so_it_is_of_decisions_and_their_priors(
+    model_paths: dict[str, Path], adapter: Path, is_reproducible: bool
 ) -> None:
-    def answer(of: Any) -> list[float]:
-        return list(decide(of, "Pizza", QUESTION, reproducible=is_reproducible).probabilities.values())
-
-    other = opened(model_paths["tiny"], lora_path=str(adapters[0]))
-    bare = answer(llm)
-    apply(llm, (llama_adapter_lora_init(llm.model, str(adapters[0]).encode()), 1.0))
-    assert answer(llm) == pytest.approx(answer(other), abs=1e-5)
-    assert answer(llm) != pytest.approx(bare, abs=1e-3)
-    apply(llm)
-    assert answer(llm) == pytest.approx(bare, abs=1e-5)
-    other.close()
+    llm, bare = opened(model_paths["tiny"], lora_path=str(adapter)), opened(model_paths["tiny"])
+    answers = [
+        list(decide(each, "Pizza", QUESTION, reproducible=is_reproducible).probabilities.values())
+        for each in (llm, bare)
+    ]
+    assert answers[0] != pytest.approx(answers[1], abs=1e-3)
+    llm.close()
+    bare.close()
 
 
-def test_what_was_opened_before_is_refused_and_closes(llm: Any, adapters: list[Path]) -> None:
-    one = llama_adapter_lora_init(llm.model, str(adapters[0]).encode())
-    batch = Batch(llm)
-    handle = StreamHandle(llm)
-    handle.prefill(PROMPT)
-    apply(llm, (one, 1.0))
-    with pytest.raises(ArgumentError, match="were changed after this was opened; open another"):
-        handle.choose(CHOICES)
-    with pytest.raises(ArgumentError, match="open another"):
-        batch.submit([1, 2], Query("hidden_state"))
-    handle.close()
-    batch.close()
-    check(llm)
-
-
-def test_a_control_vector_is_refused_where_it_would_be_missing(llm: Any) -> None:
-    vector = (ctypes.c_float * N_EMBD)(*([0.5] * N_EMBD))
-    score(llm, PROMPT, CHOICES)
-
-    def steer(data: Any, n: int) -> None:
-        assert llama_cpp.llama_set_adapter_cvec(llm.ctx, data, n, N_EMBD, 1, 1) == 0
-
-    steer(ctypes.cast(vector, ctypes.POINTER(ctypes.c_float)), N_EMBD)
-    for refused in (
-        lambda: score(llm, PROMPT, CHOICES),
-        lambda: StreamHandle(llm),
-        lambda: list(choose_many(llm, ["a"], CHOICES)),
-    ):
-        with pytest.raises(ArgumentError, match="has a control vector"):
-            refused()
-    with constrain(llm, TokenTrie.from_choices(llm, CHOICES, prompt=PROMPT)):
-        assert llm.create_completion(PROMPT, max_tokens=8)["choices"][0]["text"].strip() in CHOICES
-    steer(None, 0)
-    check(llm)
-
-
-def test_they_are_in_the_fingerprint_by_their_files(
-    llm: Any, model_paths: dict[str, Path], adapters: list[Path]
-) -> None:
-    bare = fingerprint(llm)
-    one, two = (llama_adapter_lora_init(llm.model, str(path).encode()) for path in adapters)
-    apply(llm, (one, 0.5))
-    own = fingerprint(llm)
-    apply(llm, (two, 0.5))
-    assert len({bare, own, fingerprint(llm)}) == 3
-    other = opened(model_paths["tiny"], lora_path=str(adapters[0]), lora_scale=0.5)
-    assert fingerprint(other) == own
-    other.close()
-    apply(llm)
-    assert fingerprint(llm) == bare
+def test_it_is_in_the_fingerprint_by_its_file_and_scale(model_paths: dict[str, Path], adapter: Path) -> None:
+    options: list[dict[str, Any]] = [{}, {"lora_path": str(adapter)}, {"lora_path": str(adapter), "lora_scale": 0.5}]
+    llms = [opened(model_paths["tiny"], **each) for each in [*options, options[-1]]]
+    found = [fingerprint(llm) for llm in llms]
+    assert len(set(found)) == 3
+    assert found[-1] == found[-2]
+    for llm in llms:
+        llm.close()

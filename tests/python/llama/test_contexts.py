@@ -85,7 +85,7 @@ def test_an_interrupted_choice_leaves_the_model_free_for_the_next(model_paths: d
 llm = llama_cpp.Llama(PATH, n_ctx=16384, n_threads=1, n_threads_batch=1, verbose=False)
 trie = TokenTrie.from_sequences({"a": [300], "b": [301]})
 expected = choose(llm, [300], trie)
-handle = llm._token_trie.made(token_trie.llama.batch.OwnStream).stream
+handle = attachment(llm).made(token_trie.llama.batch.OwnStream).stream
 def interrupt():
     wait_until(lambda: is_busy(handle))
     os.kill(os.getpid(), signal.SIGINT)
@@ -354,7 +354,7 @@ def test_messages_are_as_verbose_as_the_last_llama(model_paths: dict[str, Path])
     code = """
 import logging
 level = lambda: logging.getLogger("llama-cpp-python").level
-with token_trie.native.lifetime.quiet():
+with token_trie.llama.contexts.quiet():
     load()
 assert level() == logging.ERROR
 llm = llama_cpp.Llama({path!r}, n_ctx=512, n_threads=1, n_threads_batch=1)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
-import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -134,67 +132,6 @@ def _answer(stream: StreamHandle) -> Any:
         {"descriptors": [{"leaves": [{"name": str(t), "tokens": [t, t + 1, t + 2]} for t in range(260, 290)]}]}
     )
     return stream.generate()
-
-
-def test_while_another_thread_completes_choices_are_what_they_are_alone(own: Any, fresh: Any) -> None:
-    expected = [choose(fresh, LONG + f"{i}. Answer:", CHOICES, probabilities=True).probabilities for i in range(20)]
-    alone = fresh.create_completion(LONG, max_tokens=40, temperature=0.0)["choices"][0]["text"]
-    texts, done = [], threading.Event()
-
-    def complete() -> None:
-        while not done.is_set():
-            texts.append(own.create_completion(LONG, max_tokens=40, temperature=0.0)["choices"][0]["text"])
-
-    thread = threading.Thread(target=complete)
-    thread.start()
-    try:
-        for i in range(60):
-            prompt = LONG + f"{i % 20}. Answer:"
-            ours = choose(own, prompt, CHOICES, probabilities=True).probabilities
-            assert np.allclose(ours, expected[i % 20], atol=1e-4)
-    finally:
-        done.set()
-        thread.join()
-    assert set(texts) == {alone}
-
-
-def test_nothing_is_read_from_a_llama_that_another_thread_is_in(own: Any) -> None:
-    tokens = own.tokenize(LONG.encode())
-    own.eval(tokens)
-    entered, leave = threading.Event(), threading.Event()
-
-    class Holder:
-        def hold(self) -> None:
-            entered.set()
-            leave.wait()
-
-    holder = Holder()
-    with StreamHandle(own) as stream:
-        cache = stream._stream._llama_cache
-        assert cache is not None
-        cache._guard(holder, "hold")  # as every call of the Llama is
-        thread = threading.Thread(target=holder.hold)
-        thread.start()
-        entered.wait()
-        stream.prefill([*tokens, 300])
-        leave.set()
-        thread.join()
-        assert stream.state.n_imported == 0
-        assert stream.state.n_cached == len(tokens) + 1
-
-
-def test_a_call_that_began_before_the_first_choice_is_left_alone(model_paths: dict[str, Path]) -> None:
-    llm = load(model_paths["smollm2"])
-    prompt = llm.tokenize(b"one two three " * 60)
-    thread = threading.Thread(target=lambda: llm.eval(prompt))
-    thread.start()
-    time.sleep(0.02)
-    assert choose(llm, prompt[:50], CHOICES).value in CHOICES
-    thread.join()
-    assert llm.n_tokens == len(prompt)
-    assert choose(llm, prompt, CHOICES).value in CHOICES
-    assert imported(llm) >= len(prompt) - 1
-    llm.close()
 
 
 def test_after_choose_nothing_keeps_a_llama_alive(model_paths: dict[str, Path]) -> None:

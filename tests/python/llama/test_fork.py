@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 from pathlib import Path
@@ -127,18 +126,6 @@ def test_one_of_several_forks_is_in_a_call_at_a_time(precise: Any) -> None:
             fork.close()
 
 
-def test_forks_under_asyncio_take_turns(precise: Any) -> None:
-    async def main() -> None:
-        with StreamHandle(precise, n_ctx=512) as stream:
-            await stream.aprefill(PROMPT)
-            with stream.fork() as other:
-                for handle in (stream, other):
-                    assert (await handle.achoose(ACTIONS)).value in ACTIONS
-                assert stream.tokens == other.tokens
-
-    asyncio.run(main())
-
-
 def test_a_handle_on_a_file_forks_too(model_paths: dict[str, Path]) -> None:
     stream = StreamHandle(model_paths["tiny"], n_ctx=512)
     stream.prefill(PROMPT)
@@ -200,7 +187,7 @@ def interrupts(drop):
 assert interrupts(lambda: handle.fork().close()) == 40
 assert interrupts(lambda: handle.fork()) == 40
 assert interrupts(lambda: StreamHandle(llm)) == 40
-wait_until(lambda: llm._token_trie.streams == {handle._stream.native})
+wait_until(lambda: attachment(llm).streams == {handle._stream.native})
 assert len(list(handle.generate(2))) == 2
 """
     assert child_process.run(model_paths["tiny"], code) == ""

@@ -1,19 +1,16 @@
 from __future__ import annotations
 
-import asyncio
 import copy
 import gc
 import pickle
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import child_process
 import pytest
 from token_trie import ArgumentError, BusyError, StreamHandle, TokenTrie
-from token_trie.llama import asynchronous
 from tokenized_choices import ACTIONS, PROMPT
 
 
@@ -49,12 +46,11 @@ def test_a_second_generation_is_refused_until_the_first_ends(stream: StreamHandl
     assert len(list(second)) == 4
 
 
-@pytest.mark.parametrize("end", [lambda steps: steps.close(), lambda steps: asyncio.run(steps.aclose())])
-def test_a_generation_that_is_closed_leaves_the_handle_to_the_next(stream: StreamHandle, end: Any) -> None:
+def test_a_generation_that_is_closed_leaves_the_handle_to_the_next(stream: StreamHandle) -> None:
     stream.prefill(PROMPT)
     steps = stream.generate(max_tokens=4)
     next(steps)
-    end(steps)
+    steps.close()
     assert list(steps) == []
     assert len(list(stream.generate(max_tokens=2))) == 2
 
@@ -134,65 +130,6 @@ def test_a_reader_that_comes_after_the_last_step_begins_nothing(tiny: Any) -> No
         assert stream.tokens == tokens
 
 
-def test_a_task_cancelled_twice_leaves_the_handle_free(model_paths: dict[str, Path]) -> None:
-    code = """
-llm = load()
-handle = StreamHandle(llm, n_ctx=16384)
-async def main(seconds):
-    async def read():
-        return [step async for step in handle.generate()]
-    task = asyncio.create_task(read())
-    while not is_busy(handle):
-        await asyncio.sleep(0)
-    for _ in range(3):
-        task.cancel()
-        await asyncio.sleep(0)
-    try:
-        await task
-    except asyncio.CancelledError:
-        assert handle.state.stop == "cancelled"
-    else:
-        sys.exit(1)
-# A forced run, evaluated in one step, before a branch.
-handle.prefill([300])
-handle.set_token_trie(TokenTrie.from_sequences({"a": [301, *LONG, 302], "b": [301, *LONG, 303]}))
-steps = handle.generate(max_tokens=len(LONG) + 1)
-list(steps)
-asyncio.run(main(0))
-assert handle.state.n_tokens == len(LONG) + 2
-"""
-    child_process.run(model_paths["tiny"], code)
-
-
-def test_a_task_cancelled_before_its_turn_in_a_full_executor_is_over_at_once(model_paths: dict[str, Path]) -> None:
-    code = """
-from concurrent.futures import ThreadPoolExecutor
-from token_trie.llama import asynchronous
-llm = load()
-handle = StreamHandle(llm, n_ctx=64)
-handle.prefill([300])
-async def main():
-    asynchronous._workers = ThreadPoolExecutor(1)
-    release = threading.Event()
-    busy = asyncio.get_running_loop().run_in_executor(asynchronous._workers, release.wait)
-    async def read():
-        return [step async for step in handle.generate(5)]
-    task = asyncio.create_task(read())
-    await asyncio.sleep(0.05)
-    task.cancel()
-    try:
-        await task
-    except asyncio.CancelledError:
-        assert not release.is_set()
-    release.set()
-    await busy
-asyncio.run(main())
-assert handle.state.n_tokens == 1
-assert len(list(handle.generate(5))) == 5
-"""
-    child_process.run(model_paths["tiny"], code)
-
-
 def test_an_interrupt_ends_the_step_that_evaluates_again_what_a_prefill_took(model_paths: dict[str, Path]) -> None:
     code = """
 llm = load()
@@ -270,66 +207,3 @@ def test_cancel_ends_a_generation_between_steps_but_not_the_next_one(stream: Str
     assert stream.state.stop == "cancelled"
     assert len(list(stream.generate(max_tokens=4))) == 4
     assert stream.state.stop == "max_tokens"
-
-
-def test_async_for_gives_the_same_steps(stream: StreamHandle, actions: TokenTrie) -> None:
-    stream.prefill(PROMPT)
-    stream.set_token_trie(actions)
-    expected = list(stream.generate())
-    stream.prefill(PROMPT)
-
-    async def collect() -> list[Any]:
-        return [step async for step in stream.generate()]
-
-    # Of a quantized model, logprobs are those of the prompt's batches, which the second prefill has less of.
-    assert [step[:2] for step in asyncio.run(collect())] == [step[:2] for step in expected]
-
-
-def test_a_task_cancelled_as_its_step_arrives_frees_the_handle(
-    stream: StreamHandle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream.prefill(PROMPT)
-    kept: list[Any] = []
-
-    class Workers(ThreadPoolExecutor):
-        def submit(self, *call: Any, **options: Any) -> Any:
-            kept.append(call)  # a worker thread may, for a moment
-            future = super().submit(*call, **options)
-            if len(kept) == 2:
-                future.add_done_callback(lambda _: loop.call_soon_threadsafe(task.cancel))
-            return future
-
-    async def endless() -> None:
-        async for _ in stream.generate(max_tokens=200):
-            pass
-
-    async def main() -> None:
-        nonlocal loop, task
-        loop = asyncio.get_running_loop()
-        task = asyncio.create_task(endless())
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    loop: Any = None
-    task: Any = None
-    monkeypatch.setattr(asynchronous, "_workers", Workers(1))
-    asyncio.run(main())
-    assert len(list(stream.generate(max_tokens=2))) == 2
-
-
-def test_a_cancelled_task_cancels_the_stream(stream: StreamHandle) -> None:
-    stream.prefill(PROMPT)
-
-    async def main() -> None:
-        async def endless() -> None:
-            async for _ in stream.generate(max_tokens=200):
-                pass
-
-        task = asyncio.create_task(endless())
-        await asyncio.sleep(0.1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-    assert len(list(stream.generate(max_tokens=2))) == 2

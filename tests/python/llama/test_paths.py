@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -78,16 +77,6 @@ def test_a_fork_has_the_paths_too(stream: StreamHandle, payload: dict[str, Any])
         assert other.choose(path="action").value in ("GET_WEATHER", "SET_TIMER")
         with pytest.raises(ArgumentError, match="'action' is no path of the payload; there is none: call set_payload"):
             stream.choose(path="action")
-
-
-def test_paths_under_asyncio(stream: StreamHandle, payload: dict[str, Any]) -> None:
-    stream.set_payload(payload)
-
-    async def main() -> None:
-        assert (await stream.achoose(path="action")).value in ("GET_WEATHER", "SET_TIMER")
-        assert (await stream.achoose_list(path="contexts[]")).values
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -173,10 +172,3 @@ def test_text_runs_under_the_grammar_and_not_under_the_trie(stream: StreamHandle
     text = stream.text(8)
     assert text.text in (" yes", " no")
     assert text.stop == "end"
-
-
-def test_text_under_asyncio(stream: StreamHandle) -> None:
-    before = stream.tokens
-    expected = stream.text(8).text
-    stream.prefill(before)
-    assert asyncio.run(stream.atext(8)).text == expected

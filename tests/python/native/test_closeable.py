@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-from token_trie import ArgumentError
 from token_trie.native.lifetime import Closeable
 
 
@@ -43,13 +41,3 @@ def test_who_closes_from_inside_a_call_does_not_wait_for_its_end() -> None:
     door.close()
     assert door.is_shut.wait(10)
     assert door.freed_by != [threading.get_ident()]
-
-
-def test_a_forked_process_neither_uses_nor_frees_what_was_open_before() -> None:
-    door = Door(set())
-    door.require_own_process()
-    assert not door.disown()
-    door.close()
-    assert door.freed_by == []
-    with pytest.raises(ArgumentError, match="door: opened before this process was forked"):
-        door.require_own_process()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -75,10 +74,6 @@ def test_control_tokens_of_a_template_are_control_tokens(precise: Any, handle: S
     form = Form("{{ state }}</s>{{ instructions }}</s>")
     question = Choice("Is </s> in it?", ["yes", "no"])
     same({"": handle.decide(question, form=form)}, {"": decide(precise, STATE, question, form=form)})
-
-
-def test_a_task_decides_as_well(precise: Any, handle: StreamHandle) -> None:
-    same(asyncio.run(handle.adecide(QUESTIONS)), handle.decide(QUESTIONS))
 
 
 def test_what_fails_leaves_the_sequence(handle: StreamHandle, precise: Any) -> None:

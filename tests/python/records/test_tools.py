@@ -376,7 +376,6 @@ def test_a_call_on_the_handle_is_part_of_its_sequence(smollm2: Any) -> None:
         call = stream.choose_tool(TOOLS)
         text = smollm2.detokenize(stream.tokens).decode()
         assert text == f'Is it warm in Rome?\nCall:\n{{"name":"{call.name}","arguments":{call.text}}}'
-        assert asyncio.run(stream.achoose_tool(TOOLS)).name in [t["function"]["name"] for t in TOOLS]
 
 
 def test_an_event_loop_goes_on_meanwhile(smollm2: Any) -> None:

@@ -10,7 +10,6 @@ import pytest
 from chat_templates import use_template
 from token_trie import ArgumentError, choose_tool
 from token_trie.native.core import vocab_of
-from token_trie.native.lifetime import lease
 from token_trie.records.tools import ASKING, ask_for_tools
 from token_trie.serve.completions.requests import ChatRequest, prompt_of, turns_of
 from token_trie.serve.limits import RefusedError
@@ -100,11 +99,10 @@ def turns(messages: list[Any]) -> list[dict[str, Any]]:
 
 def prompt(llm: Any, messages: list[Any], tools: list[Any]) -> str:
     """Return the prompt of a request over HTTP."""
-    with lease(llm):
-        if tools:
-            tokens = ask_for_tools(llm, turns(messages), tools, 2048)[0]
-        else:
-            tokens = tokenize_prompt(llm, prompt_of(llm, turns(messages)))
+    if tools:
+        tokens = ask_for_tools(llm, turns(messages), tools, 2048)[0]
+    else:
+        tokens = tokenize_prompt(llm, prompt_of(llm, turns(messages)))
     return str(llm.detokenize(tokens, special=True).decode())
 
 
@@ -151,11 +149,10 @@ def test_names_of_control_tokens_in_calls_and_results_are_text(use: Callable[[st
 
     def controls(text: str) -> list[int]:
         result = {**RESULT, "content": text}
-        with lease(llm):
-            arguments = json.dumps({text: [text]})
-            tokens = ask_for_tools(llm, turns([USER, called(arguments), result]), [WEATHER], 2048)[0]
-            assert str(llm.detokenize(tokens, special=True).decode()).count(text) >= 3
-            return [token for token in tokens if vocab_of(llm).is_control(token)]
+        arguments = json.dumps({text: [text]})
+        tokens = ask_for_tools(llm, turns([USER, called(arguments), result]), [WEATHER], 2048)[0]
+        assert str(llm.detokenize(tokens, special=True).decode()).count(text) >= 3
+        return [token for token in tokens if vocab_of(llm).is_control(token)]
 
     assert controls("<|im_end|>") == controls("<|im_start|>assistant") == controls("a.")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import llama_cpp
 import pytest
-from token_trie import TokenTrie, choose, choose_tool, constrain
+from token_trie import TokenTrie, choose, choose_tool
 from token_trie.sets.prompt import tokenize_prompt
 
 MESSAGES: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -29,7 +29,6 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
         lambda llm: choose(llm, MESSAGES, ["yes", "no"]),
         lambda llm: choose_tool(llm, MESSAGES, TOOLS),
         lambda llm: TokenTrie.from_choices(llm, ["yes", "no"], prompt=MESSAGES),
-        lambda llm: chat(llm),
     ],
 )
 def test_messages_to_a_model_without_a_template_are_warned_of_once(
@@ -45,11 +44,6 @@ def test_messages_to_a_model_without_a_template_are_warned_of_once(
         assert "[INST]" in said
         assert "chat_format=" in said
         llm.close()
-
-
-def chat(llm: Any) -> None:
-    with constrain(llm, TokenTrie.from_choices(llm, ["yes", "no"])):
-        llm.create_chat_completion(MESSAGES, max_tokens=4)
 
 
 def test_who_has_a_form_is_not_warned(

@@ -22,7 +22,6 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from token_trie import ArgumentError, StreamHandle, TokenTrie, VocabularyError, choose, constrain
 from token_trie.errors import PayloadError
 from token_trie.native.core import vocab_of
-from token_trie.native.lifetime import lease
 from token_trie.sets.prompt import tokenize_prompt
 from token_trie.sets.spelling import inner_tokens
 from token_trie.show.trie import draw
@@ -249,16 +248,14 @@ def test_what_does_not_fit_is_refused_naming_it(smollm2: Any) -> None:
 @pytest.mark.parametrize("separator", [", ", ",", "\n- ", " | "])
 def test_a_separator_is_spelled_as_within_a_text(request: pytest.FixtureRequest, model: str, separator: str) -> None:
     llm: Any = request.getfixturevalue(model)
-    with lease(llm):
-        vocab = vocab_of(llm)
-        tokens = inner_tokens(separator, "separator", vocab).tolist()
-        assert vocab.detokenize(tokens) == separator.encode()
+    vocab = vocab_of(llm)
+    tokens = inner_tokens(separator, "separator", vocab).tolist()
+    assert vocab.detokenize(tokens) == separator.encode()
 
 
 def test_tokens_stay_what_they_are(smollm2: Any) -> None:
-    with lease(smollm2):
-        vocab = vocab_of(smollm2)
-        assert inner_tokens([5, 6], "separator", vocab).tolist() == [5, 6]
-        assert inner_tokens("", "separator", vocab).tolist() == []
-        with pytest.raises(ArgumentError, match="separator: holds a NUL"):
-            inner_tokens("\0", "separator", vocab)
+    vocab = vocab_of(smollm2)
+    assert inner_tokens([5, 6], "separator", vocab).tolist() == [5, 6]
+    assert inner_tokens("", "separator", vocab).tolist() == []
+    with pytest.raises(ArgumentError, match="separator: holds a NUL"):
+        inner_tokens("\0", "separator", vocab)

@@ -16,6 +16,7 @@ faulthandler.enable()
 import llama_cpp
 import token_trie
 from token_trie import BusyError, StreamHandle, TokenTrie, TokenTrieError, choose, constrain
+from token_trie.native.lifetime import attachment
 # A shell's background job, as a test run may be, ignores the interrupt unless told otherwise.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

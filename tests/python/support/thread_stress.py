@@ -1,4 +1,4 @@
-"""Random calls on one Llama from several threads and tasks; run as a script: thread_stress.py MODEL SEED SECONDS.
+"""Random calls on one Llama from several threads; run as a script: thread_stress.py MODEL SEED SECONDS.
 
 Each call ends with the right answer or an error of ours. It prints how many of each there were, and a hang shows where
 the threads are. What it draws is seeded; how the threads come to lie is not.
@@ -6,7 +6,6 @@ the threads are. What it draws is seeded; how the threads come to lie is not.
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import faulthandler
 import gc
@@ -27,7 +26,6 @@ from token_trie import (
     TokenTrieError,
     choose,
     choose_many,
-    constrain,
     explain,
     score,
 )
@@ -40,27 +38,19 @@ class Stress:
     """One Llama, a handle of it that all threads share, and what became of the calls."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
         self.counts: collections.Counter[str] = collections.Counter()
         self.wrong: list[str] = []
-        self.renewing = threading.Lock()
-        self.llm = self.handle = None
-        self.renew(random.Random(0))
+        self.reopening = threading.Lock()
+        self.llm = llama_cpp.Llama(path, n_ctx=8192, n_threads=1, n_threads_batch=1, verbose=False)
+        self.trie = TokenTrie.from_choices(self.llm, NAMES, prompt="Answer:")
+        self.handle = StreamHandle(self.llm, n_ctx=8192)
+        self.handle.prefill("Answer:")
 
     def expect(self, holds: bool, what: object) -> None:
         if not holds:
             self.wrong.append(repr(what))
 
     # Each of these is one call, drawn by its name.
-
-    def renew(self, rng: random.Random) -> None:
-        with self.renewing:
-            if self.llm is not None:
-                self.llm.close()
-            self.llm = llama_cpp.Llama(self.path, n_ctx=8192, n_threads=1, n_threads_batch=1, verbose=False)
-            self.trie = TokenTrie.from_choices(self.llm, NAMES, prompt="Answer:")
-            self.handle = StreamHandle(self.llm, n_ctx=8192)
-            self.handle.prefill("Answer:")
 
     def choose(self, rng: random.Random) -> None:
         prompt = rng.choice(["Answer:", "Question? Answer:", LONG])
@@ -85,17 +75,6 @@ class Stress:
         made = TokenTrie.from_choices(self.llm, texts, tokenization=rng.choice(["canonical", "any"]))
         self.expect(len(made) == len(texts), made)
 
-    def constrain(self, rng: random.Random) -> None:
-        llm = self.llm
-        with constrain(llm, self.trie, "sampled") as constraint:
-            for _ in range(3):
-                if rng.random() < 0.5:
-                    text = llm.create_completion("Answer:", max_tokens=8)["choices"][0]["text"]
-                else:
-                    parts = llm.create_completion("Answer:", max_tokens=8, stream=True)
-                    text = "".join(part["choices"][0]["text"] for part in parts)
-                self.expect(text.strip() in NAMES and constraint.complete, text)
-
     def generate(self, rng: random.Random) -> None:
         handle = self.handle
         n_cancels = handle._stream.n_cancels
@@ -104,23 +83,6 @@ class Stress:
         text = "".join(step.text for step in handle.generate()).strip()
         # One that is cancelled ends, and says so in the state, which others change.
         self.expect(text in NAMES or handle._stream.n_cancels != n_cancels, ("generate", text))
-
-    def generate_in_tasks(self, rng: random.Random) -> None:
-        async def read(handle: StreamHandle) -> None:
-            async for step in handle.generate(max_tokens=5):
-                self.expect(isinstance(step.text, str), step)
-
-        async def main() -> None:
-            tasks = [asyncio.create_task(read(self.handle)) for _ in range(2)]
-            await asyncio.sleep(rng.random() / 100)
-            for task in tasks * 2:
-                task.cancel()
-            for result in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(result, TokenTrieError):
-                    self.counts[type(result).__name__] += 1
-                self.expect(isinstance(result, (asyncio.CancelledError, TokenTrieError, type(None))), result)
-
-        asyncio.run(main())
 
     def prefill(self, rng: random.Random) -> None:
         self.handle.prefill(LONG[rng.randrange(len(LONG) - 1) :])
@@ -155,25 +117,23 @@ class Stress:
                 results = [getattr(decision, "value", decision) for decision in decisions]
                 self.expect(closing.finished.is_set() and set(results) <= set(NAMES), ("many", results[-3:]))
             except CancelledError:
-                pass  # by the close, or by the Llama's
+                pass
             closing.join()
 
     def close_handle(self, rng: random.Random) -> None:
         self.handle.close()
-        with self.renewing:
+        with self.reopening:
             self.handle = StreamHandle(self.llm, n_ctx=8192)
 
     def collect(self, rng: random.Random) -> None:
         gc.collect()
 
     def step(self, rng: random.Random) -> None:
-        calls = [self.choose, self.score, self.explain, self.build, self.constrain, self.generate, self.prefill]
-        calls += [self.generate_in_tasks, self.own_handle, self.fork, self.many]
+        calls = [self.choose, self.score, self.explain, self.build, self.generate, self.prefill]
+        calls += [self.own_handle, self.fork, self.many]
         weights = [8] * len(calls)
         calls += [self.cancel, self.collect, self.close_handle]
         weights += [8, 2, 1]
-        if rng.random() < 0.02:
-            calls, weights = [self.renew], [1]
         self.run(rng.choices(calls, weights)[0], rng)
 
     def run(self, call: Callable[[random.Random], None], rng: random.Random) -> None:

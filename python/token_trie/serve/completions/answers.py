@@ -18,7 +18,6 @@ from token_trie.decisions.options import ChooseOptions, RecordOptions, ScoreOpti
 from token_trie.decisions.run import MAX_TOKENS, Request, TextRequest
 from token_trie.llama.text import Text, TextOptions, text_of
 from token_trie.native.core import Llama, vocab_of
-from token_trie.native.lifetime import lease
 from token_trie.records.fill import Record, read_template, record_request
 from token_trie.records.tools import (
     OPENINGS,
@@ -80,18 +79,16 @@ async def logprobs_of(engine: Engine, prompt: list[int], tokens: list[int], n_ot
             scores = np.maximum((await engine.read(lambda: ([*prompt, *tokens[:i]], request))).result, _MIN_LOGPROB)
         best = np.argpartition(-scores, min(n_others, len(scores) - 1))[:n_others] if n_others else np.empty(0, int)
         best = best[np.argsort(-scores[best], kind="stable")]
-        with lease(engine.llm):
-            vocab = vocab_of(engine.llm)
-            others = [(vocab.detokenize([token], True), float(scores[token])) for token in best.tolist()]
-            piece, written = (vocab.detokenize([tokens[i]], special) for special in (True, False))
-            return OfToken(piece, float(scores[tokens[i]]), others, written)
+        vocab = vocab_of(engine.llm)
+        others = [(vocab.detokenize([token], True), float(scores[token])) for token in best.tolist()]
+        piece, written = (vocab.detokenize([tokens[i]], special) for special in (True, False))
+        return OfToken(piece, float(scores[tokens[i]]), others, written)
 
     return await together(at(i) for i in range(len(tokens)))
 
 
 def _every_token(llm: Llama) -> TokenTrie:
-    with lease(llm):
-        n = len(vocab_of(llm))
+    n = len(vocab_of(llm))
     return TokenTrie.from_arrays(np.arange(n, dtype=np.int32), np.arange(n + 1))
 
 
@@ -331,8 +328,7 @@ class TextStream:
     def __call__(self, tokens: list[int]) -> None:
         """Add tokens."""
         self._tokens += tokens
-        with lease(self._llm):
-            text = text_of(vocab_of(self._llm), self._tokens)
+        text = text_of(vocab_of(self._llm), self._tokens)
         sure = text[: len(text) - _n_held_back(text, self._stops)]
         self._send(min(self._before(text), self._before(sure), key=len))
 
@@ -404,11 +400,10 @@ class Calling:
 
     def _prompt(self, engine: Engine, turns: list[dict[str, Any]]) -> tuple[list[int], CallTemplate]:
         shown, must, llm = [tool.shown for tool in self.tools], self.otherwise is None, engine.llm
-        with lease(llm):
-            if not has_chat_template(llm):
-                described = tell_of_tools(turns, shown, must=must)
-                return tokenize_prompt(llm, plain(described), engine.n_ctx), PLAIN
-            return ask_for_tools(llm, turns, shown, engine.n_ctx, must=must)
+        if not has_chat_template(llm):
+            described = tell_of_tools(turns, shown, must=must)
+            return tokenize_prompt(llm, plain(described), engine.n_ctx), PLAIN
+        return ask_for_tools(llm, turns, shown, engine.n_ctx, must=must)
 
 
 Answering: TypeAlias = ConstrainedPrompt | Calling

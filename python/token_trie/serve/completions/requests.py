@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from token_trie.native.core import Llama
-from token_trie.native.lifetime import lease
 from token_trie.records.tools import for_template, read_arguments
 from token_trie.serve.limits import Claim, Limits, Place, Shape, check_depth, invalid, levels_of, refusing
 from token_trie.serve.sets import KEYS, AnySet, Sets, read_set
@@ -430,8 +429,7 @@ def prompt_of(llm: Llama, turns: list[dict[str, Any]]) -> Prompt:
     """Return the prompt of messages, by the model's own template or, without one, in plain text."""
     if not has_chat_template(llm):
         return plain(turns)
-    with lease(llm):
-        return for_template(llm, turns)
+    return for_template(llm, turns)
 
 
 def plain(turns: Sequence[dict[str, Any]]) -> Filled:
