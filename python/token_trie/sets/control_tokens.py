@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 from token_trie.errors import ArgumentError, VocabularyError
 from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
@@ -183,14 +183,11 @@ def may_become_control(llm: Llama, data: Any) -> bool:
     return _controls(llm).may_come_of(data)
 
 
-R = TypeVar("R", Rendered, "Rendered | None")
-
-
-def render(llm: Llama, data: Any, template: Callable[[Any, str], R]) -> R:
+def render(llm: Llama, data: Any, template: Callable[[Any, str], Rendered]) -> Rendered:
     """Render data (texts in dicts and lists) with a template, so that control tokens come only from the template.
 
     `template` is called with data, which may contain marks, and with the mark, or ``""`` for none. It returns `read` of
-    the rendered text, or None if it renders no text.
+    the rendered text.
     """
     controls = _controls(llm)
     if not controls.may_come_of(data):
@@ -201,7 +198,7 @@ def render(llm: Llama, data: Any, template: Callable[[Any, str], R]) -> R:
         raise ArgumentError("prompt: holds all characters that Unicode keeps free of a meaning")
     strict = template(controls.mark(data, mark, every_edge=True), mark)
     faithful = template(controls.mark(data, mark, every_edge=False), mark)
-    if strict is None or faithful is None or strict.text == faithful.text:
+    if strict.text == faithful.text:
         return strict
     names = [[control.text for control in rendered.controls or ()] for rendered in (strict, faithful)]
     return faithful if names[0] == names[1] else strict

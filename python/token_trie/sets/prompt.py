@@ -8,19 +8,19 @@ import logging
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from string import Formatter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
+from token_trie.errors import ArgumentError, ContextError, VocabularyError
 from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
 from token_trie.native.lifetime import attachment
-from token_trie.native.llama_facts import model_of, registered_chat_handler
+from token_trie.native.llama_facts import formatter_of, model_of, registered_chat_handler
 from token_trie.native.options import encode
-from token_trie.sets.control_tokens import Rendered, may_become_control, read, render, tokens_of
+from token_trie.sets.control_tokens import Rendered, read, render, tokens_of
 from token_trie.sets.lru import Memory, memory_in
 from token_trie.sets.spelling import check_tokens
 
@@ -72,72 +72,6 @@ def warn_of_fallback(llm: Llama) -> None:
     )
 
 
-Tokenize = Callable[[bytes], list[int]]
-Piece = Callable[[int], bytes]
-
-_MAX_TEXTS = 4
-
-
-def retokenize(texts: Memory[list[int]], text: bytes, tokenize: Tokenize, piece: Piece) -> list[int]:
-    """Return the tokens of a text, as `tokenize` returns them; only where it differs from the last texts, it is called.
-
-    `piece` returns the text of a token.
-    """
-    tokens = texts.find(text)
-    if tokens is None:
-        known: list[Any] = texts.entries()
-        n_same, before = max(((_common_length(text, other), other) for other, _ in known), default=(0, b""))
-        tokens = _from_the_difference(text, n_same, before, dict(known).get(before, []), tokenize, piece)
-        tokens = tokenize(text) if tokens is None else tokens
-        texts.put(text, 1, tokens)
-    return tokens.copy()
-
-
-def _from_the_difference(
-    text: bytes, n_same: int, before: bytes, tokens: list[int], tokenize: Tokenize, piece: Piece
-) -> list[int] | None:
-    m = _line_before(text, n_same)
-    a = _line_before(text, m)
-    if a == 0 or 2 * a < len(text):
-        return None  # the end is most of the text
-    first, after = (_count_to(before, tokens, position, piece) for position in (a, m))
-    if first is None or after is None:
-        return None
-    new = tokenize(text[a:])
-    return tokens[:first] + new if new[: after - first] == tokens[first:after] else None
-
-
-def _count_to(text: bytes, tokens: list[int], position: int, piece: Piece) -> int | None:
-    """Count the tokens before a position of a text; None if a token crosses it."""
-    at, n = len(text), len(tokens)
-    while at > position and n > 0:
-        n -= 1
-        spelled = piece(tokens[n])
-        if not text.endswith(spelled, 0, at):
-            return None
-        at -= len(spelled)
-    return n if at == position else None
-
-
-def _line_before(text: bytes, end: int) -> int:
-    """Return the start of the last line before `end` that does not begin with white space; 0 if there is none."""
-    at = text.rfind(b"\n", 0, max(end - 1, 0)) + 1
-    while at > 0 and text[at : at + 1].isspace():
-        at = text.rfind(b"\n", 0, at - 1) + 1
-    return at
-
-
-def _common_length(a: bytes, b: bytes) -> int:
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """Text, token ids, or chat messages.
 
@@ -184,8 +118,8 @@ def tokenize_prompt(llm: Llama, prompt: Prompt, n_ctx: int | None = None, *, thi
         rendered = prompt.render(llm) if isinstance(prompt, Filled) else Rendered(prompt, None)
         tokens = bos + (tokenize_rendered(llm, rendered, n_ctx) if prompt else [])
     elif all(isinstance(message, Mapping) for message in prompt) and len(prompt) > 0:
-        request = {"messages": list(prompt), **({} if thinks else without_thought(llm))}
-        tokens = _render_chat(llm, request, n_ctx, thinks=thinks)
+        messages: Any = prompt
+        tokens = _tokenize_chat(llm, messages, n_ctx, thinks=thinks)
     else:
         tokens = check_tokens(prompt, llm.n_vocab())
     if not tokens or tokens[0] < 0:
@@ -268,99 +202,15 @@ def _merges(llm: Llama, vocab: _core.Vocab) -> bool:
     return own and llama_cpp.llama_vocab_type(vocab.address) in faithful
 
 
+_N_TEXTS = 4
+"""Texts whose tokens are remembered."""
+
+
 def _tokenize(llm: Llama, text: bytes) -> list[int]:
-    def whole(text: bytes) -> list[int]:
-        tokens: list[int] = llm.tokenize(text, add_bos=False, special=True)
-        return tokens
-
-    vocab = vocab_of(llm)
-    if not _merges(llm, vocab):
-        return whole(text)
-    texts = memory_in(attachment(llm).known, "texts", _MAX_TEXTS, _MAX_TEXTS)
-    return retokenize(texts, text, whole, lambda token: vocab.detokenize([token], True))
-
-
-class _Sent(BaseException):
-    """Carries the prompt out of a chat handler; a BaseException passes its `except Exception`."""
-
-    def __init__(self, prompt: str | list[int]) -> None:
-        self.prompt = prompt
-
-
-class _RenderOnly:
-    """Replaces the Llama in a chat handler, which then renders the prompt but generates nothing."""
-
-    def __init__(self, llm: Llama, n_ctx: int | None, thinks: bool) -> None:
-        self._llm = llm
-        self._n_ctx = n_ctx
-        self._thinks = thinks
-        self._made: dict[tuple[Rendered, bool], list[int]] = {}  # the same text is often rendered twice
-        self.mark = ""
-
-    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> Any:
-        rendered = self.read(text.decode(errors="surrogateescape"))
-        if (rendered, add_bos) in self._made:
-            return self._made[rendered, add_bos]
-        text = rendered.text.encode(errors="surrogateescape")
-        if self._n_ctx is not None:
-            check_length(self._llm, text, self._n_ctx)
-        if not special or (add_bos and rendered.controls is None):
-            return self._llm.tokenize(text, add_bos, special)
-        tokens = tokens_of(self._llm, rendered, partial(_tokenize, self._llm))
-        model = model_of(self._llm)
-        begin = [model.token_bos()] if add_bos and model.add_bos_token() else []
-        end = [model.token_eos()] if add_bos and model.add_eos_token() else []
-        made = self._made[rendered, add_bos] = begin + tokens + end
-        return made
-
-    def read(self, text: str) -> Rendered:
-        """Read what the chat template has rendered."""
-        return read(self._llm, text if self._thinks else closed(text), self.mark)
-
-    def rendered_as(self, tokens: list[int]) -> Rendered | None:
-        """Return the text from which `tokenize` made these very tokens; None if it did not."""
-        return next((rendered for (rendered, _), made in self._made.items() if made is tokens), None)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._llm, name)
-
-    def create_completion(self, prompt: str | list[int], **_: Any) -> None:
-        raise _Sent(prompt)
-
-
-def tokenize_chat(llm: Llama, request: Mapping[str, Any]) -> list[int] | None:
-    """Return the tokens of a request to `create_chat_completion`, given by its keyword arguments.
-
-    None if the messages contain no name of a control token, because llama-cpp-python's tokens are then right. Errors
-    are those of `tokenize_prompt`.
-    """
-    return _render_chat(llm, request, None, thinks=True) if may_become_control(llm, request) else None
-
-
-def _render_chat(llm: Llama, request: Mapping[str, Any], n_ctx: int | None, *, thinks: bool) -> list[int]:
-    warn_of_fallback(llm)
-    instead = _RenderOnly(llm, n_ctx, thinks)
-    made: dict[Rendered | None, list[int]] = {}
-
-    def template(request: Mapping[str, Any], mark: str) -> Rendered | None:
-        instead.mark = mark
-        prompt = _sent(llm, instead, request)
-        if isinstance(prompt, str):
-            begins = bool(model_of(llm).add_bos_token()) or not prompt
-            bos = [llm.token_bos()] if begins else []
-            rendered = instead.read(prompt)
-            made[rendered] = bos + (tokenize_rendered(llm, rendered, n_ctx) if prompt else [])
-            return rendered
-        found = instead.rendered_as(prompt)
-        made.setdefault(found, prompt)
-        return found
-
-    try:
-        return made[render(llm, request, template)]
-    except TokenTrieError:
-        raise
-    except Exception as error:
-        raise ArgumentError(f"prompt: the chat template {llm.chat_format!r} refuses these messages: {error}") from error
+    if not _merges(llm, vocab_of(llm)):
+        return list(llm.tokenize(text, add_bos=False, special=True))
+    texts: Memory[list[int]] = memory_in(attachment(llm).known, "texts", _N_TEXTS, _N_TEXTS)
+    return texts.get(text, 1, lambda: llm.tokenize(text, add_bos=False, special=True)).copy()
 
 
 def chat_handler_of(llm: Llama) -> Any:
@@ -372,13 +222,42 @@ def chat_handler_of(llm: Llama) -> Any:
     )
 
 
-def _sent(llm: Llama, instead: _RenderOnly, request: Mapping[str, Any]) -> str | list[int]:
-    """Return the prompt that a chat handler would send to the model."""
+def render_chat(llm: Llama, messages: Sequence[Mapping[str, Any]], **arguments: Any) -> Any:
+    """Render chat messages by the template of the model's file, or by the chat format or template of the Llama.
+
+    `arguments` are those of the template, such as `tools` and `enable_thinking`. Returns a `ChatFormatterResponse` of
+    llama_cpp. ArgumentError if the Llama's chat handler is another, or the template refuses the messages.
+    """
     try:
-        chat_handler_of(llm)(llama=instead, **request)
-    except _Sent as sent:
-        return sent.prompt
-    raise ArgumentError(f"prompt: the chat format {llm.chat_format!r} renders no text prompt")
+        handler = chat_handler_of(llm)
+        formatter = formatter_of(handler)
+        if formatter is not None:
+            return formatter(messages=list(messages), **arguments)
+    except Exception as error:  # a template may raise anything
+        raise ArgumentError(f"prompt: the chat template {llm.chat_format!r} refuses these messages: {error}") from error
+    name = llm.chat_format if llm.chat_handler is None else getattr(handler, "__name__", type(handler).__name__)
+    raise ArgumentError(f"prompt: the chat handler {name!r} has no template to render; give a text or tokens")
+
+
+def _tokenize_chat(llm: Llama, messages: Sequence[Mapping[str, Any]], n_ctx: int | None, *, thinks: bool) -> list[int]:
+    warn_of_fallback(llm)
+    is_whole = True
+
+    def template(messages: Sequence[Mapping[str, Any]], mark: str) -> Rendered:
+        nonlocal is_whole
+        response = render_chat(llm, messages, **({} if thinks else without_thought(llm)))
+        is_whole = response.added_special
+        return read(llm, response.prompt if thinks else closed(response.prompt), mark)
+
+    rendered = render(llm, messages, template)
+    if n_ctx is not None:
+        check_length(llm, rendered.text.encode(errors="surrogateescape"), n_ctx)
+    tokens = tokens_of(llm, rendered, partial(_tokenize, llm))
+    if is_whole:
+        return tokens
+    model = model_of(llm)
+    begin = [model.token_bos()] if model.add_bos_token() else []
+    return begin + tokens + ([model.token_eos()] if model.add_eos_token() else [])
 
 
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
