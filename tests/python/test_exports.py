@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
 import token_trie
-from token_trie import _core
+from token_trie.native.core import _core
 
 
 def test_all_is_sorted_and_true() -> None:
@@ -15,7 +18,7 @@ def test_all_is_sorted_and_true() -> None:
 
 
 def test_the_root_has_the_names_that_a_newcomer_needs() -> None:
-    assert len(token_trie.__all__) <= 45
+    assert len(token_trie.__all__) <= 40
 
 
 def test_every_public_name_has_a_docstring() -> None:
@@ -41,3 +44,26 @@ def test_the_stub_names_what_the_engine_has() -> None:
         assert body is not None
         methods = {m for m in re.findall(r"def (\w+)", body[1]) if not m.startswith("__")}
         assert methods == {m for m in vars(getattr(_core, name)) if not m.startswith("_")}
+
+
+def test_importing_is_light() -> None:
+    code = """
+import sys
+import pytest
+import token_trie
+loaded = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "token_trie"}
+assert len(loaded) <= 30, sorted(loaded)
+files = [module.__file__ for module in loaded.values() if module.__file__.endswith(".py")]
+assert sum(len(open(file).readlines()) for file in files) <= 9_000
+heavy = {"rich", "typer", "tqdm", "sklearn", "pydantic", "jinja2", "matplotlib", "pandas"} & sys.modules.keys()
+assert not heavy, heavy
+assert set(token_trie.__all__) <= set(dir(token_trie))
+from token_trie import *
+assert choose is token_trie.choose
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_is_no_name_of_the_root_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'chose'"):
+        _ = token_trie.chose

@@ -110,7 +110,7 @@ def own_stream_of(llm: Llama, attached: Attachment) -> OwnStream:
 
 def n_ctx_of(llm: Llama) -> int:
     """Return the size of the Llama's context in tokens; ArgumentError if it is closed."""
-    vocab_of(llm)
+    attachment(llm)
     return int(llm.n_ctx())
 
 
@@ -125,7 +125,7 @@ ENDED = "the prompts are answered no more: the Llama was closed, or who asked wa
 
 def can_share(llm: Llama) -> bool:
     """Return whether sequences of the model can share cells, as in a batch; ArgumentError if it is closed."""
-    vocab_of(llm)
+    attachment(llm)
     model = model_of(llm).model
     is_stateful = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
     return not is_stateful and llm.n_batch > 1

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from token_trie.errors import ArgumentError
 from token_trie.native.files import write_whole
+from token_trie.native.lifetime import attachment
 
 _N_STABLE = 4
 """Members of an identity that renaming and chmod do not change."""
@@ -118,8 +119,12 @@ def _store_digest(key: str, digest: str) -> None:
 
 
 def model_file(llm: Any) -> File:
-    """Return the file of a Llama's model; OSError if it is missing."""
-    return File.at(llm.model_path)
+    """Return the file of a Llama's model at the time of the first call; OSError if it is missing."""
+    known = attachment(llm).known
+    if "model file" not in known:
+        known["model file"] = File.at(llm.model_path)
+    file: File = known["model file"]
+    return file
 
 
 def digest_of_model(first: File | str | os.PathLike[str]) -> str:

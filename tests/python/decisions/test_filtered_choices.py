@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from token_trie import (
     ArgumentError,
-    BatchPrior,
     Calibration,
     Contextual,
     Decision,
@@ -21,6 +20,7 @@ from token_trie import (
     score,
     score_many,
 )
+from token_trie.decisions.calibration import BatchPrior
 from token_trie.errors import CalibrationError
 from token_trie.trust.fitted import Head
 

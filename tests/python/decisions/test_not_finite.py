@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from tiny_model import write_tiny_model
 from token_trie import (
-    BatchPrior,
     Choice,
     ContextError,
     StreamHandle,
@@ -24,6 +23,7 @@ from token_trie import (
     fill,
     score,
 )
+from token_trie.decisions.calibration import BatchPrior
 
 SCHEMA = {
     "type": "object",

@@ -9,7 +9,6 @@ import pytest
 from model_readings import read_rows
 from token_trie import (
     ArgumentError,
-    BatchPrior,
     Choice,
     ContextError,
     Predicate,
@@ -20,6 +19,7 @@ from token_trie import (
     score,
     score_many,
 )
+from token_trie.decisions.calibration import BatchPrior
 from tokenized_choices import fit_choices
 
 PROMPTS = [f"Pizza {i} in Paris is" for i in range(20)]

@@ -208,22 +208,3 @@ assert choose(llm, [300], trie).value == expected
 """
     )
     child_process.run(model_paths["tiny"], code)
-
-
-def test_choose_many_refuses_a_llama_that_another_thread_closes(model_paths: dict[str, Path]) -> None:
-    code = """
-from token_trie import choose_many
-sys.setswitchinterval(1e-6)
-for _ in range(30):
-    llm, log = load(), []
-    def ask():
-        while True:
-            choose_many(llm, [], ["yes"])
-    threads = start(*[ends(ask, log)] * 3)
-    time.sleep(0.002)
-    llm.close()
-    for thread in threads:
-        thread.join()
-    assert str(log).count("closed") == 3, log
-"""
-    child_process.run(model_paths["tiny"], code)

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from token_trie import ArgumentError, BatchPrior, TokenTrie, choose_many, fill
+from token_trie import ArgumentError, TokenTrie, choose_many, fill
+from token_trie.decisions.calibration import BatchPrior
 from token_trie.engines import data as loading
 from token_trie.engines.data import COLUMNS, Extractor, Labeller, RecordColumns
 

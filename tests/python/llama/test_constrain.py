@@ -8,7 +8,8 @@ import llama_cpp
 import numpy as np
 import oracle
 import pytest
-from token_trie import ArgumentError, BusyError, Constraint, TokenTrie, VocabularyError, constrain
+from token_trie import ArgumentError, BusyError, TokenTrie, VocabularyError, constrain
+from token_trie.llama.constrain import Constraint
 from token_trie.sets.prompt import tokenize_prompt
 
 ACTIONS = ["READ", "READ_FILE", "READ_FILE_LINES", "SEND_EMAIL", "SEND_MESSAGE", "read", "SET ALARM", "NONE"]

@@ -4,7 +4,8 @@ import random
 from typing import Any
 
 import pytest
-from token_trie import ArgumentError, StreamHandle, TokenTrie, _core
+from token_trie import ArgumentError, StreamHandle, TokenTrie
+from token_trie.native.core import _core
 from tokenized_choices import ACTIONS, PROMPT
 
 REQUESTS = ["Open the file.", "What is the weather?", "Call my mother.", "Set a timer.", "Stop the music.", "Hello."]

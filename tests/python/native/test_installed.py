@@ -34,7 +34,8 @@ assert len(trie.filtered(np.array([True, False, True]))) == 2
 trie.save(FILE)
 opened = token_trie.TokenTrie.open(FILE, verify=True)
 assert opened.payload() == trie.payload() == token_trie.TokenTrie.from_payload(trie.payload()).payload()
-with token_trie.Catalogue(FILE) as catalogue:
+from token_trie.sets.catalogue import Catalogue
+with Catalogue(FILE) as catalogue:
     catalogue.add({"more": [5, 6]})
     assert len(catalogue.trie) == 4
 matcher = TrieMatcher(opened, 8, end_tokens=[0])

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from token_trie import (
     ArgumentError,
     Calibration,
-    Catalogue,
     Choice,
     ContextError,
     Form,
@@ -32,6 +31,7 @@ from token_trie.native.lifetime import attachment
 from token_trie.questions.examples import Examples
 from token_trie.questions.options import PROFILES
 from token_trie.questions.searched import MAX_WHOLE, N_FOUND
+from token_trie.sets.catalogue import Catalogue
 
 STATE, ASK = "I was charged twice for Pizza in Paris.", "Which team?"
 PROMPT = "{}\n\nQuestion: Which team?\nAnswer:"

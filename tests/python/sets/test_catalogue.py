@@ -23,8 +23,9 @@ from commands import Command
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from token_trie import ArgumentError, Catalogue, LimitError, TokenTrie, VocabularyError, choose
+from token_trie import ArgumentError, LimitError, TokenTrie, VocabularyError, choose
 from token_trie.errors import PayloadError
+from token_trie.sets.catalogue import Catalogue
 
 KILLS = int(os.environ.get("TOKEN_TRIE_KILLS", "20"))
 ROUNDS = int(os.environ.get("CATALOGUE_ROUNDS", "10"))
@@ -262,7 +263,7 @@ def test_changes_of_another_version_are_refused(tmp_path: Path) -> None:
 
 FORKS = """
 import os, sys, threading
-from token_trie import Catalogue
+from token_trie.sets.catalogue import Catalogue
 
 catalogue = Catalogue(sys.argv[1])
 
@@ -460,7 +461,7 @@ def test_readers_see_whole_changes_from_any_thread(tmp_path: Path) -> None:
 
 CHILD = textwrap.dedent("""
     import random, sys
-    from token_trie import Catalogue
+    from token_trie.sets.catalogue import Catalogue
     path, seed = sys.argv[1], int(sys.argv[2])
     rng = random.Random(seed)
     with Catalogue(path) as catalogue:
@@ -495,7 +496,8 @@ def test_killed_at_any_moment_it_is_the_old_or_the_new(tmp_path: Path) -> None:
 
 WRITERS = textwrap.dedent("""
     import multiprocessing, os, random, shutil, sys, threading, time
-    from token_trie import Catalogue, TokenTrie
+    from token_trie import TokenTrie
+    from token_trie.sets.catalogue import Catalogue
 
     def change(catalogue, writer):
         rng = random.Random(writer)
@@ -594,7 +596,7 @@ def test_a_fork_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
     """The parent is killed while another of its threads changes; its child does not keep others from changing."""
     command = textwrap.dedent("""
         import os, signal, sys, threading, time
-        from token_trie import Catalogue
+        from token_trie.sets.catalogue import Catalogue
         from token_trie.sets import catalogue as module
         catalogue = Catalogue(sys.argv[1])
 
@@ -625,7 +627,7 @@ def test_a_fork_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
 def test_interrupts_lose_no_acknowledged_change_and_hold_no_lock(tmp_path: Path) -> None:
     command = textwrap.dedent("""
         import random, signal, sys, threading
-        from token_trie import Catalogue
+        from token_trie.sets.catalogue import Catalogue
 
         def hear(*_):
             if is_changing[0]:  # once for each change

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from token_trie import ArgumentError, Evaluation
+from token_trie import ArgumentError
+from token_trie.show.evaluation import Evaluation
 from token_trie.trust.evaluate import EvaluatedWay
 from token_trie.trust.metrics import figures_of
 
