@@ -19,7 +19,7 @@ from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lifetime import attachment
 from token_trie.native.options import takes
 from token_trie.questions.examples import Examples
-from token_trie.questions.form import Asked, Form, FormAsked, FormView, Put, begins_with_state
+from token_trie.questions.form import Form, FormAsked, FormView, Put, begins_with_state
 from token_trie.questions.options import FORMS, DecideOptions, forms_of, profile_of
 from token_trie.questions.question import (
     Answered,
@@ -37,13 +37,12 @@ from token_trie.questions.scores import (
     LEAF_END,
     Reading,
     Scored,
-    mean_of,
     priors_of_means,
     score_all,
     score_in,
     with_scored,
 )
-from token_trie.questions.searched import SetAsked, SetView
+from token_trie.questions.searched import Asked, SetAsked
 from token_trie.sets.control_tokens import tokens_of
 from token_trie.sets.lru import Memory, Seen, memory_in
 from token_trie.sets.prompt import chat_handler_of, check_length, first_token, tokenize_text
@@ -81,66 +80,47 @@ def asked_of(question: Question, options: DecideOptions, llm: Llama | None) -> A
 K = TypeVar("K")
 T = TypeVar("T")
 _Asked: TypeAlias = "dict[str | None, Asked]"
-
-
-_Scores: TypeAlias = "dict[K, list[Scored]]"
+Scores: TypeAlias = Mapping[K, Sequence[Scored]]
 """For each question, the scores of each view's texts."""
-_Priors: TypeAlias = "dict[K, list[Scored | None]]"
-"""For each question, the scores of each view's texts without a state; None where not needed."""
 
 
 class ReadStep(NamedTuple):
-    """A view of a question that a model has to read, about the state or one without content."""
+    """A view of a question that a model has to read, about the state, or without one for the prior."""
 
     name: Any
     """Name of the question."""
     view: FormView
-    absent: str | None = None
-    """The state without content; None is the form's own."""
-    asked: Asked | None = None
-    """The question, which says what its answer needs; None for a state without content."""
+    is_prior: bool = False
 
     def reading(self, llm: Llama, state: str) -> Reading:
         """Return the reading of a Llama's model."""
-        return self.wanting(self.view.reading(llm, self.absent if self.asked is None else state))
-
-    def wanting(self, reading: Reading) -> Reading:
-        """Return a reading of the view with all that the answer needs."""
-        return reading if self.asked is None else self.asked.wanting(reading)
+        return self.view.reading(llm, None if self.is_prior else state)
 
 
-def prior_steps(asked: Mapping[K, Asked]) -> list[ReadStep]:
-    """Return the steps of `priors_in`."""
-    return [
-        ReadStep(name, view, absent) for name, one in asked.items() for view in one.views for absent in one.absent(view)
-    ]
+def prior_steps(asked: Mapping[Any, Asked]) -> list[ReadStep]:
+    """Return the steps of the priors, for questions that have some."""
+    return [ReadStep(name, view, True) for name, one in asked.items() if one.has_prior for view in one.views]
 
 
-def priors_in(asked: Mapping[K, Asked], results: Sequence[Scored]) -> _Priors[K]:
-    """Return the priors in the scores of `prior_steps`."""
-    left = iter(results)
-    return {
-        name: [mean_of([next(left) for _ in one.absent(view)]) for view in one.views] for name, one in asked.items()
-    }
+def own_steps(asked: Mapping[Any, Asked]) -> list[ReadStep]:
+    """Return the steps about the state."""
+    return [ReadStep(name, view) for name, one in asked.items() for view in one.views]
 
 
-def own_steps(asked: Mapping[K, Asked]) -> list[ReadStep]:
-    """Return the steps of `scores_in`."""
-    return [ReadStep(name, view, asked=one) for name, one in asked.items() for view in one.views]
+def scores_of(steps: Iterable[ReadStep], results: Iterable[Scored]) -> dict[Any, list[Scored]]:
+    """Return the results of steps by question."""
+    found: dict[Any, list[Scored]] = {}
+    for step, scored in zip(steps, results, strict=True):
+        found.setdefault(step.name, []).append(scored)
+    return found
 
 
-def scores_in(asked: Mapping[K, Asked], results: Sequence[Scored]) -> _Scores[K]:
-    """Return the scores of each question's views, in the results of `own_steps`."""
-    left = iter(results)
-    return {name: [next(left) for _ in one.views] for name, one in asked.items()}
-
-
-def answers_in(asked: Mapping[K, Asked], scores: _Scores[K], priors: _Priors[K]) -> dict[K, Answered[Any]]:
+def answers_of(asked: Mapping[K, Asked], scores: Scores[K], priors: Scores[K]) -> dict[K, Answered[Any]]:
     """Return the answers; an error names the question."""
     answers = {}
     for name, one in asked.items():
         with _naming(name):
-            answers[name] = one.answer(scores[name], priors[name])
+            answers[name] = one.answer(scores[name], priors.get(name, ()))
     return answers
 
 
@@ -152,29 +132,34 @@ def _naming(name: object) -> Iterator[None]:
     except (ArgumentError, VocabularyError, ContextError) as error:
         if name is None:
             raise
-        raise type(error)(f"questions[{name!r}]: {error}") from error
+        raise _named_error(name, error) from error
+
+
+def _named_error(name: object, error: TokenTrieError) -> TokenTrieError:
+    is_named = name is not None and isinstance(error, (ArgumentError, VocabularyError, ContextError))
+    return type(error)(f"questions[{name!r}]: {error}") if is_named else error
 
 
 def _answer(asked: Mapping[K, Asked], read: Callable[[ReadStep], Scored]) -> dict[K, Answered[Any]]:
     """Answer questions by what `read` returns for each step, one after the other; an error names the question."""
     # First, because they would replace the state in a sequence.
-    priors = priors_in(asked, _read_each(prior_steps(asked), read))
-    return answers_in(asked, scores_in(asked, _read_each(own_steps(asked), read)), priors)
+    priors = _read_each(prior_steps(asked), read)
+    return answers_of(asked, _read_each(own_steps(asked), read), priors)
 
 
-def _read_each(steps: list[ReadStep], read: Callable[[ReadStep], Scored]) -> list[Scored]:
+def _read_each(steps: list[ReadStep], read: Callable[[ReadStep], Scored]) -> dict[Any, list[Scored]]:
     found = []
     for step in steps:
         with _naming(step.name):
             found.append(read(step))
-    return found
+    return scores_of(steps, found)
 
 
 def _read_by(llm: Llama, known: dict[object, Any], state: str, options: DecideOptions, step: ReadStep) -> Scored:
     """Read a step with a Llama's model; priors are remembered."""
-    if step.asked is not None:
+    if not step.is_prior:
         return _score(llm, step.reading(llm, state), options)
-    reading = prior_reading(llm, known, step)
+    reading = prior_reading(llm, known, step.view)
     return remembered(known, reading, options, lambda: _score(llm, reading, options))
 
 
@@ -185,14 +170,13 @@ def _score(llm: Llama, reading: Reading, options: DecideOptions) -> Scored:
 _KEPT = 1024
 
 
-def prior_reading(llm: Llama, known: dict[object, Any], step: ReadStep) -> Reading:
+def prior_reading(llm: Llama, known: dict[object, Any], view: FormView) -> Reading:
     """Return the tokenized reading of a view without a state, remembered if possible."""
-    view = step.view
     spells = llm.tokenizer_, chat_handler_of(llm) if view.form.chat else None
     memory: Memory[tuple[Reading, Any]] = memory_in(known, "readings without a state", _KEPT, _KEPT)
     # By identity; the objects are kept, so that no others get their ids.
-    key = view.form, view.instructions, view.options, view.offset, view.shots, step.absent, *map(id, spells)
-    return memory.get(key, 1, lambda: (step.reading(llm, "").tokenized(llm), spells))[0]
+    key = view.form, view.instructions, view.options, view.offset, view.shots, *map(id, spells)
+    return memory.get(key, 1, lambda: (view.reading(llm, None).tokenized(llm), spells))[0]
 
 
 def remembered(
@@ -275,7 +259,7 @@ def named(answers: dict[str | None, Any] | TokenTrieError) -> Any:
     return answers if isinstance(answers, TokenTrieError) else answers.get(None, answers)
 
 
-def read_questions(questions: object, options: DecideOptions, llm: Llama | None = None) -> dict[str | None, Asked]:
+def read_questions(questions: object, options: DecideOptions, llm: Llama | None = None) -> _Asked:
     """Read questions by name, or one without a name, for a Llama or a handle on a file; otherwise ArgumentError."""
     if isinstance(questions, (Choice, Predicate, Score)):
         _check_named(options, ())
@@ -306,10 +290,9 @@ def _check_named(options: DecideOptions, names: Container[object]) -> None:
                 raise ArgumentError(f"examples[{name!r}]: there is no question of that name")
 
 
-def priors_of(llm: Llama, asked: dict[str | None, Asked], options: DecideOptions) -> _Priors[str | None]:
-    """Return the scores of the texts of each question's views without a state; None where not needed."""
-    read = partial(_read_by, llm, attachment(llm).known, "", options)
-    return priors_in(asked, _read_each(prior_steps(asked), read))
+def priors_of(llm: Llama, asked: _Asked, options: DecideOptions) -> Scores[str | None]:
+    """Return the scores of each question's views without a state, for questions that need them."""
+    return _read_each(prior_steps(asked), partial(_read_by, llm, attachment(llm).known, "", options))
 
 
 def decide_after(stream: Stream, state: str | None, questions: object, options: DecideOptions) -> Any:
@@ -328,24 +311,16 @@ def decide_after(stream: Stream, state: str | None, questions: object, options: 
         return named(answers)
 
 
-def _read_after(stream: Stream, before: list[int], state: str | None, options: DecideOptions, step: ReadStep) -> Any:
+def _read_after(stream: Stream, before: list[int], state: str | None, options: DecideOptions, step: ReadStep) -> Scored:
     """Read a step about a stream's text, or about a state after it; the stream's sequence changes."""
     view = step.view
     if view.shots:
         raise ArgumentError("examples: come before a state, and the handle's text is there already")
-    absent = view.form.absent if step.absent is None else step.absent
-    if step.asked is None and state is None:  # the text is the state, and is left out
-        alone = view.after(_tokens_alone(stream, view, absent))
-        known = stream.with_model(lambda _, known: known)
-        return remembered(known, alone, options, lambda: _score_after(stream, alone, options, is_beside=True))
-    tokens = _tokens_after(stream, before, view, absent if step.asked is None else state)
-    own = view.absent if isinstance(view, SetView) else ()
-    absents = (view.form.absent if one is None else one for one in own)
-    without = [
-        _tokens_alone(stream, view, one) if state is None else _tokens_after(stream, before, view, one)
-        for one in absents
-    ]
-    return _score_after(stream, step.wanting(view.after(tokens, without)), options, is_beside=False)
+    reading = view.reading_by(partial(_tokens_of, stream, before, view, state), is_prior=step.is_prior)
+    if not step.is_prior or state is not None:
+        return _score_after(stream, reading, options, is_beside=False)
+    known = stream.with_model(lambda _, known: known)
+    return remembered(known, reading, options, lambda: _score_after(stream, reading, options, is_beside=True))
 
 
 def _score_after(stream: Stream, reading: Reading, options: DecideOptions, *, is_beside: bool) -> Scored:
@@ -357,16 +332,19 @@ def _score_after(stream: Stream, reading: Reading, options: DecideOptions, *, is
     return score_in(stream, reading, is_beside=False)
 
 
-def _tokens_alone(stream: Stream, view: FormView, state: str) -> list[int]:
-    put = _put(view, state)
+def _tokens_of(stream: Stream, before: list[int], view: FormView, state: str | None, is_prior: bool) -> list[int]:
+    """Return the tokens of a question about the stream's text, or about a state after it."""
+    if not is_prior or state is not None:
+        return _tokens_after(stream, before, _put(view, view.form.absent if is_prior else state))
+    put = _put(view, view.form.absent)  # the text is the state, and is left out
     if stream.llm is not None:
         return stream.tokenize(put)
     return stream.with_vocab(lambda vocab: [first_token(vocab), *_spelled(vocab, put, b"")])
 
 
-def _tokens_after(stream: Stream, before: list[int], view: FormView, state: str | None) -> list[int]:
-    """Return the tokens of the stream's text, with a question and its state, if any, after it."""
-    put, llm = _put(view, state), stream.llm
+def _tokens_after(stream: Stream, before: list[int], put: Put) -> list[int]:
+    """Return the tokens of the stream's text with a question after it."""
+    llm = stream.llm
     if llm is None:
         n_kept, more = stream.with_vocab(
             lambda vocab: join_after(vocab, before, lambda lead: _spelled(vocab, put, lead))
@@ -492,7 +470,7 @@ def _together(
 
 def _score_rows(
     llm: Llama, batch: Batch | Sequential, states: Iterable[object], asked: _Asked
-) -> Iterator[_Scores[str | None] | TokenTrieError]:
+) -> Iterator[Scores[str | None] | TokenTrieError]:
     """Read the questions about many states together; yield, in order, the scores or the error of each state."""
     steps = own_steps(asked)
 
@@ -502,31 +480,18 @@ def _score_rows(
 
     results = score_all(llm, batch, readings())
     for first in results:
-        yield _scores_or_error(asked, steps, [first, *itertools.islice(results, len(steps) - 1)])
-
-
-def _scores_or_error(
-    asked: _Asked, steps: list[ReadStep], results: list[Scored | TokenTrieError]
-) -> _Scores[str | None] | TokenTrieError:
-    scores = []
-    for step, result in zip(steps, results, strict=True):
-        if isinstance(result, TokenTrieError):
-            try:
-                with _naming(step.name):
-                    raise result
-            except TokenTrieError as error:
-                return error
-        scores.append(result)
-    return scores_in(asked, scores)
+        found: list[Any] = [first, *itertools.islice(results, len(steps) - 1)]
+        failed = [(step.name, one) for step, one in zip(steps, found, strict=True) if isinstance(one, TokenTrieError)]
+        yield _named_error(*failed[0]) if failed else scores_of(steps, found)
 
 
 def _answers_or_error(
-    asked: _Asked, scores: _Scores[str | None] | TokenTrieError, priors: _Priors[str | None]
+    asked: _Asked, scores: Scores[str | None] | TokenTrieError, priors: Scores[str | None]
 ) -> dict[str | None, Answered[Any]] | TokenTrieError:
     if isinstance(scores, TokenTrieError):
         return scores
     try:
-        return answers_in(asked, scores, priors)
+        return answers_of(asked, scores, priors)
     except TokenTrieError as error:
         return error
 

@@ -6,8 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -298,6 +297,10 @@ class FormView:
     """Position of the option that is listed first."""
     shots: tuple[Shot, ...] = ()
     """Examples before the state, with positions in the order of the question."""
+    with_state: bool = False
+    """Whether the answer needs the hidden state after the prompt."""
+    with_scores: bool = True
+    """Whether the answer needs the scores of the texts."""
 
     @cached_property
     def listed(self) -> tuple[Option, ...]:
@@ -316,19 +319,19 @@ class FormView:
         return Put(self.form.template, self.form.absent, self.instructions, self.listed)
 
     def reading(self, llm: Llama, state: str | None) -> Reading:
-        """Return the reading for a state; None: the absent state."""
-        given = self.form.absent if state is None else state
-        return self.after(self.form.put(llm, given, self.instructions, self.listed, self.shown))
+        """Return the reading for a state; None: for the prior."""
+        return self.reading_by(lambda is_prior: self.put(llm, None if is_prior else state), is_prior=state is None)
 
-    def after(self, prompt: Prompt, absent: Sequence[Prompt] = ()) -> Reading:
-        """Return the reading after a prompt; `absent` are prompts without content, for a view that reads them, too."""
-        return Reading(prompt, self.weighing.texts)
+    def put(self, llm: Llama, state: str | None) -> Prompt:
+        """Return the prompt for a state; None: the absent state."""
+        given, n = self.form.absent if state is None else state, len(self.options)
+        shown = [Shot(shot.state, (shot.position - self.offset) % n) for shot in self.shots]
+        return self.form.put(llm, given, self.instructions, self.listed, shown)
 
-    @property
-    def shown(self) -> list[Shot]:
-        """The examples before the state, with positions in listed order."""
-        n = len(self.options)
-        return [Shot(shot.state, (shot.position - self.offset) % n) for shot in self.shots]
+    def reading_by(self, prompt_of: Callable[[bool], Prompt], *, is_prior: bool) -> Reading:
+        """Return the reading after a prompt, which the function makes, with the state or, given True, without one."""
+        prompt, texts = prompt_of(is_prior), self.weighing.texts
+        return Reading(prompt, texts) if is_prior else Reading(prompt, texts, self.with_state, self.with_scores)
 
     def weights(self, scored: Scored, prior: Scored | None) -> Floats:
         """Return the log-weights of the answers."""
@@ -339,33 +342,8 @@ class FormView:
         return contextual(raw, self.weighing.log_masses(prior.logprobs), lengths, self.form.temperature)
 
 
-class Asked(ABC):
-    """A question in the form in which the model reads it."""
-
-    @property
-    @abstractmethod
-    def views(self) -> Sequence[FormView]:
-        """The views to read."""
-
-    def absent(self, view: FormView) -> Sequence[str | None]:
-        """Return states without content, whose mean scores are subtracted from a view's; None is the form's own."""
-        return ()
-
-    def wanting(self, reading: Reading) -> Reading:
-        """Return a reading of one of its views, extended by all that the answer needs."""
-        return reading
-
-    def over_rows(self, calibrator: Calibrator) -> Asked:
-        """Return the question with a calibrator that takes the mean over many states as the prior of each view."""
-        return self
-
-    @abstractmethod
-    def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
-        """Return the answer from the readings of the first views."""
-
-
 @dataclass(frozen=True, eq=False)
-class FormAsked(Asked):
+class FormAsked:
     """A question in one or more forms, with its options in one or more orders."""
 
     question: Question
@@ -378,21 +356,14 @@ class FormAsked(Asked):
     profile: str | None = None
     """Name of the profile that the forms come from."""
 
-    def absent(self, view: FormView) -> tuple[str | None, ...]:
-        """Return states without content, whose mean scores are subtracted from a view's; None is the form's own."""
-        calibrator = self.calibrator
-        if calibrator is None or not self._takes_scores:
-            return ()
-        return calibrator.prompts  # type: ignore[return-value] # of a question they are states
+    @property
+    def has_prior(self) -> bool:
+        """Whether the scores of each view without a state are subtracted from those with the state."""
+        return self.calibrator is not None and self._takes_scores and bool(self.calibrator.prompts)
 
     @cached_property
     def _takes_scores(self) -> bool:
         return self.calibrator is None or self.calibrator.needs_scores
-
-    def wanting(self, reading: Reading) -> Reading:
-        """Return a reading of a view with the outputs that the answer needs."""
-        with_state = self.calibrator is not None and self.calibrator.needs_state
-        return replace(reading, with_state=with_state, with_scores=self._takes_scores)
 
     @property
     def asked(self) -> str:
@@ -425,9 +396,10 @@ class FormAsked(Asked):
         """One view for each form and order; a single order of a form whose text does not depend on it."""
         instructions = text_of(self.question.instructions, "instructions")
         starts = offsets(len(self.options), self.orders)
-        found = []
+        with_state = self.calibrator is not None and self.calibrator.needs_state
+        needs, found = (with_state, self._takes_scores), []
         for form in self.forms:
-            views = [FormView(form, instructions, self.options, offset, self.shots) for offset in starts]
+            views = [FormView(form, instructions, self.options, offset, self.shots, *needs) for offset in starts]
             found += views if len(starts) > 1 and len({view.text for view in views}) > 1 else views[:1]
         return found
 
@@ -436,13 +408,13 @@ class FormAsked(Asked):
         values = [*self.question.values, *([None] if len(self.classes) > len(self.question.values) else [])]
         return replace(self, calibrator=calibrator.for_values(values))
 
-    def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
-        """Return the answer, from the mean log-weights of the first len(scored) views."""
+    def answer(self, scored: Sequence[Scored], priors: Sequence[Scored]) -> Answered[Any]:
+        """Return the answer, from the scores of the views, and from those without a state, if there are any."""
         stats = QuestionStats(sum(s.n_prompt for s in scored), sum(s.n_evaluated for s in scored))
         mass = min(float(np.mean([s.mass for s in scored])), 1.0) if self._takes_scores else None
         scores = self.of_options(scored, priors) if self._takes_scores else None
         calibrator, kind, weights = self.calibrator, "raw", scores
-        is_raw = all(prior is None for prior in priors)
+        is_raw = not priors
         if calibrator is not None and not (is_raw and calibrator.window is not None):  # as of too few rows
             states = None if scored[0].state is None else scored[0].state[None]
             weights = calibrator.log_weights(None if scores is None else scores[None], states)[0]
@@ -452,10 +424,11 @@ class FormAsked(Asked):
         answer = make_answer(self.question, softmax(weights), mass, calibration, stats)
         return replace(answer, profile=self.profile)
 
-    def of_options(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Floats:
+    def of_options(self, scored: Sequence[Scored], priors: Sequence[Scored]) -> Floats:
         """Return the mean log-weights of the options over the forms, each of which is a mean over its views."""
         of_forms = dict[Form, list[Floats]]()
-        for view, own, prior in zip(self.views, scored, priors, strict=False):
+        without: Sequence[Scored | None] = priors or [None] * len(scored)
+        for view, own, prior in zip(self.views, scored, without, strict=True):
             # Options that are the same answer in one form, as their texts are the same, may be two in another.
             of_forms.setdefault(view.form, []).append(view.weighing.of_options(view.weights(own, prior)))
         means = [np.mean(of_views, axis=0) for of_views in of_forms.values()]

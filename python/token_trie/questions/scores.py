@@ -114,13 +114,6 @@ class Reading(Request[Scored]):
         return Scored(logprobs - shared, lengths, mass, len(prefix.tokens), n_evaluated)
 
 
-def mean_of(scored: Sequence[Scored]) -> Scored | None:
-    """Return the mean of the scores of the same texts after several prompts; None without prompts."""
-    if len(scored) < 2:
-        return scored[0] if scored else None
-    return replace(scored[0], logprobs=np.mean([one.logprobs for one in scored], axis=0))
-
-
 def with_scored(mean: Mean, scored: Scored | TokenTrieError) -> Mean:
     """Return the mean with the scores of one more state; errors and scores that are not finite are left out."""
     if isinstance(scored, TokenTrieError) or not np.isfinite(scored.logprobs).all():
@@ -128,12 +121,10 @@ def with_scored(mean: Mean, scored: Scored | TokenTrieError) -> Mean:
     return mean.with_rows(scored.logprobs[None])
 
 
-def priors_of_means(means: Sequence[Mean]) -> list[Scored | None]:
-    """Return the means of a question's views as priors; all None if one of them has too few states."""
-    values = [mean.prior for mean in means]
-    if any(value is None for value in values):
-        return [None] * len(values)
-    return [Scored(value, np.ones_like(value), math.nan, 0, 0) for value in values if value is not None]
+def priors_of_means(means: Sequence[Mean]) -> list[Scored]:
+    """Return the means of a question's views as priors; none if one of them has too few states."""
+    values = [value for mean in means if (value := mean.prior) is not None]
+    return [Scored(value, np.ones_like(value), math.nan, 0, 0) for value in values] if len(values) == len(means) else []
 
 
 def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:

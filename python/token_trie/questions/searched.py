@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from token_trie.errors import ArgumentError
 from token_trie.llama.batch import chooser
 from token_trie.llama.query import Query
 from token_trie.native.core import Llama
-from token_trie.questions.form import Asked, Forms, FormView, contextual, lists_options, softmax
+from token_trie.questions.form import FormAsked, Forms, FormView, contextual, lists_options, softmax
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import Answered, Choice, ChoiceAnswer, Members, QuestionStats, text_of
 from token_trie.questions.scores import LEAF_END, Reading, Scored
@@ -42,7 +42,7 @@ class Found(Scored):
 
     members: tuple[Candidate[Any], ...]
     prior: Floats | None
-    """Their mean scores after the prompts without content; None without such."""
+    """Their scores after the prompt without content; None without one."""
     gap: float
     """By how many nats another member could at most be above the last one; inf if that depends on its prior."""
     rest: float
@@ -56,17 +56,17 @@ class SetReading(Reading):
     texts: tuple[str, ...] = ()
     members: TokenTrie | Choices[Any]
     n_best: int
-    absent: tuple[Prompt, ...] = ()
-    """Prompts without content, after which the members that were found are scored, too."""
+    absent: Prompt | None = None
+    """The prompt without content, after which the members that were found are scored, too."""
     remembers: bool = True
-    """Whether scores after these may be of an earlier reading, evaluated beside other members."""
+    """Whether scores after it may be of an earlier reading, evaluated beside other members."""
 
     def steps(self, reader: Reader, prefix: Prefix, *, is_beside: bool = False) -> Plan[Found]:
-        """Score a small set, or search a large one; then score what was found after the other prompts."""
+        """Score a small set, or search a large one; then score what was found after the other prompt."""
         tokens, choices = bind(reader, prefix.tokens, self.members)
         # On a handle, whose stream is locked, they are tokens already.
         tokenize: Any = list if reader.owner == "handle" else reader.tokenize
-        others = [bind(reader, tokenize(prompt), self.members) for prompt in self.absent]
+        other = None if self.absent is None else bind(reader, tokenize(self.absent), self.members)
         n = len(choices.trie)
         if n <= MAX_WHOLE:
             leaves = np.flatnonzero(choices.trie.core.left())
@@ -74,20 +74,20 @@ class SetReading(Reading):
         else:
             n_best = min(self.n_best, n)
             # Members that are weighed need no proof, which takes most of the nodes of a best-first search.
-            width, max_nodes = (_WIDTH * n_best, _NODES * n_best) if others else (0, MAX_NODES)
+            width, max_nodes = (_WIDTH * n_best, _NODES * n_best) if other else (0, MAX_NODES)
             best = Query("best", choices.trie, leaf_end=LEAF_END, n_best=n_best, beam_width=width, max_nodes=max_nodes)
             answer = yield PlanStep(tokens, best, is_beside)
             leaves = answer.leaves
         logprobs = answer.logprobs[: len(leaves)]
         check_finite(logprobs)
         found, figures = [choices.index(leaf) for leaf in leaves.tolist()], answer.figures
-        n_evaluated, priors = int(figures.n_evaluated), []
-        for other, bound in others:
+        n_evaluated, prior = int(figures.n_evaluated), None
+        if other:
+            without, bound = other
             own = leaves if bound.leaf_of is None else bound.leaf_of[found]
             known = reader.known if self.remembers else {}
-            prior, n_more = yield from scores_of_found(known, other, bound, own, LEAF_END)
+            prior, n_more = yield from scores_of_found(known, without, bound, own, LEAF_END)
             n_evaluated += n_more
-            priors.append(prior)
         mass, is_whole = math.fsum(np.exp(logprobs)), len(leaves) == n
         named = zip(found, logprobs.tolist(), strict=True)
         return Found(
@@ -97,8 +97,8 @@ class SetReading(Reading):
             len(tokens),
             n_evaluated,
             members=tuple(Candidate(*choices.member(i), i, logprob) for i, logprob in named),
-            prior=np.mean(priors, axis=0) if priors else None,
-            gap=0.0 if is_whole else math.inf if others else figures.gap,
+            prior=prior,
+            gap=0.0 if is_whole else math.inf if other else figures.gap,
             rest=0.0 if is_whole else max(0.0, min(1.0, figures.mass_max) - mass),
         )
 
@@ -120,24 +120,18 @@ class SetView(FormView):
     offset: int = 0
     members: Members
     top: int
-    absent: tuple[str | None, ...]
-    """States without content; None is the form's own."""
+    has_prior: bool
 
-    def reading(self, llm: Llama, state: str | None) -> Reading:
-        """Return the reading for a state; None: the absent state."""
-        given = [self.form.absent if one is None else one for one in (state, *self.absent)]
-        own, *others = (self.form.put(llm, one, self.instructions, ()) for one in given)
-        return self.after(own, others)
-
-    def after(self, prompt: Prompt, absent: Sequence[Prompt] = ()) -> Reading:
+    def reading_by(self, prompt_of: Callable[[bool], Prompt], *, is_prior: bool) -> Reading:
         """Return the reading after a prompt, of the set as it is now."""
         members = self.members.trie if isinstance(self.members, Catalogue) else self.members
-        n_best = max(self.top, N_FOUND) if absent else self.top
-        return SetReading(prompt, members=members, n_best=n_best, absent=tuple(absent))
+        n_best = max(self.top, N_FOUND) if self.has_prior else self.top
+        absent = prompt_of(True) if self.has_prior else None
+        return SetReading(prompt_of(is_prior), members=members, n_best=n_best, absent=absent)
 
 
 @dataclass(frozen=True, eq=False)
-class SetAsked(Asked):
+class SetAsked:
     """A question whose options are the members of a set."""
 
     view: SetView
@@ -145,6 +139,7 @@ class SetAsked(Asked):
     """None: the answer has the model's own probabilities."""
     profile: str | None
     """Name of the profile that the form comes from."""
+    has_prior: ClassVar = False  # the view reads the prior of the members that it finds
 
     @classmethod
     def of(cls, question: Choice[Any], forms: Forms, options: DecideOptions, profile: str | None) -> SetAsked:
@@ -156,12 +151,10 @@ class SetAsked(Asked):
             raise ArgumentError("examples: go with options that are all scored, and not with a set")
         if calibrator is not None and (calibrator.binding is not None or calibrator.window is not None):
             raise ArgumentError("calibration: a set that is searched goes with 'contextual' or None")
-        absent = () if calibrator is None else calibrator.prompts
-        instructions = text_of(question.instructions, "instructions")
-        members, top = question.members, question.top
+        instructions, members = text_of(question.instructions, "instructions"), question.members
         assert members is not None  # because it is searched
-        assert top is not None
-        view = SetView(form, instructions, members=members, top=top, absent=absent)  # type: ignore[arg-type]
+        assert question.top is not None
+        view = SetView(form, instructions, members=members, top=question.top, has_prior=calibrator is not None)
         return cls(view, calibrator, profile)
 
     @property
@@ -169,7 +162,11 @@ class SetAsked(Asked):
         """The view."""
         return (self.view,)
 
-    def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
+    def over_rows(self, calibrator: Calibrator) -> SetAsked:
+        """Return the question itself."""
+        return self
+
+    def answer(self, scored: Sequence[Scored], priors: Sequence[Scored]) -> Answered[Any]:
         """Return the answer: the best of the members that were found, by their scores without the prior."""
         (found,) = scored
         assert isinstance(found, Found)
@@ -194,3 +191,7 @@ class SetAsked(Asked):
             gap=found.gap,
             rest=found.rest,
         )
+
+
+Asked: TypeAlias = FormAsked | SetAsked
+"""A question in the forms in which the model reads it."""

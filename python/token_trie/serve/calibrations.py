@@ -10,9 +10,10 @@ from pathlib import Path
 from token_trie.decisions.calibration import fingerprint
 from token_trie.errors import CalibrationError
 from token_trie.native.core import Llama, _core
-from token_trie.questions.form import Asked, FormAsked
+from token_trie.questions.form import FormAsked
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.scores import LEAF_END
+from token_trie.questions.searched import Asked
 from token_trie.trust.calibration import Calibration
 
 

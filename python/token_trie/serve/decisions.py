@@ -12,20 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictBool, Stri
 
 from token_trie.decisions.calibration import AloneName
 from token_trie.native.lifetime import attachment
-from token_trie.questions.decide import (
-    ReadStep,
-    asked_of,
-    own_steps,
-    prior_reading,
-    prior_steps,
-    priors_in,
-    scores_in,
-)
-from token_trie.questions.form import Asked
+from token_trie.questions.decide import ReadStep, asked_of, own_steps, prior_reading, prior_steps, scores_of
 from token_trie.questions.options import DecideOptions, FormName
 from token_trie.questions.question import TOP, Answered, Choice, ChoiceAnswer, Question, Wording
 from token_trie.questions.scores import Reading, Scored, prompted
-from token_trie.questions.searched import MAX_WHOLE
+from token_trie.questions.searched import MAX_WHOLE, Asked
 from token_trie.serve.engine import Engine, Outcome
 from token_trie.serve.limits import Claim, Limits, Place, Shape, check_count, invalid, refusing
 from token_trie.serve.sets import AnySet, Sets
@@ -56,19 +47,17 @@ class StateReader:
 
     async def answers(self) -> dict[Place, Answered[Any]]:
         """Return the answers by place; RefusedError names the place of a question that cannot be answered."""
-        steps = prior_steps(self.asked)
-        n_priors = len(steps)
-        results = await together(map(self.read, [*steps, *own_steps(self.asked)]))
-        priors = priors_in(self.asked, results[:n_priors])
-        scores = scores_in(self.asked, results[n_priors:])
-        return {place: self._answer(place, scores[place], priors[place]) for place in self.asked}
+        prior, own = prior_steps(self.asked), own_steps(self.asked)
+        results = await together(map(self.read, [*prior, *own]))
+        priors, scores = scores_of(prior, results[: len(prior)]), scores_of(own, results[len(prior) :])
+        return {place: self._answer(place, scores[place], priors.get(place, ())) for place in self.asked}
 
-    async def read(self, step: ReadStep) -> Any:
+    async def read(self, step: ReadStep) -> Scored:
         """Return the scores of a step."""
         engine, llm, options = self.engine, self.engine.llm, self.options
         with refusing(step.name):
-            if step.asked is None:
-                reading = await engine.on_worker(lambda: prior_reading(llm, attachment(llm).known, step))
+            if step.is_prior:
+                reading = await engine.on_worker(lambda: prior_reading(llm, attachment(llm).known, step.view))
                 key = "prior", reading.digest, options.reproducible
                 return (await engine.cached(key, lambda: _score(engine, lambda: reading, options))).result
             outcome = await _score(engine, lambda: step.reading(llm, self.state), options)
@@ -78,7 +67,7 @@ class StateReader:
             self.n_answers += scored.n_evaluated
             return scored
 
-    def _answer(self, place: Place, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
+    def _answer(self, place: Place, scored: Sequence[Scored], priors: Sequence[Scored]) -> Answered[Any]:
         with refusing(place):
             return self.asked[place].answer(scored, priors)
 

@@ -269,7 +269,7 @@ class _QuestionReader(RowReader):
 
     def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]:
         asked, views = self._asked, self._asked.views
-        priors = priors_of(self._llm, self._named, self._options)[None]
+        priors = priors_of(self._llm, self._named, self._options).get(None, ())
 
         def readings() -> Iterator[Callable[[], Reading]]:
             for row in rows:
@@ -283,10 +283,9 @@ class _QuestionReader(RowReader):
                 yield failed
                 continue
             known = [one for one in scored if not isinstance(one, TokenTrieError)]
-            raw = asked.of_options(known, [None] * len(views))
+            raw = asked.of_options(known, ())
             mass = min(1.0, float(np.mean([one.mass for one in known])))
-            has_prior = any(prior is not None for prior in priors)
-            contextual = asked.of_options(known, priors) if has_prior else None
+            contextual = asked.of_options(known, priors) if priors else None
             yield Row(raw, contextual, mass, known[0].state)
 
     def _reading(self, view: FormView, row: object, with_state: bool) -> Reading:

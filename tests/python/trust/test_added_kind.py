@@ -13,7 +13,6 @@ from token_trie import Calibration, Choice, choose, choose_many, decide, decide_
 from token_trie.cli.label import CalibrationOptions
 from token_trie.decisions.calibration import NAMED, Contextual
 from token_trie.trust.fit import KINDS, Kind
-from tokenized_choices import fit_choices
 
 QUESTION = Choice("Which team?", {"billing": "yes Paris", "sales": None})
 STATES = [f"I was charged {i} times" for i in range(12)]
@@ -38,27 +37,6 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def softmax(weights: Any) -> Any:
     return np.exp(weights) / np.exp(weights).sum(axis=-1, keepdims=True)
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda llm, state: decide(llm, state, QUESTION, calibration="two_priors"),
-        lambda llm, state: next(decide_many(llm, [state], QUESTION, calibration="two_priors")),
-    ],
-    ids=["decide", "decide_many"],
-)
-@pytest.mark.usefixtures("added")
-def test_a_question_is_divided_by_the_mean_of_both_priors(precise: Any, ask: Callable[..., Any]) -> None:
-    def scores(state: str) -> Any:
-        return score(precise, f"{state}\n\nQuestion: Which team?\nAnswer:", ["yes Paris", "sales"], leaf_end="longest")
-
-    spelled = fit_choices(precise, "Hello\n\nQuestion: Which team?\nAnswer:", ["yes Paris", "sales"])
-    n_tokens = [len(row) for row in spelled.rows()]
-    expected = softmax((scores("Hello") - (scores("N/A") + scores("-")) / 2) / np.sqrt(n_tokens))
-    answer = ask(precise, "Hello")
-    assert answer.calibration == "two_priors"
-    assert list(answer.probabilities.values()) == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize(
