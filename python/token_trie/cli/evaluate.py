@@ -109,8 +109,8 @@ def evaluate(
             require_output(option, path, other, *read)
     if plot is not None:
         import_figure()  # fails before rows are read in vain
-    with closing(open_table(table, format_of(table, input_format, "--input-format"))) as opened:
-        labeller = asked.labeller(opened, choices, gold, calibrating=CalibrationOptions(), is_whole=True)
+    with closing(open_table(table, format_of(table, input_format))) as opened:
+        labeller = asked.labeller(opened, choices, gold, calibrating=CalibrationOptions())
         labels = Labels(labeller.choices, labeller.choices)
         rows, problems, n_empty = read_gold(opened, gold, labeller, labels)
     if problems and on_error == "stop":

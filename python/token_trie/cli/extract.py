@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,10 +24,10 @@ from token_trie.cli.options import (
 )
 from token_trie.cli.rows import RowJob, RowsOptions, draw_counts, prompt_of, run_job
 from token_trie.decisions.options import RecordOptions
-from token_trie.engines.data import RecordColumns
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
-from token_trie.records.fill import Record, fill_many
+from token_trie.records.fill import Record, fill_many, read_template
+from token_trie.records.plan import Object, Union, types_in
 from token_trie.sets.prompt import Template
 
 _FLAGS = Flags(
@@ -42,23 +43,21 @@ _FLAGS = Flags(
 
 
 class _Extraction(RowJob):
-    """Extracts records by a schema.
-
-    Each property of an object is a column: a text, a number or a bool, and JSON where it is none of these. A schema of
-    other values has one column.
-    """
+    """Extracts records by a schema: each property of an object is a column; other values are the column record."""
 
     doing = "extracting from"
     n_ctx = SERVED_N_CTX
 
     def __init__(self, schema: object, template: Template, chat: bool, options: dict[str, Any]) -> None:
         self._schema, self._template, self._chat, self._options = schema, template, chat, options
-        self._fields = RecordColumns(schema, ("truncated", "row", "run"))
-        self.columns = {**self._fields.types, "truncated": "string"}
-        self.marks = {
-            "another schema": [self._fields.schema],
-            "another prompt or option": [template.text, chat, sorted(options.items())],
-        }
+        node = read_template(schema).node
+        parts = [part for part in (node.options if isinstance(node, Union) else [node]) if types_in(part) != {"null"}]
+        self._names = [field.name for part in parts if isinstance(part, Object) for field in part.fields]
+        self._names = self._names if len(parts) == 1 else []
+        truncated = "truncated"
+        while truncated in self._names:
+            truncated = f"_{truncated}"
+        self.added = [*(self._names or ["record"]), truncated]
         self._n = self._n_truncated = self._n_refused = 0
         self._empty: Counter[str] = Counter()
 
@@ -71,21 +70,20 @@ class _Extraction(RowJob):
                 self._n_refused += _is_refusal(record)
             yield record
 
-    def read(self, answer: Record[Any]) -> dict[str, Any]:
-        truncated = " ".join(pointer or "/" for pointer in answer.truncated)
-        return self._fields.values(answer.text) | {"truncated": truncated or None}
-
-    def count(self, values: Mapping[str, Any]) -> None:
+    def read(self, answer: Record[Any]) -> list[Any]:
+        record = json.loads(answer.text)
+        values = [(record or {}).get(name) for name in self._names] if self._names else [record]
         self._n += 1
-        self._n_truncated += bool(values["truncated"])
-        self._empty.update(name for name in self._fields.types if values[name] in (None, ""))
+        self._n_truncated += bool(answer.truncated)
+        self._empty.update(name for name, value in zip(self.added, values, strict=False) if value in (None, ""))
+        return [*values, " ".join(pointer or "/" for pointer in answer.truncated) or None]
 
-    def summarize(self, n_left_out: int) -> None:
-        draw_counts(("field", "empty"), {name: self._empty[name] for name in self._fields.types}, self._n)
+    def summarize(self, rest: str) -> None:
+        """Print in how many rows each field is empty."""
+        draw_counts(("field", "empty"), {name: self._empty[name] for name in self.added[:-1]}, self._n)
         truncated = f", {self._n_truncated:,} of them with a truncated value" if self._n_truncated else ""
         refused = f" ({self._n_refused:,} refused by the type)" if self._n_refused else ""
-        left_out = f", {n_left_out:,} left out{refused}" if n_left_out else ""
-        say(f"{self._n:,} records extracted{truncated}{left_out}")
+        say(f"{self._n:,} records extracted{truncated}{rest}{refused}")
 
 
 def _is_refusal(error: BaseException | None) -> bool:
@@ -115,8 +113,8 @@ def _imported(given: str) -> Any:
 
 @command(
     "token-trie extract mails.csv --schema order.json -p 'Mail: {text}\\nThe order as JSON:' -o orders.csv",
-    "token-trie extract mails.jsonl --type shop:Order -p '{subject}: {body}' --chat -m model.gguf -o orders.parquet",
-    "token-trie extract mails.csv --schema order.json --prompt-file ask.txt -o orders.jsonl --on-error skip --resume",
+    "token-trie extract mails.jsonl --type shop:Order -p '{subject}: {body}' --chat -m model.gguf -o orders.jsonl",
+    "token-trie extract mails.csv --schema order.json --prompt-file ask.txt -o orders.jsonl --on-error skip",
 )
 def extract(
     rows: RowsOptions,
@@ -135,11 +133,10 @@ def extract(
 ) -> None:
     """Write a record for each row of a table, by a JSON Schema or a type, and the table with the records.
 
-    The added columns are the fields of the records. In JSON lines a field has its value, and is null if absent; in CSV
-    and Parquet, lists and objects are JSON. The last columns are truncated (JSON pointers of values that ended at
-    --max-tokens), row (the number of the row in TABLE) and run (a digest of schema, options and model). Rows without a
-    record, or with one that a validator of --type refuses, are reported on standard error. Values are written as the
-    model writes them, whatever a validator makes of them.
+    The added columns are the fields of the records. In JSON lines a field has its value, and is null if absent; in CSV,
+    lists and objects are JSON. The last column is truncated: JSON pointers of values that ended at --max-tokens. Rows
+    without a record, or with one that a validator of --type refuses, are reported on standard error. Values are written
+    as the model writes them, whatever a validator makes of them.
     """
     if (schema is None) == (type_ is None):
         raise ArgumentError("--schema and --type: use exactly one of them")
@@ -149,6 +146,5 @@ def extract(
         raise ArgumentError("use --prompt or --prompt-file")
     form = _imported(type_) if schema is None and type_ is not None else read_json(schema or Path("-"), "--schema")
     with rows.open() as table:
-        if table.columns is not None:
-            template.check(table.columns, f"{table.name}: ")
+        table.check(template)
         run_job(_Extraction(form, template, text.chat, write), table, rows, model)

@@ -206,9 +206,7 @@ OnRowError: TypeAlias = Literal["stop", "skip"]
 """Treatment of a row with an error."""
 TableArgument = Annotated[
     Path,
-    typer.Argument(
-        metavar="TABLE", help="A file in CSV, JSON lines or Parquet; - reads standard input.", show_default=False
-    ),
+    typer.Argument(metavar="TABLE", help="A file in CSV or JSON lines; - reads standard input.", show_default=False),
 ]
 InputFormatOption = Annotated[Format | None, typer.Option(help="Format of TABLE. Default: by the ending of its name.")]
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import typer
 
 from token_trie.cli.options import command, console, interrupted_after, is_set, read, require_output
-from token_trie.cli.tables import Format, ParquetTable, Table, TableRow, checked, format_of, open_table, text_in
+from token_trie.cli.tables import Format, Table, TableRow, format_of, open_table
 from token_trie.demo import demo_model
-from token_trie.engines.data import import_pyarrow
 from token_trie.errors import ArgumentError, PayloadError
 from token_trie.native.core import _core, llama_cpp
 from token_trie.native.llama_facts import wrapped_model
@@ -34,12 +33,10 @@ _PART_ROWS = 65536
 @command(
     "token-trie build titles.csv --text title -m model.gguf -o titles.trie",
     "token-trie build titles.csv --text title --name sku -m model.gguf -o titles.trie",
-    "token-trie build items.parquet --ids semantic_id --name sku -o items.trie",
+    "token-trie build items.jsonl --ids semantic_id --name sku -o items.trie",
 )
 def build(
-    table: Annotated[
-        Path, typer.Argument(metavar="TABLE", help="A file in CSV, JSON lines or Parquet. Each row is a member.")
-    ],
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="A file in CSV or JSON lines. Each row is a member.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.trie", help="The file to write.")],
     text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column with the texts of the members.")] = None,
     ids: Annotated[
@@ -91,7 +88,7 @@ def build(
         model = Path(demo_model())
     with (
         _vocabulary(model) as vocab,
-        closing(open_table(table, format_of(table, table_format, "--format"))) as opened,
+        closing(open_table(table, format_of(table, table_format))) as opened,
         Progress(opened.size, "rows") as progress,
     ):
         members_of: Callable[[list[TableRow]], _Members]
@@ -101,7 +98,7 @@ def build(
         else:
             assert ids is not None
             members_of = partial(_of_ids, ids=ids, name=name)
-        parts = _parts(opened, min(batch, _PART_ROWS), members_of, ids, name)
+        parts = _parts(opened, min(batch, _PART_ROWS), members_of)
         fingerprint = "" if vocab is None else vocab.fingerprint()
         trie, n_rows = _merged(_sets(opened, parts, batch, fingerprint, progress), output.absolute().parent)
         if ids is not None and vocab is not None:
@@ -140,65 +137,48 @@ class _Members(NamedTuple):
     names: list[str]
 
 
-def _parts(
-    table: Table, n_rows: int, members_of: Callable[[list[TableRow]], _Members], ids: str | None, name: str | None
-) -> Iterator[_Members]:
+def _parts(table: Table, n_rows: int, members_of: Callable[[list[TableRow]], _Members]) -> Iterator[_Members]:
     """Yield the members of at most n_rows rows at a time."""
-    if ids is None or not isinstance(table, ParquetTable):
-        rows = table.rows()
-        while some := list(islice(rows, n_rows)):
-            yield members_of(some)
-        return
-    for batch in table.batches(n_rows):
-        fast = _of_arrow(batch, ids, name)
-        yield members_of(list(table.rows_of(batch, table.read - len(batch)))) if fast is None else fast
+    rows = table.rows()
+    while some := list(islice(rows, n_rows)):
+        yield members_of(some)
 
 
 def _of_texts(
     rows: list[TableRow], text: str, name: str | None, vocab: _core.Vocab, leading_space: bool | None
 ) -> _Members:
-    texts = [text_in(row, text) for row in checked(rows, [text] if name is None else [text, name])]
-    names = texts if name is None else [text_in(row, name) for row in rows]
+    texts = [_text_in(row, text) for row in _checked(rows, [text] if name is None else [text, name])]
+    names = texts if name is None else [_text_in(row, name) for row in rows]
     seam = find_seam(vocab, [], leading_space)
     tokens, offsets, _ = spell(vocab, seam, texts, all_spaced=leading_space is True, is_whole=True)
     return _Members(tokens, np.diff(offsets), names)
 
 
 def _of_ids(rows: list[TableRow], ids: str, name: str | None) -> _Members:
-    tokens, offsets = joined([_tokens(row, ids) for row in checked(rows, [ids] if name is None else [ids, name])])
-    names = [] if name is None else [text_in(row, name) for row in rows]
+    tokens, offsets = joined([_tokens(row, ids) for row in _checked(rows, [ids] if name is None else [ids, name])])
+    names = [] if name is None else [_text_in(row, name) for row in rows]
     return _Members(tokens, np.diff(offsets), names)
 
 
-def _of_arrow(batch: Any, ids: str, name: str | None) -> _Members | None:
-    """Return token ids and names without a copy per row; None for columns that have to be read row by row."""
-    arrow, _ = import_pyarrow()
-    if not {ids, name or ids} <= set(batch.schema.names):
-        return None
-    column, kind = batch.column(ids), batch.column(ids).type
-    if column.null_count or not (hasattr(kind, "value_type") and arrow.types.is_integer(kind.value_type)):
-        return None
-    if not (arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)):
-        return None
-    values = column.flatten()
-    if values.null_count:
-        return None
-    tokens = values.to_numpy()
-    if len(tokens) and not 0 <= tokens.min() <= tokens.max() <= np.iinfo(np.int32).max:
-        return None
-    names: list[str] = []
-    if name is not None:
-        called = batch.column(name)
-        if called.null_count or not arrow.types.is_string(called.type):
-            return None
-        try:
-            names = called.to_pylist()
-        except UnicodeDecodeError:
-            return None
-        if "" in names:
-            return None
-    starts = arrow.compute.list_value_length(column).to_numpy()
-    return _Members(tokens.astype(np.int32, copy=False), starts.astype(np.int64), names)
+def _checked(rows: Iterable[TableRow], columns: list[str]) -> Iterator[TableRow]:
+    """Yield rows; ArgumentError for a bad row, or one without these columns."""
+    for row in rows:
+        if row.bad is not None:
+            raise ArgumentError(f"{row.where}: {row.bad}")
+        for column in columns:
+            if column not in row.values:
+                raise ArgumentError(f"{row.where}: no column {column!r}; the columns are {', '.join(row.values)}")
+        yield row
+
+
+def _text_in(row: TableRow, column: str) -> str:
+    """Return a cell's text; ArgumentError if it has none."""
+    value = row.values[column]
+    if value is None or value == "":
+        raise ArgumentError(f"{row.where}, {column}: empty; fill the cell, or leave the row out of the table")
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise ArgumentError(f"{row.where}, {column}: {value!r} is not a text")
+    return str(value)
 
 
 def _tokens(row: TableRow, column: str) -> npt.NDArray[np.int32]:

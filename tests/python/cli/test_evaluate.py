@@ -24,6 +24,9 @@ def _own_cache(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+BOTH = ("--column", "id", "--column", "text")
+
+
 def table(cli: Cli, gold: list[Any], texts: list[str] = TEXTS, name: str = "gold.csv") -> Path:
     path = cli.folder / name
     rows = [{"id": i, "text": text, "team": label} for i, (text, label) in enumerate(zip(texts, gold, strict=True))]
@@ -67,7 +70,7 @@ def test_a_question_is_measured_after_examples(cli: Cli, tiny: Any) -> None:
         examples=token_trie.Examples(["quince", "ship"], ["yes", "no"]),
     )
     assert found["ways"]["exact"]["log_loss"] == pytest.approx(own.ways[0].figures.log_loss, rel=0.02)
-    both = evaluate(cli, table(cli, GOLD), asked=("-q", "Is it?", "--examples", str(table(cli, GOLD))))
+    both = evaluate(cli, table(cli, GOLD), asked=("-q", "Is it?", *BOTH, "--examples", str(table(cli, GOLD))))
     assert both.code == 1
     assert "line 2: is among the examples" in " ".join(both.err.split())
 
@@ -109,7 +112,9 @@ def test_a_second_look_reads_no_row(cli: Cli) -> None:
 
 
 def test_the_gold_column_is_not_what_a_question_is_about(cli: Cli, tiny: Any) -> None:
-    found = told(evaluate(cli, table(cli, GOLD), "--json", "--way", "contextual", asked=("-q", "Is it a fruit?")))
+    found = told(
+        evaluate(cli, table(cli, GOLD), "--json", "--way", "contextual", asked=("-q", "Is it a fruit?", *BOTH))
+    )
     question = token_trie.Choice("Is it a fruit?", ["yes", "no"])
     states = [{"id": str(i), "text": text} for i, text in enumerate(TEXTS)]
     answers: Any = list(token_trie.decide_many(tiny, states, question))
@@ -238,27 +243,6 @@ def test_all_rows_that_are_too_long_are_left_out_at_once(cli: Cli, monkeypatch: 
     assert "3 rows of no use are left out" in done.err
 
 
-@pytest.mark.parametrize("name", ["gold.jsonl", "gold.csv"])
-def test_a_column_whose_cells_are_choices_is_not_read_wherever_it_begins(cli: Cli, name: str) -> None:
-    question = ("-q", "Is it a fruit?")
-    expected = told(evaluate(cli, table(cli, GOLD * 2, TEXTS * 2), "--json", "--way", "contextual", asked=question))
-    rows = [
-        {"id": i, "text": text, "team": gold} for i, (text, gold) in enumerate(zip(TEXTS * 2, GOLD * 2, strict=True))
-    ]
-    rows[30:] = [{**row, "reviewed": str(row["team"]).upper()} for row in rows[30:]]
-    path = cli.folder / name
-    with path.open("w", newline="") as file:
-        if path.suffix == ".csv":
-            writer = csv.DictWriter(file, ["id", "text", "team", "reviewed"])
-            writer.writeheader()
-            writer.writerows(rows)
-        else:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-    done = evaluate(cli, path, "--json", "--way", "contextual", asked=question)
-    assert told(done)["ways"] == expected["ways"]
-    assert "not read, because the first rows have choices there: reviewed" in " ".join(done.err.split())
-
-
 @pytest.mark.parametrize(
     ("options", "asked", "message"),
     [
@@ -266,6 +250,8 @@ def test_a_column_whose_cells_are_choices_is_not_read_wherever_it_begins(cli: Cl
         ([], ("-p", "{text} {team}"), "--gold: column 'team' must not be in the prompt"),
         ([], ("-p", "{txt}"), "no column 'txt'"),
         ([], (), "use --question, --prompt or --prompt-file"),
+        ([], ("-q", "Is it?"), "name the column to read with --column; the columns are id, text"),
+        ([], ("-q", "Is it?", "--column", "team"), "--gold: column 'team' must not be among --column"),
         (["--way", "best"], ("-p", PROMPT), "ways: 'best' is none of exact"),
         (["--form", "listed"], ("-p", PROMPT), "--form: only with --question"),
         (["--leaf-end", "any"], ("-q", "Is it?"), "--leaf-end: not with --question"),

@@ -21,6 +21,8 @@ TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[a]{% endif %}"
 )
 FIGURES = ("probability", "confidence", "mass")
+BOTH = ("--column", "id", "--column", "text")
+TEXT = ("--column", "text")
 
 
 def label(cli: Cli, table: Path, *options: str, given: list[str] = GIVEN, output: Path | None = None) -> Any:
@@ -31,7 +33,7 @@ def label(cli: Cli, table: Path, *options: str, given: list[str] = GIVEN, output
 
 @pytest.mark.parametrize("form", [None, "listed"])
 def test_each_row_gets_what_decide_answers(cli: Cli, tiny: llama_cpp.Llama, form: Any) -> None:
-    done = label(cli, cli.table(TEXTS), "--probabilities", *(["--form", form] if form else []))
+    done = label(cli, cli.table(TEXTS), *BOTH, "--probabilities", *(["--form", form] if form else []))
     assert (done.code, done.out) == (0, "")
     rows = cli.rows()
     assert list(rows[0])[2:6] == ["value", *FIGURES]
@@ -52,20 +54,17 @@ def test_the_prompt_says_what_of_a_row_is_asked_about(cli: Cli, tiny: llama_cpp.
         assert float(row["probability"]) == pytest.approx(alone.probabilities[alone.value], rel=0.05)
 
 
-def test_a_run_that_was_cut_goes_on_with_the_same_question_alone(cli: Cli) -> None:
+def test_a_run_that_was_cut_goes_on(cli: Cli) -> None:
     table = cli.table(TEXTS)
-    label(cli, table)
+    label(cli, table, *TEXT)
     values = [row["value"] for row in cli.rows()]
     lines = cli.out.read_bytes().splitlines(keepends=True)
     cli.out.write_bytes(b"".join(lines[:4]) + lines[4][:9])
-    assert label(cli, table, "--resume").code == 0
+    done = label(cli, table, *TEXT)
+    assert done.code == 0
+    assert "6 rows labelled, 2 were there already" in done.err
     assert [row["value"] for row in cli.rows()] == values
-    assert [row["row"] for row in cli.rows()] == [str(i + 1) for i in range(len(TEXTS))]
-    assert label(cli, table, "--resume", given=[*GIVEN[:2], "other=Paris"]).code == 1
-    for more in (["--form", "letters"], ["-p", "{text}"]):
-        done = label(cli, table, "--resume", *more)
-        assert done.code == 1
-        assert "was written with another prompt, option or profile" in done.err
+    assert [row["text"] for row in cli.rows()] == TEXTS
 
 
 def test_a_row_that_cannot_be_answered_about_is_named(cli: Cli) -> None:
@@ -75,7 +74,7 @@ def test_a_row_that_cannot_be_answered_about_is_named(cli: Cli) -> None:
     done = label(cli, table, "--on-error", "skip", output=cli.folder / "out.jsonl")
     assert done.code == 0
     assert "line 2: " in done.err
-    assert [row["row"] for row in cli.rows(cli.folder / "out.jsonl")] == [1, 3]
+    assert [row["text"] for row in cli.rows(cli.folder / "out.jsonl")] == ["yes", "Paris"]
 
 
 def test_examples_of_a_table_stand_before_each_row(cli: Cli, tiny: llama_cpp.Llama) -> None:
@@ -107,7 +106,7 @@ def test_examples_of_a_table_stand_before_each_row(cli: Cli, tiny: llama_cpp.Lla
 def test_invalid_examples_are_refused(cli: Cli, rows: list[str] | None, options: list[str], told: str) -> None:
     known = cli.folder / "known.jsonl"
     known.write_text("\n".join(rows or []))
-    done = label(cli, cli.table(TEXTS), *options, *(["--examples", str(known)] if rows is not None else []))
+    done = label(cli, cli.table(TEXTS), *TEXT, *options, *(["--examples", str(known)] if rows is not None else []))
     assert done.code == 1
     assert told in " ".join(done.err.split())
     assert not cli.out.exists()
@@ -122,22 +121,25 @@ def test_invalid_examples_are_refused(cli: Cli, rows: list[str] | None, options:
         (["-c", "=else"], "no name before the ="),
         (["--orders", "2"], "--orders: needs --form listed or letters"),
         (["-p", "{nothing}"], "no column 'nothing'"),
+        (["--column", "nothing"], "no column 'nothing', which --column names; the columns are id, text"),
+        (["--column", "text", "-p", "{text}"], "--column and --prompt: use only one of them"),
         (["--gold", "tem"], "no column 'tem', which --gold names; the columns are id, text"),
         (["--calibration", "bacth"], "--calibration: 'bacth' is none of raw, contextual, batch, and no file"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(cli: Cli, options: list[str], told: str) -> None:
-    done = label(cli, cli.table(TEXTS), *options)
+    read = () if {"-p", "--column"} & {*options} else TEXT
+    done = label(cli, cli.table(TEXTS), *read, *options)
     assert done.code == 1
     assert told in done.err
     assert not cli.out.exists()
 
 
 def test_a_name_and_its_description_are_read_without_the_spaces_around_them(cli: Cli) -> None:
-    assert label(cli, cli.table(TEXTS), given=[part.replace("=", " = ", 1) for part in GIVEN]).code == 0
+    assert label(cli, cli.table(TEXTS), *TEXT, given=[part.replace("=", " = ", 1) for part in GIVEN]).code == 0
     before = cli.out.read_bytes()
     cli.out.unlink()
-    assert label(cli, cli.table(TEXTS)).code == 0
+    assert label(cli, cli.table(TEXTS), *TEXT).code == 0
     assert cli.out.read_bytes() == before
 
 
@@ -148,7 +150,7 @@ def test_a_form_wants_a_question(cli: Cli) -> None:
 
 
 def test_a_model_without_a_chat_template_is_not_asked_by_one(cli: Cli) -> None:
-    done = label(cli, cli.table(TEXTS), "--chat")
+    done = label(cli, cli.table(TEXTS), *TEXT, "--chat")
     assert (done.code, "--chat: this model's file has no chat template" in done.err) == (1, True)
     assert not cli.out.exists()
 
@@ -168,41 +170,24 @@ def test_forms_orders_and_chat_are_those_of_decide(cli: Cli, form: Any, orders: 
         assert float(row["probability"]) == pytest.approx(alone.probabilities[row["value"]], rel=0.05)
 
 
-def test_columns_with_choices_are_not_read_unless_they_are_named(cli: Cli, tiny: llama_cpp.Llama) -> None:
+def test_the_only_column_is_read_and_of_several_those_that_are_named(cli: Cli, tiny: llama_cpp.Llama) -> None:
     table = cli.folder / "in.jsonl"
-    rows = [{"text": text, "team": "sales", "by": "other", "n": i} for i, text in enumerate(TEXTS)]
-    rows[3]["team"] = ""
-    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = label(cli, table, "--gold", "by")
-    assert "not read, because the first rows have choices there: team (--prompt names" in " ".join(done.err.split())
-    for row, given in zip(cli.rows(), rows, strict=True):
-        alone = decide(tiny, {"text": given["text"], "n": given["n"]}, Choice(QUESTION, TEAMS))
-        assert float(row["probability"]) == pytest.approx(alone.probabilities[row["value"]], rel=0.05)
-    assert {row["by"] for row in cli.rows()} == {"other"}
-    named = label(cli, table, "-p", "{text} {team}", "--on-error", "skip", output=cli.folder / "named.csv")
-    assert (named.code, "not read" in named.err) == (0, False)
-    table.write_text("".join(json.dumps({"team": row["by"]}) + "\n" for row in rows))
-    alone_there = label(cli, table, output=cli.folder / "alone.csv")
-    assert (alone_there.code, "not read" in alone_there.err) == (0, False)
-
-
-def test_a_later_column_that_begins_with_a_choice_is_not_read(cli: Cli, tiny: llama_cpp.Llama) -> None:
-    table = cli.folder / "in.jsonl"
-    rows: list[dict[str, Any]] = [{"text": text} for text in TEXTS * 4]
-    rows[24] |= {"team": "Sales", "note": "sales"[:3]}
-    rows[25] |= {"team": "free text"}
-    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = label(cli, table, output=cli.folder / "out.jsonl")
-    assert done.err.count("not read") == 1
-    assert "not read, because a later row has one of the choices there: team" in " ".join(done.err.split())
-    for row, given in zip(cli.rows(cli.folder / "out.jsonl"), rows, strict=True):
-        state = {name: value for name, value in given.items() if name != "team"}
-        alone = decide(tiny, state, Choice(QUESTION, TEAMS))
-        assert float(row["probability"]) == pytest.approx(alone.probabilities[row["value"]], rel=0.05)
+    table.write_text("".join(json.dumps({"text": text, "team": "sales"}) + "\n" for text in TEXTS))
+    assert label(cli, table, "--gold", "team").code == 0
+    before = cli.rows()
+    cli.out.unlink()
+    assert label(cli, table, "--column", "text").code == 0
+    assert cli.rows() == before
+    for row, text in zip(before, TEXTS, strict=True):
+        alone = decide(tiny, text, Choice(QUESTION, TEAMS))
+        assert float(row["probability"]) == pytest.approx(alone.probabilities[alone.value], rel=0.05)
+    done = label(cli, table, output=cli.folder / "other.csv")
+    assert done.code == 1
+    assert "name the column to read with --column; the columns are text, team" in " ".join(done.err.split())
 
 
 def test_the_summary_names_choices_that_no_row_got(cli: Cli) -> None:
-    done = label(cli, cli.table(TEXTS[:1]), "--calibration", "raw")
+    done = label(cli, cli.table(TEXTS[:1]), *TEXT, "--calibration", "raw")
     (value,) = {row["value"] for row in cli.rows()}
     assert f"no row got: {', '.join(team for team in TEAMS if team != value)}" in done.err
 
@@ -221,5 +206,5 @@ def test_the_summary_says_what_to_try_where_one_choice_has_nearly_all_rows(cli: 
 
 
 def test_the_summary_says_if_rows_are_too_few_for_their_mean(cli: Cli) -> None:
-    done = label(cli, cli.table(TEXTS[:7]), "--calibration", "batch")
+    done = label(cli, cli.table(TEXTS[:7]), *TEXT, "--calibration", "batch")
     assert "fewer than 8 rows are too few for --calibration batch: the probabilities are the model's own" in done.err
