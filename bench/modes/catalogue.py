@@ -64,13 +64,15 @@ def run(options: Any) -> None:
         results.rows += _titles(name, llm, options.rounds or 3)
         for kind in _CATALOGUES:
             results.rows += _asked(name, llm, kind)
-    for of in dict.fromkeys((row["set"], row["members"]) for row in results.rows):
-        rows = [row for row in results.rows if (row["set"], row["members"]) == of]
+    for of in dict.fromkeys(row["set"] for row in results.rows):
         lines: dict[str, dict[str, Any]] = {}
-        for row in rows:
-            what = row["quantity"] + ("" if row["depth"] is None else f" after {row['depth']} tokens")
-            lines.setdefault(what, {"": what})[f">{row['contender']}"] = f"{figure(row['value'])} {row['unit']}".strip()
-        results.tables.append(Table(f"{of[0]}, {of[1]:,} members", list(lines.values())))
+        for row in (row for row in results.rows if row["set"] == of):
+            column = f">{row['contender']}, {row['members']:,}"
+            line = lines.setdefault(row["quantity"], {"": row["quantity"]})
+            before = line[column].removesuffix(f" {row['unit']}") + "; " if column in line else ""
+            line[column] = f"{before}{figure(row['value'])} {row['unit']}".strip()
+        caption = "Eight figures in a cell: after 0 to 7 tokens." if of == "uniform" else ""
+        results.tables.append(Table(of, list(lines.values()), caption))
     results.finish(options.output, plot)
 
 

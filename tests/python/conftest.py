@@ -48,17 +48,59 @@ def model_paths(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFa
     return {"smollm2": Path(demo_model()), "gemma": gemma, "tiny": tiny, "recurrent": recurrent, "bpe": bpe}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only tests that need no model: see `make test-quick`")
+
+
+# Files with tests that need no model, start no process and compile nothing.
+QUICK = [
+    "decisions/test_gold.py",
+    "engines/test_matcher.py",
+    "engines/test_rtp_llm.py",
+    "engines/test_unique.py",
+    "native/test_arguments.py",
+    "native/test_closeable.py",
+    "native/test_cursor.py",
+    "native/test_ffi.py",
+    "questions/test_question.py",
+    "questions/test_weighing.py",
+    "records/test_fill.py",
+    "records/test_gbnf.py",
+    "records/test_records_schema.py",
+    "sets/test_choices.py",
+    "sets/test_subset.py",
+    "sets/test_trie.py",
+    "test_demo.py",
+    "test_errors.py",
+    "test_exports.py",
+    "test_house.py",
+    "test_privacy.py",
+    "test_progress.py",
+    "test_release.py",
+    "trust/test_metrics.py",
+]
+MODELS = {"llm", "smollm2", "gemma", "tiny", "precise", "byte_level", "recurrent", "model_paths"}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    quick = [Path(__file__).parent / one for one in QUICK]
+    is_quick = any(collection_path.is_relative_to(one) or one.is_relative_to(collection_path) for one in quick)
+    return True if config.getoption("--quick") and not is_quick else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not GPU_LAYERS:
-        return
+    def uses(item: pytest.Item, models: set[str]) -> bool:
+        return bool(models & set(getattr(item, "fixturenames", ())))
 
-    # On a device that is emulated by the processor, a pass of a real model takes a second.
-    def is_slow(item: pytest.Item) -> bool:
-        models = {"llm", "smollm2", "gemma"} & set(getattr(item, "fixturenames", ()))
-        return bool(models) and not (item.path.stem == "test_device_sampling" and "gemma" not in item.name)
+    def is_left_out(item: pytest.Item) -> bool:
+        if config.getoption("--quick") and uses(item, MODELS):
+            return True
+        # On a device that is emulated by the processor, a pass of a real model takes a second.
+        of_device = item.path.stem == "test_device_sampling" and "gemma" not in item.name
+        return bool(GPU_LAYERS) and uses(item, {"llm", "smollm2", "gemma"}) and not of_device
 
-    config.hook.pytest_deselected(items=[item for item in items if is_slow(item)])
-    items[:] = [item for item in items if not is_slow(item)]
+    config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])
+    items[:] = [item for item in items if not is_left_out(item)]
 
 
 def _open(path: Path, **options: Any) -> Iterator[Any]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import json
 import os
 import platform
@@ -257,3 +259,91 @@ def test_a_typescript_client_shows_why_a_call_failed(bun: Path, tmp_path: Path) 
     result = subprocess.run(client, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert 'no.gguf" cannot be opened' in result.stderr
+
+
+# Python
+
+NEEDS = {"classify_table": "pandas", "extract": "pydantic", "scikit_learn": "sklearn", "ray_data": "ray"}
+
+
+def script(name: str, folder: Path) -> list[str]:
+    """Run one of the scripts, and return the lines that it prints."""
+    if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+        pytest.skip(f"{name}.py needs {NEEDS[name]}")
+    file = EXAMPLES / "python" / f"{name}.py"
+    return run(sys.executable, file, env={"TMPDIR": str(folder), "GOMP_SPINCOUNT": "1000"}).splitlines()
+
+
+def test_a_script_has_at_most_60_lines() -> None:
+    files = [*(EXAMPLES / "python").glob("*.py")]
+    assert len(files) == 8
+    assert [file.name for file in files if len(file.read_text().splitlines()) > 60] == []
+
+
+def test_a_script_classifies_a_table(tmp_path: Path) -> None:
+    head, *rows = script("classify_table", tmp_path)
+    assert head.split() == ["text", "team", "probability"]
+    assert len(rows) == 8
+    assert rows[-1].split()[-2] == "technical"
+
+
+def test_a_script_extracts_records(tmp_path: Path) -> None:
+    lines = script("extract", tmp_path)
+    assert len(lines) == 6
+    assert re.search(r"product='.*' colour=.* quantity=3 express=(True|False)", lines[1])
+
+
+def test_a_script_calls_tools(tmp_path: Path) -> None:
+    assert script("agent", tmp_path)[0] == "get_weather {'city': 'Oslo'}"
+
+
+def test_a_script_finds_an_item_in_stock(tmp_path: Path) -> None:
+    every, first, *others = script("catalogue", tmp_path)
+    assert every == "all: 40,000 items"
+    assert first.strip() == "Green wool scarf by Berg"
+    assert others[2] == "in stock: 38,000 items"
+    assert not [line for line in others[3:] if line.endswith("by Berg")]
+
+
+def test_a_script_judges_by_scikit_learn(tmp_path: Path) -> None:
+    *ways, predicted = script("scikit_learn", tmp_path)
+    assert [re.split(r" {2,}", way)[0] for way in ways[:2]] == ["as it is", "a bias a class"]
+    assert len(ways) == 4
+    assert predicted == "['billing' 'technical']"
+
+
+def test_a_script_labels_with_ray(tmp_path: Path) -> None:
+    rows = [line for line in script("ray_data", tmp_path) if re.match(r"\d+ (positive|negative) ", line)]
+    assert [int(row.split()[0]) for row in rows] == [*range(6)]
+
+
+def test_a_script_writes_and_reads_the_configuration_of_rtp_llm(tmp_path: Path) -> None:
+    written, same, answer = script("rtp_llm", tmp_path)
+    assert written.startswith("{'start_token_id': ")
+    assert same == "True"
+    assert answer.strip() in {"set_alarm", "set_timer", "play_music"}
+
+
+def test_a_script_serves_tools_to_an_assistant() -> None:
+    mcp = pytest.importorskip("mcp", reason="mcp_server.py needs mcp")
+    from mcp.client.stdio import stdio_client
+
+    async def talk() -> list[object]:
+        command = mcp.StdioServerParameters(
+            command=sys.executable, args=[str(EXAMPLES / "python" / "mcp_server.py")], env={**os.environ}
+        )
+        async with mcp.Client(stdio_client(command)) as client:
+            team = {
+                "state": "I was charged twice.",
+                "question": "Which team?",
+                "options": {"billing": "payments and charges", "technical": "the app does not work"},
+            }
+            city = {"prompt": "What is the capital of France?", "choices": ["Paris", "Rome"]}
+            results = [await client.call_tool("decide", team), await client.call_tool("choose", city)]
+            return [result.structured_content for result in results]
+
+    decided, chosen = asyncio.run(talk())
+    assert isinstance(decided, dict)
+    assert sorted(decided["probabilities"]) == ["billing", "technical"]
+    assert isinstance(chosen, dict)
+    assert chosen["choice"] in ("Paris", "Rome")
