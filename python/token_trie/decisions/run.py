@@ -308,13 +308,6 @@ def end_of_thought(
     return None
 
 
-def think_on(stream: Stream, think: Think, tokens: list[int]) -> Prefix:
-    """Think after tokens on a stream, whose sequence then ends in the marker."""
-    prefix = drive(Running(thought_after(think, tokens, stream.with_model)), stream)
-    stream.prefill(prefix.tokens)
-    return prefix._replace(is_standing=True)
-
-
 def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
     """Answer a request after a prompt; errors are those of `Request.steps` and of `chooser`."""
     running = begin(llm, prompt, request)
@@ -358,7 +351,9 @@ def run_behind(stream: Stream, request: Request[R]) -> R:
             raise ArgumentError("there is no text to continue: prefill first")
         prefix = Prefix(before, is_standing=True)
         if request.think is not None:
-            prefix = think_on(stream, request.think, before)
+            prefix = drive(Running(thought_after(request.think, before, stream.with_model)), stream)
+            stream.prefill(prefix.tokens)
+            prefix = prefix._replace(is_standing=True)
         answer = drive(read_on(stream, partial(request.steps, prefix=prefix)), stream, prefix.tokens)
         # Even without tokens, because this restarts the grammar after the answer.
         stream.splice(stream.raw_state.n_tokens, [])

@@ -106,10 +106,10 @@ class Form:
             messages.append({"role": "assistant", "content": answer})
         return [*messages, {"role": "user", "content": str(Put(self.template, state, instructions, options))}]
 
-    def texts(self, options: Sequence[Option]) -> list[tuple[str, ...]]:
-        """Return the answer texts of each option."""
+    def texts(self, options: Sequence[Option], offset: int = 0) -> list[tuple[str, ...]]:
+        """Return the answer texts of each option, where the one at `offset` is listed first."""
         if self.reads == "letters":
-            return [_spelled(letter_of(i)) for i in range(len(options))]
+            return [_spelled(letter_of((i - offset) % len(options))) for i in range(len(options))]
         return [option.texts if self.reads == "descriptions" else (option.name,) for option in options]
 
 
@@ -310,8 +310,7 @@ class FormView:
     @cached_property
     def weighing(self) -> Weighing:
         """The mapping of texts to options."""
-        texts = self.form.texts(self.listed)
-        return _weighing((*texts[len(texts) - self.offset :], *texts[: len(texts) - self.offset]))
+        return _weighing(tuple(self.form.texts(self.options, self.offset)))
 
     @property
     def text(self) -> str:
@@ -421,8 +420,7 @@ class FormAsked:
             kind = "fitted" if calibrator.binding is not None else "raw" if is_raw else calibrator.kind
         assert weights is not None  # because either the scores or the calibrator give them
         calibration: Any = kind
-        answer = make_answer(self.question, softmax(weights), mass, calibration, stats)
-        return replace(answer, profile=self.profile)
+        return make_answer(self.question, softmax(weights), mass, calibration, stats, self.profile)
 
     def of_options(self, scored: Sequence[Scored], priors: Sequence[Scored]) -> Floats:
         """Return the mean log-weights of the options over the forms, each of which is a mean over its views."""

@@ -422,6 +422,7 @@ def make_answer(
     mass: float | None,
     calibration: CalibrationKind,
     stats: QuestionStats,
+    profile: str | None = None,
 ) -> Answered[Any]:
     """Return the answer, from the probabilities of the question's values, and of "none of these" if offered."""
     n = len(question.values)
@@ -433,6 +434,7 @@ def make_answer(
         "mass": mass,
         "calibration": calibration,
         "stats": stats,
+        "profile": profile,
     }
     if isinstance(question, Choice):
         return ChoiceAnswer(other=float(probabilities[n]) if question.other else None, **common)

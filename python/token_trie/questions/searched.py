@@ -113,33 +113,18 @@ class SetReading(Reading):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SetView(FormView):
-    """A question in a form that does not list its options, the members of a set."""
+class SetAsked(FormView):
+    """A question whose options are the members of a set, in a form that does not list them; its own only view."""
 
     options: tuple[Any, ...] = ()
     offset: int = 0
     members: Members
     top: int
-    has_prior: bool
-
-    def reading_by(self, prompt_of: Callable[[bool], Prompt], *, is_prior: bool) -> Reading:
-        """Return the reading after a prompt, of the set as it is now."""
-        members = self.members.trie if isinstance(self.members, Catalogue) else self.members
-        n_best = max(self.top, N_FOUND) if self.has_prior else self.top
-        absent = prompt_of(True) if self.has_prior else None
-        return SetReading(prompt_of(is_prior), members=members, n_best=n_best, absent=absent)
-
-
-@dataclass(frozen=True, eq=False)
-class SetAsked:
-    """A question whose options are the members of a set."""
-
-    view: SetView
     calibrator: Calibrator | None
     """None: the answer has the model's own probabilities."""
     profile: str | None
     """Name of the profile that the form comes from."""
-    has_prior: ClassVar = False  # the view reads the prior of the members that it finds
+    has_prior: ClassVar = False  # as it reads the prior of the members that it finds
 
     @classmethod
     def of(cls, question: Choice[Any], forms: Forms, options: DecideOptions, profile: str | None) -> SetAsked:
@@ -151,16 +136,22 @@ class SetAsked:
             raise ArgumentError("examples: go with options that are all scored, and not with a set")
         if calibrator is not None and (calibrator.binding is not None or calibrator.window is not None):
             raise ArgumentError("calibration: a set that is searched goes with 'contextual' or None")
-        instructions, members = text_of(question.instructions, "instructions"), question.members
+        instructions, members, top = text_of(question.instructions, "instructions"), question.members, question.top
         assert members is not None  # because it is searched
-        assert question.top is not None
-        view = SetView(form, instructions, members=members, top=question.top, has_prior=calibrator is not None)
-        return cls(view, calibrator, profile)
+        assert top is not None
+        return cls(form, instructions, members=members, top=top, calibrator=calibrator, profile=profile)
 
     @property
-    def views(self) -> Sequence[SetView]:
+    def views(self) -> Sequence[SetAsked]:
         """The view."""
-        return (self.view,)
+        return (self,)
+
+    def reading_by(self, prompt_of: Callable[[bool], Prompt], *, is_prior: bool) -> Reading:
+        """Return the reading after a prompt, of the set as it is now."""
+        members = self.members.trie if isinstance(self.members, Catalogue) else self.members
+        n_best = self.top if self.calibrator is None else max(self.top, N_FOUND)
+        absent = None if self.calibrator is None else prompt_of(True)
+        return SetReading(prompt_of(is_prior), members=members, n_best=n_best, absent=absent)
 
     def over_rows(self, calibrator: Calibrator) -> SetAsked:
         """Return the question itself."""
@@ -170,10 +161,10 @@ class SetAsked:
         """Return the answer: the best of the members that were found, by their scores without the prior."""
         (found,) = scored
         assert isinstance(found, Found)
-        form, weights = self.view.form, found.logprobs
+        weights = found.logprobs
         if found.prior is not None:
-            weights = contextual(weights, found.prior, found.lengths, form.temperature)
-        order = np.argsort(-weights, kind="stable")[: self.view.top]
+            weights = contextual(weights, found.prior, found.lengths, self.form.temperature)
+        order = np.argsort(-weights, kind="stable")[: self.top]
         shares = softmax(weights[order]).tolist()
         candidates = [replace(found.members[i], share=p) for i, p in zip(order.tolist(), shares, strict=True)]
         probabilities: dict[Any, float] = {}
