@@ -13,9 +13,10 @@ from bench.results import page as page_of
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", no_args_is_help=True)
 
 Device = Literal["cpu", "vulkan", "cuda", "metal"]
-Mode = Literal[  # modules of bench/modes
-    "sampler", "decide", "score", "record", "tools", "mask", "many", "questions", "calibration", "catalogue", "serve"
-]
+Mode = Literal[  # modules of bench/modes; the first two are one, strict
+    "strict-guided", "strict-trie-ffi",
+    "sampler", "decide", "score", "record", "tools", "mask", "many", "questions", "calibration", "catalogue", "serve",
+]  # fmt: skip
 
 
 @app.callback(invoke_without_command=True)
@@ -43,6 +44,13 @@ def main(
         int | None,
         typer.Option(min=1, help="Threads of llama.cpp, in batches of any size. Default: one for two cores."),
     ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="strict: a prompt in place of the 63 bundled requests.", show_default=False)
+    ] = None,
+    token_tree_descriptor: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="strict: a TokenTreePayload in place of the 30 actions."),
+    ] = None,
     prompts: Annotated[
         int,
         typer.Option(min=1, help="many: prompts; calibration: rows of a table (500); tools: cases at most."),
@@ -53,6 +61,15 @@ def main(
     ] = None,
 ) -> None:
     r"""Measure what a constrained token, and a constrained decision, cost.
+
+    [bold]strict-guided[/bold]: whole decisions of one model (default: smollm2) among 30 actions or your own set, by
+    llama.cpp's GBNF grammar of the same texts. The JSON has mode, model, skip_ratio_mean and skip_ratio_std (share of
+    the vocabulary that the set leaves out, a step inside it; null for a grammar), tokens_per_second,
+    tokens_per_second_vs_grammar, token_accuracy (share of decisions that a greedy walk in plain Python over
+    llama-cpp-python's logits makes too), forward_passes_total, forward_passes_saved (of one for each token).
+
+    [bold]strict-trie-ffi[/bold]: the same by the functions of token_trie.h over cffi, as any foreign host calls them:
+    forced tokens cost no pass. Takes turns with the grammar.
 
     [bold]sampler[/bold]: one sampling step, the constraint alone, and the time to build the set, for 30, 1,000 and
     100,000 members, side by side with GBNF in llama.cpp, llguidance and xgrammar.
@@ -98,11 +115,14 @@ def main(
         typer.echo(f"--device {device}: llama.cpp sees none here; see token-trie devices", err=True)
         raise typer.Exit(2)
     options = Namespace(**context.params)
-    options.models = model or ["smollm2", "gemma3"]
+    is_strict = mode.startswith("strict")
+    options.models = model or (["smollm2"] if is_strict else ["smollm2", "gemma3"])
+    if is_strict and len(options.models) > 1:
+        raise typer.BadParameter("one model for this mode", param_hint="--model")
     # llama-cpp-python's own number for one-token passes. For larger batches it takes a thread a core, which wait
     # for one another in a loop: where another process holds a core, a pass then takes up to seconds.
     options.threads = threads or max((os.cpu_count() or 1) // 2, 1)
-    import_module(f"bench.modes.{mode}").run(options)
+    import_module("bench.modes.strict" if is_strict else f"bench.modes.{mode}").run(options)
 
 
 @app.command()

@@ -23,6 +23,8 @@ PROMPTS = "Prompts are plain text with examples, without a chat template."
 _PACKAGES = ["llama-cpp-python", "llguidance", "xgrammar", "torch", "numpy"]
 _TITLES = {
     "sampler": ("A token", "What the constraint costs at each sampling step, and to build the set."),
+    "strict-guided": ("By a grammar", "The requests of an agent, decided by llama.cpp's GBNF."),
+    "strict-trie-ffi": ("Over the C ABI", "The requests of an agent, decided by a stream that is called over cffi."),
     "decide": ("A decision", "Requests of an agent, their prompts evaluated already."),
     "score": ("Every probability", "Whole answers: as one tree, one by one, and the most probable of many."),
     "record": ("Tool calls", "Whole calls with their arguments."),
@@ -83,6 +85,8 @@ class Results:
     tables: list[Table] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     """Raw figures of the picture."""
+    figures: dict[str, Any] = field(default_factory=dict)
+    """Figures of the whole run, which are keys of the JSON."""
 
     def finish(self, output: Path | None, plot: Callable[[list[dict[str, Any]], Any], None] | None = None) -> None:
         """Print the tables and, if an output is given, write the JSON and the picture that a plot draws of the rows."""
@@ -94,10 +98,9 @@ class Results:
             console.print(Markdown(_markdown(table)))
         if output is None:
             return
-        from matplotlib.figure import Figure
-
         document = {
             "mode": self.mode,
+            **self.figures,
             "command": shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "machine": _machine(),
@@ -108,6 +111,8 @@ class Results:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(_lines(document) + "\n", encoding="utf-8")
         if plot is not None:
+            from matplotlib.figure import Figure
+
             picture = Figure(layout="constrained")
             plot(self.rows, picture)
             picture.savefig(output.with_suffix(".png"), dpi=130)
