@@ -137,8 +137,8 @@ class StreamHandle:
     def prefill(self, prompt: Prompt) -> None:
         """Replace the sequence by this prompt and evaluate it; a beginning shared with the old one is kept.
 
-        If the Llama itself has evaluated a longer beginning of the prompt, and is not in use, its cache is copied. The
-        Llama does not change.
+        If the Llama itself has evaluated a longer beginning of the prompt, its cache is copied. The Llama does not
+        change.
 
         Parameters
         ----------

@@ -31,7 +31,7 @@ from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import can_share
 from token_trie.llama.contexts import devices as list_devices
 from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
-from token_trie.native.llama_facts import context_of, model_of
+from token_trie.native.llama_facts import model_of
 from token_trie.questions.decide import decide
 from token_trie.questions.options import FormName, profile_of
 from token_trie.questions.question import Choice
@@ -275,7 +275,7 @@ def _memory(llm: Llama) -> Finding:
     weights = llama_cpp.llama_model_size(model_of(llm).model)
     llm.reset()
     llm.eval([0] * (n := min(64, llm.n_ctx())))
-    cells = llama_cpp.llama_state_seq_get_size(context_of(llm).ctx, 0) / n * SERVED_N_CTX
+    cells = llama_cpp.llama_state_seq_get_size(llm.ctx, 0) / n * SERVED_N_CTX
     llm.reset()
     text = f"{_size(weights)} of weights, {_size(cells)} for {SERVED_N_CTX:,} tokens"
     free = _free_bytes()

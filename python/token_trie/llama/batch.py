@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from token_trie.errors import ArgumentError, BusyError, CancelledError, TokenTrieError
-from token_trie.llama.contexts import make_on, opened, wait_for_dropped
+from token_trie.llama.contexts import make_on, opened
+from token_trie.llama.native_stream import wait_for_dropped
 from token_trie.llama.query import Answer, Query, read_answer, take_raised
 from token_trie.llama.reproducible import Reproducible
 from token_trie.llama.stream import Stream

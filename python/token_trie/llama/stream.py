@@ -16,16 +16,14 @@ import numpy as np
 
 from token_trie.errors import ArgumentError, BusyError, TokenTrieError
 from token_trie.llama.contexts import (
-    NativeStream,
     StreamOptions,
-    close_with,
     common_prefix,
     import_prefix,
     native_options,
     open_file,
     open_on,
-    wait_for_dropped,
 )
+from token_trie.llama.native_stream import NativeStream, close_with, wait_for_dropped
 from token_trie.llama.query import Answer, Query, Sampling, native_sampling, read_answer, take_raised
 from token_trie.llama.span import SpanOptions, StepMode, read_span
 from token_trie.native.core import Llama, _core, vocab_of

@@ -26,11 +26,6 @@ def wrapped_model(path: str, params: Any) -> Any:
     return LlamaModel(path_model=path, params=params, verbose=False)
 
 
-def context_of(llm: Any) -> Any:
-    """Return the wrapped context; its `ctx` is None once it is closed."""
-    return llm._ctx
-
-
 def adapters_of(llm: Any) -> tuple[tuple[int, float], ...]:
     """Return the adapters that a Llama was made with, as addresses and scales."""
     if not llm._lora_adapter:

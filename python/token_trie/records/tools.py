@@ -15,8 +15,9 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_type_hints, overload
 
@@ -27,13 +28,12 @@ from token_trie.decisions.bound_choices import BoundChoices, Reader, bind
 from token_trie.decisions.many import Many, OnError
 from token_trie.decisions.options import RecordOptions
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, TextRequest, run, then
-from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.errors import ArgumentError
 from token_trie.llama.batch import n_ctx_of
 from token_trie.llama.query import Query
 from token_trie.llama.text import Text, TextOptions, tokenize_after
-from token_trie.native.core import Llama, llama_cpp, vocab_of
+from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lifetime import attachment
-from token_trie.native.llama_facts import model_of
 from token_trie.native.options import check_name, takes
 from token_trie.records.fill import (
     N_RECORDS,
@@ -52,6 +52,7 @@ from token_trie.sets.lru import Memory, memory_in
 from token_trie.sets.prompt import (
     chat_handler_of,
     closed,
+    render_chat,
     template_of,
     tokenize_prompt,
     tokenize_rendered,
@@ -110,19 +111,18 @@ def ask_for_tools(
     given = for_template(llm, given, tools, must=must)
     if not has_calls(llm):
         return tokenize_prompt(llm, given, n_ctx, thinks=thinks), PLAIN
-    failed: Exception | None = None
+    failed: ArgumentError | None = None
     for shown in (list(tools), [_with_defaults(tool) for tool in tools]):
         data = {"messages": given, "tools": shown}
         try:
             prompt = render(llm, data, lambda data, mark: read(llm, _render(llm, data, thinks=thinks), mark))
             before = _render(llm, data) if thinks else prompt.text
             break
-        except TokenTrieError:
-            raise
-        except Exception as error:
+        except ArgumentError as error:
             failed = failed or error
     else:
-        raise ArgumentError(f"messages: the chat template refuses them: {failed}") from failed
+        assert failed is not None
+        raise failed
     return tokenize_rendered(llm, prompt, n_ctx), _call_after(llm, before, data) or _short_call(llm)
 
 
@@ -144,34 +144,21 @@ def _short_call(llm: Llama) -> CallTemplate:
     """Return the template of a call after a short prompt with one tool; `PLAIN` if there is none."""
     known, key = attachment(llm).known, ("short call", template_of(llm))
     if key not in known:
-        try:
-            known[key] = _call_after(llm, _render(llm, _SHORT), _SHORT) or PLAIN
-        except Exception:  # a template may raise anything
-            known[key] = PLAIN
+        call = None
+        if "tools" in (template_of(llm) or ""):
+            with suppress(ArgumentError):
+                call = _call_after(llm, _render(llm, _SHORT), _SHORT)
+        known[key] = call or PLAIN
     found: CallTemplate = known[key]
     return found
 
 
 def _render(llm: Llama, data: dict[str, Any], *, thinks: bool = False) -> str:
     """Return the text of a prompt, after which the answer follows at once unless the model `thinks`."""
-    text: str = _formatter_of(llm)(**data, **({} if thinks else without_thought(llm))).prompt
+    text: str = render_chat(
+        llm, data["messages"], tools=data["tools"], **({} if thinks else without_thought(llm))
+    ).prompt
     return text if thinks else closed(text)
-
-
-def _formatter_of(llm: Llama, *, is_prompt: bool = True) -> Any:
-    """Return what renders the chat template, if tools are in it; else None."""
-    template = template_of(llm)
-    if template is None or "tools" not in template:
-        return None
-    eos, bos = (
-        model_of(llm).token_get_text(token) if token >= 0 else "" for token in (llm.token_eos(), llm.token_bos())
-    )
-    return _compiled(template, eos, bos, is_prompt)
-
-
-@lru_cache(maxsize=16)
-def _compiled(template: str, eos: str, bos: str, is_prompt: bool) -> Any:
-    return llama_cpp.llama_chat_format.Jinja2ChatFormatter(template, eos, bos, add_generation_prompt=is_prompt)
 
 
 def _call_after(llm: Llama, prompt: str, data: dict[str, Any]) -> CallTemplate | None:
@@ -179,9 +166,10 @@ def _call_after(llm: Llama, prompt: str, data: dict[str, Any]) -> CallTemplate |
     call = {"id": "000000000", "type": "function", "function": {"name": _NAME, "arguments": _ARGUMENTS}}
     answer = {"role": "assistant", "content": "", "tool_calls": [call]}
     try:
-        formatter = _formatter_of(llm, is_prompt=False)
-        whole = formatter(messages=[*data["messages"], answer], tools=data["tools"], **without_thought(llm)).prompt
-    except Exception:
+        whole = render_chat(
+            llm, [*data["messages"], answer], is_prompt=False, tools=data["tools"], **without_thought(llm)
+        ).prompt
+    except ArgumentError:
         return None
     before, found, rest = whole.removeprefix(prompt).partition(_NAME)
     between, found_too, end = rest.partition(str(_ARGUMENTS))

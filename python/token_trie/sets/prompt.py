@@ -9,7 +9,7 @@ import math
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from string import Formatter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -222,21 +222,36 @@ def chat_handler_of(llm: Llama) -> Any:
     )
 
 
-def render_chat(llm: Llama, messages: Sequence[Mapping[str, Any]], **arguments: Any) -> Any:
-    """Render chat messages by the template of the model's file, or by the chat format or template of the Llama.
+def render_chat(llm: Llama, messages: Sequence[Mapping[str, Any]], *, is_prompt: bool = True, **arguments: Any) -> Any:
+    """Render chat messages by the template of the model's file, or by the Llama's chat format or chat handler.
 
-    `arguments` are those of the template, such as `tools` and `enable_thinking`. Returns a `ChatFormatterResponse` of
-    llama_cpp. ArgumentError if the Llama's chat handler is another, or the template refuses the messages.
+    `is_prompt`: whether the beginning of an answer follows; False goes with the template of the file. `arguments` are
+    those of the template, such as `tools` and `enable_thinking`. Returns a `ChatFormatterResponse` of llama_cpp.
+    ArgumentError if the chat handler has no template, or the template refuses the messages.
     """
     try:
-        handler = chat_handler_of(llm)
-        formatter = formatter_of(handler)
+        formatter = _formatter_of(llm, is_prompt)
         if formatter is not None:
             return formatter(messages=list(messages), **arguments)
     except Exception as error:  # a template may raise anything
         raise ArgumentError(f"prompt: the chat template {llm.chat_format!r} refuses these messages: {error}") from error
-    name = llm.chat_format if llm.chat_handler is None else getattr(handler, "__name__", type(handler).__name__)
+    given = llm.chat_handler
+    name = llm.chat_format if given is None else getattr(given, "__name__", type(given).__name__)
     raise ArgumentError(f"prompt: the chat handler {name!r} has no template to render; give a text or tokens")
+
+
+def _formatter_of(llm: Llama, is_prompt: bool) -> Any:
+    template = template_of(llm)
+    if template is None:
+        return formatter_of(chat_handler_of(llm))
+    tokens = llm.token_eos(), llm.token_bos()
+    eos, bos = (model_of(llm).token_get_text(token) if token >= 0 else "" for token in tokens)
+    return _compiled(template, eos, bos, is_prompt)
+
+
+@lru_cache(maxsize=16)
+def _compiled(template: str, eos: str, bos: str, is_prompt: bool) -> Any:
+    return llama_cpp.llama_chat_format.Jinja2ChatFormatter(template, eos, bos, add_generation_prompt=is_prompt)
 
 
 def _tokenize_chat(llm: Llama, messages: Sequence[Mapping[str, Any]], n_ctx: int | None, *, thinks: bool) -> list[int]:

@@ -15,6 +15,7 @@ import llama_cpp
 import pytest
 from token_trie import CancelledError, Think, choose, choose_many, score_many
 from token_trie.asynchronous import achoose_many
+from token_trie.native.lifetime import attachment
 
 ACTIONS = ["yes", "no", "Paris", "Pizza"]
 
@@ -104,7 +105,7 @@ def test_an_iterator_that_is_dropped_leaves_nothing(own: Any) -> None:
         assert dropped() is None
     finally:
         gc.enable()
-    assert not [stream for stream in own._token_trie.streams if type(stream).__name__ in ("Batch", "Sequential")]
+    assert not [stream for stream in attachment(own).streams if type(stream).__name__ in ("Batch", "Sequential")]
 
 
 def test_a_cancelled_task_waits_for_no_prompt_to_come(own: Any) -> None:
