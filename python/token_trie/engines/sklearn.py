@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.arrays import Floats
-from token_trie.engines.data import loaded, plain
+from token_trie.decisions.gold import is_nothing
+from token_trie.engines.data import loaded
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.questions.form import Form
@@ -115,7 +116,7 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The rows do not allow a fit.
         """
         texts, given = _texts(X), list(y)
-        missing = next((i for i, one in enumerate(given) if plain(one) is None), None)
+        missing = next((i for i, one in enumerate(given) if is_nothing(one)), None)
         if missing is not None:
             raise ArgumentError(f"y[{missing}]: missing; leave rows without a class out")
         labels = np.asarray(given)
