@@ -7,6 +7,8 @@ import time
 from contextlib import AbstractContextManager
 from typing import Any
 
+from token_trie.errors import ArgumentError
+
 SILENT_SECONDS = 1.0
 """A shorter run shows nothing."""
 SECONDS_BETWEEN_LINES = 10.0
@@ -15,7 +17,8 @@ SECONDS_BETWEEN_LINES = 10.0
 class Progress(AbstractContextManager["Progress"]):
     """Shows the progress inside a ``with`` block, if wanted.
 
-    `total` is the final count of `move`, if known; `noun` names the counted things, in the plural.
+    `total` is the final count of `move`, if known; `noun` names the counted things, in the plural. ArgumentError if it
+    is wanted without tqdm.
     """
 
     def __init__(self, total: float | None, noun: str, *, wanted: bool = True) -> None:
@@ -49,8 +52,11 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 def _bar(total: float | None) -> Any:
-    from tqdm.asyncio import tqdm_asyncio  # imported here, so that `import token_trie` is fast
-    from tqdm.auto import tqdm
+    try:
+        from tqdm.asyncio import tqdm_asyncio
+        from tqdm.auto import tqdm
+    except ModuleNotFoundError as error:
+        raise ArgumentError(f"progress: {error.name} is missing; pip install 'token-trie[cli]'") from error
 
     class Bar(tqdm):  # type: ignore[misc]
         monitor_interval = 0  # no thread of tqdm, which only bars with `miniters` need

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 __all__ = ["main", "spin_briefly"]
 
@@ -27,4 +28,10 @@ def main() -> None:
         from token_trie.cli import main
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        if missing not in ("typer", "rich"):
+            raise
+        print(f"token-trie: {missing} is missing; pip install 'token-trie[cli]'", file=sys.stderr)
+        raise SystemExit(2) from None
     main()

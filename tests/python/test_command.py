@@ -47,4 +47,12 @@ except SystemExit as end:
 
 
 def test_a_library_leaves_the_environment_of_its_host_alone() -> None:
-    assert python(f"import token_trie; {SHOWN}") == "None True"
+    assert python(f"import token_trie; token_trie.choose; {SHOWN}") == "None True"
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_the_command_says_which_extra_it_needs(missing: str) -> None:
+    code = f"sys.modules[{missing!r}] = None; from token_trie_command import main; main()"
+    done = subprocess.run([sys.executable, "-c", f"import sys; {code}"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"token-trie: {missing} is missing; pip install 'token-trie[cli]'\n"

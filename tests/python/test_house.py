@@ -10,8 +10,8 @@ import token_trie
 
 # From the ground up; a floor with two rooms has no stairs between them. "__init__" has the public names.
 FLOORS = [
-    {"errors", "progress", "arrays", "_core"},
-    {"native", "demo"},
+    {"errors", "arrays", "_core"},
+    {"native", "demo", "progress"},
     {"sets"},
     {"llama"},
     {"decisions"},

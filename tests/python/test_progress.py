@@ -8,6 +8,7 @@ from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import pytest
+from token_trie.errors import ArgumentError
 from token_trie.progress import Progress
 
 
@@ -91,3 +92,10 @@ def test_where_standard_error_is_closed_nothing_is_shown(monkeypatch: Any) -> No
 def test_without_progress_nothing_is_shown(capsys: Any) -> None:
     run(7, wanted=False)
     assert capsys.readouterr() == ("", "")
+
+
+def test_without_tqdm_progress_says_what_to_install(monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    run(7, wanted=False)
+    with pytest.raises(ArgumentError, match=r"pip install 'token-trie\[cli\]'"):
+        run(7)
