@@ -112,7 +112,7 @@ def main(
     if mode is None:
         raise typer.BadParameter("one is needed, or the command page", param_hint="--mode")
     if import_module("bench.models").device_of(device) is None:
-        typer.echo(f"--device {device}: llama.cpp sees none here; see token-trie devices", err=True)
+        typer.echo(f"--device {device}: llama.cpp sees none here; see token-trie doctor", err=True)
         raise typer.Exit(2)
     options = Namespace(**context.params)
     is_strict = mode.startswith("strict")

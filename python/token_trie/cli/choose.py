@@ -1,8 +1,9 @@
-"""``token-trie choose`` and ``token-trie explain``."""
+"""``token-trie choose``."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,6 @@ from token_trie.cli.options import (
     ChoiceOptions,
     Flags,
     JsonOption,
-    LeafEndOption,
     ModelOptions,
     PromptOptions,
     as_prompt,
@@ -28,7 +28,7 @@ from token_trie.cli.options import (
 from token_trie.decisions.calibration import CalibrationLike, Contextual
 from token_trie.decisions.choose import choose as choose_
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.options import MAX_SCORED, ChooseOptions
+from token_trie.decisions.options import ChooseOptions
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.show.explain import explain as explain_
@@ -105,12 +105,15 @@ _FLAGS = Flags(
     tokenization="canonical: a choice has the tokens that the tokenizer makes of it; any: all tokens that spell it.",
 )
 
+_DEFAULTS = {field.name: field.default for field in fields(ChooseOptions)}
+
 
 @command(
     "token-trie choose --prompt 'The capital of France is' --choice Paris --choice Rome",
     "token-trie choose -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --json",
     "token-trie choose --prompt 'Great film! Genre:' --choices-file genres.txt --top 5",
     "token-trie choose -m model.gguf --prompt 'Recommended next:' --choices-file items.trie",
+    "token-trie choose --prompt 'The capital of France is' --choice Paris --choice Rome --explain",
     "git log -1 --format=%B | token-trie choose --prompt - --choice fix --choice feature",
 )
 def choose(
@@ -130,9 +133,21 @@ def choose(
     calibration: Annotated[
         Path | None, typer.Option(help="A calibration that `evaluate --fit` made for a prompt.")
     ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Show the probability at every branch point, and where the greedy and the best answer differ. All "
+            "choices are scored.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Answer a prompt with one of the choices."""
+    if explain:
+        others = {**answer, "top": top, "contextual": contextual, "calibration": calibration}
+        _explain(prompt, choices, model, others, as_json)
+        return
     if contextual is not None and calibration is not None:
         raise ArgumentError("--contextual and --calibration: use only one of them")
     mode = answer["mode"]
@@ -170,31 +185,23 @@ def choose(
     console.print(table)
 
 
-def _token_text(llm: Llama, token: int) -> str:
-    return f"[cyan]{plain(show_bytes(llm.detokenize([token], special=True)))}[/] [dim]{token}[/]"
-
-
-@command(
-    "token-trie explain --prompt 'The capital of France is' --choice Paris --choice Rome",
-    "token-trie explain -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --json",
-)
-def explain(
-    prompt: PromptOptions,
-    choices: ChoiceOptions,
-    model: ModelOptions,
-    leaf_end: LeafEndOption = "longest",
-    max_scored: Annotated[
-        int, typer.Option(min=0, help="Refuse a set with more nodes, because each is evaluated; 0: no limit.")
-    ] = MAX_SCORED,
-    as_json: JsonOption = False,
+def _explain(
+    prompt: PromptOptions, choices: ChoiceOptions, model: ModelOptions, answer: dict[str, Any], as_json: bool
 ) -> None:
-    """Show the probability at every branch, and where greedy and exact choose differently."""
+    """Show how the answer is found; of the options of an answer, these are --leaf-end and --max-scored."""
+    leaf_end, max_scored = answer.pop("leaf_end"), answer.pop("max_scored")
+    for name, value in answer.items():
+        if value != _DEFAULTS.get(name):
+            raise ArgumentError(f"--explain: not with --{name.replace('_', '-')}")
     text, texts = prompt.read(choices)
     llm = model.load()
     with status.status(f"scoring {len(texts):,} choices"):
-        explanation = explain_(llm, text, texts, leaf_end=leaf_end, max_scored=max_scored or None)
+        explanation = explain_(llm, text, texts, leaf_end=leaf_end, max_scored=max_scored)
     if as_json:
-        whole = explanation.to_dict() | {"sentence": "".join(text for text, _ in explanation.sentence())}
-        print_json(whole)
+        print_json(explanation.to_dict() | {"sentence": "".join(text for text, _ in explanation.sentence())})
     else:
         console.print(explanation)
+
+
+def _token_text(llm: Llama, token: int) -> str:
+    return f"[cyan]{plain(show_bytes(llm.detokenize([token], special=True)))}[/] [dim]{token}[/]"

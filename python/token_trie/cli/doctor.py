@@ -1,4 +1,4 @@
-"""``token-trie doctor`` and ``token-trie devices``: checks of a model and of this machine."""
+"""``token-trie doctor``: checks of a model, of this machine, and of sets."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import re
 import string
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from token_trie.cli.options import (
@@ -27,9 +27,10 @@ from token_trie.cli.options import (
     status,
     text_of,
 )
-from token_trie.errors import TokenTrieError
+from token_trie.cli.sets import draw_set
+from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import can_share
-from token_trie.llama.contexts import devices as list_devices
+from token_trie.llama.contexts import devices
 from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
 from token_trie.native.llama_facts import model_of
 from token_trie.questions.decide import decide
@@ -177,12 +178,13 @@ def _of_machine(llm: Llama) -> Iterator[Finding]:
     used = ", ".join(name for name in names.values() if name in built) or "no vector instructions"
     yield Finding("processor", f"llama.cpp computes with {used}", fair if missing else None)
 
-    gpus = ", ".join(f"{gpu.description} by {gpu.backend}" for gpu in list_devices() if "gpu" in gpu.kind)
-    if not gpus or llm.model_params.n_gpu_layers:
-        yield Finding("GPU", gpus or "none that llama.cpp was built for")
-    else:
-        fair = "--n-gpu-layers -1 puts the model on it, as Llama(…, n_gpu_layers=-1) does"
-        yield Finding("GPU", f"{gpus}, not used here", fair)
+    seen = devices()
+    text = "; ".join(
+        f"{one.description} by {one.backend}, {_size(one.free_bytes)} of {_size(one.total_bytes)} free" for one in seen
+    )
+    has_gpu = any("gpu" in one.kind for one in seen)
+    fair = "--n-gpu-layers -1 puts the model on the GPU, as Llama(…, n_gpu_layers=-1) does"
+    yield Finding("devices", text, fair if has_gpu and not llm.model_params.n_gpu_layers else None)
 
     n_threads, n_cores = max(llm.n_threads, llm.n_threads_batch), processors()[1]
     text = f"{llm.n_threads} for single tokens, {llm.n_threads_batch} for batches, on {n_cores} processors"
@@ -305,14 +307,36 @@ def _size(n_bytes: float) -> str:
 
 @command(
     "token-trie doctor",
-    "token-trie doctor -m model.gguf",
     "token-trie doctor -m model.gguf --json",
+    "token-trie doctor items.trie",
+    "token-trie doctor payload.json -m model.gguf --path action",
 )
-def doctor(model: ModelOptions, as_json: JsonOption = False) -> None:
-    """Check whether a model and this machine are suitable for decisions, and tell what to change.
+def doctor(
+    model: ModelOptions,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="Instead: a set, in a .trie file of `build` or a payload in JSON (- reads standard input). With "
+            "--model, the tokens have their texts, and the vocabulary is checked.",
+            show_default=False,
+        ),
+    ] = None,
+    path: Annotated[str | None, typer.Option(help="Of a payload, use only the descriptors of this path.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check whether a model and this machine are suitable for decisions, and tell what to change; or check a set.
 
-    The command asks some questions with known answers, and times one. The exit status is 1 if something does not work.
+    The command lists the devices that llama.cpp can use, asks some questions with known answers, and times one. The
+    exit status is 1 if something does not work. A set is read whole, with all checksums of its file, and drawn.
     """
+    if file is not None:
+        if as_json:
+            raise ArgumentError("--json: not with a set")
+        draw_set(file, path, model.model)
+        return
+    if path is not None:
+        raise ArgumentError("--path: only with a payload")
     llm = model.load(_N_CTX)
     with status.status(f"examining {model.path.name}"):
         found = list(_examine(llm))
@@ -322,8 +346,17 @@ def doctor(model: ModelOptions, as_json: JsonOption = False) -> None:
             {"about": one.about, "verdict": one.verdict, "text": one.text, "change": one.poor or one.fair}
             for one in found
         ]
-        whole = {"model": model.path.name, "works": works, "findings": listed}
-        print_json(whole)
+        print_json(
+            {
+                "model": model.path.name,
+                "works": works,
+                "findings": listed,
+                "devices": [asdict(device) for device in devices()],
+                "llama_cpp_python": llama_cpp.__version__,
+                "ggml": _core.llama_loaded(),
+                "token_trie_compiled_against": _core.llama_compiled(),
+            }
+        )
     else:
         table = Table(show_header=False, box=None, padding=(0, 1, 0, 0))
         table.add_column(no_wrap=True)
@@ -337,40 +370,3 @@ def doctor(model: ModelOptions, as_json: JsonOption = False) -> None:
         console.print(table, highlight=False)
     if not works:
         raise typer.Exit(1)
-
-
-@command("token-trie devices", "token-trie devices --json")
-def devices(as_json: JsonOption = False) -> None:
-    """List the devices that llama.cpp can use here, and how it was built."""
-    seen = list_devices()
-    built_with = llama_cpp.llama_print_system_info().decode(errors="replace").strip()
-    if as_json:
-        print_json(
-            {
-                "devices": [asdict(device) for device in seen],
-                "built_with": built_with,
-                "llama_cpp_python": llama_cpp.__version__,
-                "ggml": _core.llama_loaded(),
-                "token_trie_compiled_against": _core.llama_compiled(),
-                "samples_in_graph": _core.samples_in_graph(),
-            }
-        )
-        return
-    table = Table(box=None, header_style="bold")
-    for column in ("device", "backend", "kind", "description"):
-        table.add_column(column)
-    table.add_column("memory", justify="right")
-    for device in seen:
-        table.add_row(
-            escape(device.name),
-            escape(device.backend),
-            device.kind,
-            escape(device.description),
-            f"{device.free_bytes / 2**30:.1f} of {device.total_bytes / 2**30:.1f} GiB free",
-        )
-    console.print(table)
-    console.print(
-        f"llama-cpp-python {llama_cpp.__version__}, ggml {_core.llama_loaded()}: {built_with}",
-        highlight=False,
-        markup=False,
-    )

@@ -282,8 +282,8 @@ class ChoiceOptions:
     choices_file: Annotated[
         Path | None,
         typer.Option(
-            help="A text file with one choice per line, or a JSON list of texts; - reads standard input. choose and "
-            "explain also accept a .trie file."
+            help="A text file with one choice per line, or a JSON list of texts; - reads standard input. choose also "
+            "accepts a .trie file."
         ),
     ] = None
 

@@ -1,4 +1,4 @@
-"""``token-trie build`` and ``token-trie inspect``."""
+"""``token-trie build``, and sets in the terminal."""
 
 from __future__ import annotations
 
@@ -253,41 +253,18 @@ def _merged(sets: Iterator[tuple[_core.Trie | None, int]], folder: Path) -> tupl
         return TokenTrie.of_core(_core.Trie.merged(runs, first_rows)), n_rows
 
 
-@command(
-    "token-trie inspect payload.json",
-    "token-trie inspect payload.json --model model.gguf --path action",
-    "token-trie inspect items.trie --verify",
-)
-def inspect(
-    payload: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="A payload in JSON (- reads standard input), or a .trie file of `token-trie build`."
-        ),
-    ],
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            "--model", "-m", metavar="FILE.gguf", help="Show the tokens' texts, check the vocabulary, and spell texts."
-        ),
-    ] = None,
-    path: Annotated[str | None, typer.Option(help="Use only the descriptors of this path.")] = None,
-    max_lines: Annotated[int, typer.Option(min=1, help="The largest number of lines.")] = 200,
-    verify: Annotated[bool, typer.Option("--verify", help="Check all checksums of a .trie file.")] = False,
-) -> None:
-    """Draw a set with its names, tokens and counts."""
+def draw_set(file: Path, path: str | None, model: Path | None) -> None:
+    """Print a set with its names, tokens and counts; errors are those of `TokenTrie.open` and of payloads."""
     with _vocabulary(model) as vocab:
-        if is_set(payload):
-            if path is not None:
-                raise ArgumentError("--path: not with a .trie file, which is one set")
-            trie = TokenTrie.open(payload, verify=verify)
-        elif verify:
-            raise ArgumentError("--verify: only with a .trie file")
+        if not is_set(file):
+            trie = TokenTrie.read_payload(read(file), path, vocab)
+        elif path is None:
+            trie = TokenTrie.open(file, verify=True)
         else:
-            trie = TokenTrie.read_payload(read(payload), path, vocab)
+            raise ArgumentError("--path: not with a .trie file, which is one set")
         if vocab is not None:
             vocab.check(trie.core)
-        console.print(draw(trie, None if vocab is None else lambda token: vocab.detokenize([token]), max_lines))
+        console.print(draw(trie, None if vocab is None else lambda token: vocab.detokenize([token])))
     console.print(
         f"{count_leaves(trie)}, {trie.n_nodes:,} nodes, longest leaf {trie.max_tokens:,} tokens, {trie.nbytes:,} bytes"
     )

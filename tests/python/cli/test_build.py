@@ -25,11 +25,13 @@ def test_titles_become_a_set_that_is_chosen_from(tmp_path: Path, model_paths: di
     assert built.exit_code == 0, built.output
     assert "3 members" in built.output
     assert TokenTrie.open(out, verify=True).names == TITLES
-    drawn = run("inspect", out, "--verify", "-m", model)
+    drawn = run("doctor", out, "-m", model)
     assert "3 leaves" in drawn.output
     chosen = run("choose", "-m", model, "--prompt", "I boil water in a", "--choices-file", out, "--json")
     assert json.loads(chosen.output)["text"] in TITLES
-    explained = run("explain", "-m", model, "--prompt", "I boil water in a", "--choices-file", out, "--json")
+    explained = run(
+        "choose", "--explain", "-m", model, "--prompt", "I boil water in a", "--choices-file", out, "--json"
+    )
     assert {answer["text"] for answer in json.loads(explained.output)["answers"]} == {*TITLES}
 
 

@@ -75,6 +75,7 @@ def test_choose_sampled_is_reproducible() -> None:
     assert answers[0] == answers[1]
 
 
+EXPLAIN = ["choose", "--explain"]
 FRANCE = ["choose", "-p", "The capital of France is", "-c", "Rome", "-c", "Paris", "-c", "Rome"]
 
 
@@ -132,7 +133,18 @@ def test_a_set_that_does_not_fit_is_said_not_to() -> None:
 
 
 def test_explain_draws_in_the_terminal_or_prints_json() -> None:
-    args = ["explain", "-p", "The capital of France is", "-c", "Paris", "-c", "Paris, of course", "-c", "Rome"]
+    args = [
+        "choose",
+        "--explain",
+        "-p",
+        "The capital of France is",
+        "-c",
+        "Paris",
+        "-c",
+        "Paris, of course",
+        "-c",
+        "Rome",
+    ]
     text = run(*args).stdout
     assert "After “ Paris”, greedy takes “,”" in text
     assert re.search(r"the end”?  \S+ %  \S+ %  Paris  ← exact", text)
@@ -143,29 +155,40 @@ def test_explain_draws_in_the_terminal_or_prints_json() -> None:
     assert whole["sentence"].startswith("After “ Paris”, greedy takes “,”")
 
 
-def test_inspect_draws_the_trie(payload: Path, model_paths: dict[str, Path]) -> None:
-    result = run("inspect", str(payload), "--model", str(model_paths["smollm2"]))
+def test_doctor_draws_a_set(payload: Path, model_paths: dict[str, Path]) -> None:
+    result = run("doctor", str(payload), "--model", str(model_paths["smollm2"]))
     assert "'READ' 23646  COPY" in result.stdout
     assert "'_' 79 'FILE' 19258  READ_FILE" in result.stdout
     assert "2 leaves, 4 nodes" in result.stdout
     assert "READ has the same tokens as COPY" in result.stdout
     assert result.stderr == ""
-    assert "23646  COPY" in run("inspect", "-", stdin=payload.read_text()).stdout
+    assert "23646  COPY" in run("doctor", "-", stdin=payload.read_text()).stdout
 
 
-def test_inspect_prints_no_control_characters(tmp_path: Path) -> None:
+def test_doctor_prints_no_control_characters(tmp_path: Path) -> None:
     path = tmp_path / "escapes.json"
     path.write_text(TokenTrie.from_sequences({"\x1b[31mRED\x1b]0;title\x07": [1]}).payload())
-    result = run("inspect", str(path))
+    result = run("doctor", str(path))
     assert "\x1b" not in result.stdout
     assert "\\x1b[31mRED" in result.stdout
     assert "1 leaf," in result.stdout
 
 
-def test_inspect_counts_what_it_leaves_out(tmp_path: Path) -> None:
+def test_doctor_counts_what_it_leaves_out_of_a_set(tmp_path: Path) -> None:
     path = tmp_path / "many.json"
     path.write_text(TokenTrie.from_sequences({str(i): [i] for i in range(500)}).payload())
-    assert "… 490 more branches" in run("inspect", str(path), "--max-lines", "10").stdout
+    assert "… 300 more branches" in run("doctor", str(path)).stdout
+
+
+def test_doctor_finds_a_file_of_a_set_that_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "items.trie"
+    TokenTrie.from_sequences({str(i): [i, i + 1] for i in range(500)}).save(path)
+    assert "500 leaves" in run("doctor", str(path)).stdout
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    damaged = run("doctor", str(path))
+    assert (damaged.returncode, "items.trie" in damaged.stderr) == (1, True)
 
 
 def test_demo_answers_with_actions_beside_a_grammar(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,11 +219,14 @@ def test_version_names_what_it_runs_on() -> None:
             ["choose", "-p", "x", "-c", "a", "--mode", "greedy", "--top", "2"],
             "--top: not with --mode greedy",
         ),
-        (["explain", "-p", "x"], "no choices: use --choice or --choices-file"),
+        ([*EXPLAIN, "-p", "x"], "no choices: use --choice or --choices-file"),
         (["choose", "-p", "word " * 300, "-c", "a", "--n-ctx", "256"], "; --n-ctx sets its size"),
-        (["explain", "-p", "word " * 300, "-c", "a", "--n-ctx", "256"], "do not fit the context of 256 tokens"),
-        (["inspect", "nowhere.json"], "nowhere.json"),
-        (["inspect", "-"], "payload: broken JSON at byte 1"),
+        (
+            [*EXPLAIN, "-p", "word " * 300, "-c", "a", "--n-ctx", "256"],
+            "do not fit the context of 256 tokens",
+        ),
+        (["doctor", "nowhere.json"], "nowhere.json"),
+        (["doctor", "-"], "payload: broken JSON at byte 1"),
     ],
 )
 def test_an_error_is_one_line_that_says_what_to_do(args: list[str], message: str) -> None:
@@ -215,12 +241,11 @@ def test_an_error_is_one_line_that_says_what_to_do(args: list[str], message: str
     [
         (["choose", "-p", "-", "-c", "a"], None, "-: standard input is closed"),
         (["choose", "-p", "x", "--choices-file", "-"], None, "-: standard input is closed"),
-        (["inspect", "-"], None, "-: standard input is closed"),
+        (["doctor", "-"], None, "-: standard input is closed"),
         (["choose", "-p", "-", "-c", "a"], b"caf\xe9", "-: not UTF-8"),
-        (["explain", "-p", "x", "--choices-file", "-"], b"caf\xe9", "-: not UTF-8"),
-        (["inspect", "-"], b"\xff\xfe", "-: not UTF-8"),
+        ([*EXPLAIN, "-p", "x", "--choices-file", "-"], b"caf\xe9", "-: not UTF-8"),
+        (["doctor", "-"], b"\xff\xfe", "-: not UTF-8"),
         (["choose", "-p", "-", "--choices-file", "-"], b"yes\nno\n", "only one of them can be standard input"),
-        (["explain", "-p", "-", "--choices-file", "-"], b"yes\nno\n", "only one of them can be standard input"),
     ],
 )
 def test_what_standard_input_cannot_give_is_one_line(args: list[str], stdin: bytes | None, message: str) -> None:
@@ -267,22 +292,21 @@ def test_choices_of_a_file_are_its_lines_or_a_json_list(
             read_choices(path)
 
 
-@pytest.mark.parametrize("command", [[], ["choose"], ["explain"], ["inspect"], ["demo"]])
+@pytest.mark.parametrize("command", [[], ["choose"], ["doctor"], ["demo"]])
 def test_help_shows_examples(command: list[str]) -> None:
     result = run(*command, "--help")
     assert result.returncode == 0
     assert "Example" in result.stdout
 
 
-def test_devices_lists_what_llama_cpp_sees() -> None:
-    result = run("devices", "--json")
+def test_doctor_lists_the_devices_that_llama_cpp_sees() -> None:
+    result = run("doctor", "--json")
     assert result.returncode == 0, result.stderr
     told = json.loads(result.stdout)
     cpu = next(device for device in told["devices"] if device["kind"] == "cpu")
     assert (cpu["backend"], cpu["total_bytes"] > 0) == ("CPU", True)
     loaded = told["ggml"].removesuffix(")").removesuffix("-dirty")
     assert told["token_trie_compiled_against"].startswith(loaded)  # of a wheel, with all digits of the commit
-    assert "CPU" in run("devices").stdout
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac may have it")
@@ -291,7 +315,7 @@ def test_the_bench_says_in_a_line_that_a_device_is_not_there() -> None:
     command = [sys.executable, "-m", "bench", "--mode", "decide", "--device", "metal"]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root, timeout=300)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "--device metal: llama.cpp sees none here; see token-trie devices\n"
+    assert result.stderr == "--device metal: llama.cpp sees none here; see token-trie doctor\n"
 
 
 def test_an_interrupt_in_a_callback_of_native_code_is_raised_after_it() -> None:
