@@ -172,7 +172,7 @@ def test_every_room_has_a_floor_of_its_own() -> None:
 
 
 # Shapes of requests are named as their formats name them, and the processors of two engines as both call theirs.
-NAMED_ELSEWHERE = {"serve.systemone", "serve.openai_decisions", "serve.completions.requests", "engines.transformers"}
+NAMED_ELSEWHERE = {"serve.shapes", "engines.transformers"}
 
 
 def type_named(node: ast.AST) -> str | None:

@@ -70,9 +70,12 @@ def decide(
     ] = False,
 ) -> None:
     """Answer questions about a state, with a probability for each option."""
-    from token_trie.serve.limits import Limits, RefusedError, parse
+    from token_trie.serve.bodies import parse
+    from token_trie.serve.decisions import answer_json, pose, state_of
+    from token_trie.serve.errors import RefusedError
+    from token_trie.serve.limits import Limits
     from token_trie.serve.sets import Sets
-    from token_trie.serve.systemone import SystemOneRequest
+    from token_trie.serve.shapes import SystemOneRequest
 
     questions = _questions(choice or [], predicate or [], score or [])
     if request is not None:
@@ -91,13 +94,14 @@ def decide(
     try:
         body = parse(SystemOneRequest, given)
         limits = Limits(questions=_NO_LIMIT, options=_NO_LIMIT, levels=_NO_LIMIT)
-        asked = dict(zip(body.questions, body.asked(Sets(), limits).values(), strict=True))
-        about = body.about() if body.context else body.state
+        posed = dict(zip(body.questions, pose(body, Sets(), limits).values(), strict=True))
+        about = state_of(body) if body.context else body.state
     except RefusedError as refused:
         raise ArgumentError(refused.placed) from refused
     calibration: AloneName | None = None if raw else "contextual"
-    answers = decide_(model.load(4096), about, asked, form=form, calibration=calibration, orders=orders, **ask)
-    shown = {name: shape.answer_json(answers[name]) for name, shape in body.questions.items()}
+    questions = {name: one.question for name, one in posed.items()}
+    answers = decide_(model.load(4096), about, questions, form=form, calibration=calibration, orders=orders, **ask)
+    shown = {name: answer_json(one, answers[name]) for name, one in posed.items()}
     if as_json or not console.is_terminal:
         print_json(shown)
         return

@@ -1,28 +1,108 @@
-"""Answers questions about a state with an engine; all readings of all questions run at once."""
+"""``POST /v1/systemone`` and ``POST /v1/decisions``: questions about a state, in TypeSafe's and in OpenAI's format."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeVar
+from operator import mul
+from typing import Any, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictBool, StrictInt, StrictStr
-
-from token_trie.decisions.calibration import AloneName
 from token_trie.native.lifetime import attachment
 from token_trie.questions.decide import ReadStep, asked_of, own_steps, prior_reading, prior_steps, scores_of
-from token_trie.questions.options import DecideOptions, FormName
-from token_trie.questions.question import TOP, Answered, Choice, ChoiceAnswer, Question, Wording
+from token_trie.questions.options import DecideOptions
+from token_trie.questions.question import (
+    TOP,
+    Answered,
+    Choice,
+    ChoiceAnswer,
+    Predicate,
+    Question,
+    Score,
+    Wording,
+    state_text,
+    text_of,
+)
 from token_trie.questions.scores import Reading, Scored, prompted
 from token_trie.questions.searched import MAX_WHOLE, Asked
+from token_trie.serve import shapes
 from token_trie.serve.engine import Engine, Outcome
-from token_trie.serve.limits import Claim, Limits, Place, Shape, check_count, invalid, refusing
+from token_trie.serve.errors import Place, invalid, refusing
+from token_trie.serve.limits import Claim, Limits, check_count, check_depth, levels_of
+from token_trie.serve.service import Service
 from token_trie.serve.sets import AnySet, Sets
+from token_trie.serve.shapes import DecisionRequest, QuestionShape, SetChoice, SystemOneRequest
 from token_trie.sets.choices import Choices
 
 T = TypeVar("T")
+
+_READING_BYTES, _TEXT_BYTES = 8 << 10, 1 << 10
+"""Memory of a reading of a question, and of a text that it scores."""
+_JSON_DEPTH, _JSON_VALUES, _JSON_BYTES = 32, 10_000, 256 << 10
+"""Limits of OpenAI's format for each JSON value of an input."""
+
+
+async def systemone(service: Service, body: SystemOneRequest, claim: Claim) -> dict[str, Any]:
+    """Answer a request in TypeSafe's format; RefusedError, with the place, if it cannot be answered."""
+    reader = await _reader(service, body, claim)
+    answers = await reader.answers()
+    return {
+        "model": service.config.name,
+        "answers": dict(zip(body.questions, answers, strict=True)),
+        "usage": {
+            "input_tokens": reader.n_input,
+            "output_tokens": reader.n_answers,
+            "x_cached_tokens": reader.n_cached or 0,
+        },
+    }
+
+
+async def decisions(service: Service, body: DecisionRequest, claim: Claim) -> dict[str, Any]:
+    """Answer a request in OpenAI's format; RefusedError, with the place, if it cannot be answered."""
+    reader = await _reader(service, body, claim)
+    return {
+        "answers": await reader.answers(),
+        "model": service.config.name,
+        "usage": {
+            "input_tokens": reader.n_input,
+            "input_tokens_details": {"cached_tokens": reader.n_cached or 0, "cache_write_tokens": reader.n_read},
+            "output_tokens": reader.n_answers,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": reader.n_input + reader.n_answers,
+        },
+    }
+
+
+class Posed(NamedTuple):
+    """A question of a request, checked."""
+
+    shape: QuestionShape
+    question: Question
+    members: AnySet | None
+    """The members of the set that it names."""
+
+
+async def _reader(service: Service, body: SystemOneRequest | DecisionRequest, claim: Claim) -> StateReader:
+    """Return a reader of a request's questions, with the calibrations that were fitted on them."""
+    engine, limits = service.engine, service.config.limits
+    claim_readings(body, limits, claim)
+    options = DecideOptions(
+        form=body.x_form,
+        calibration=body.x_calibration,
+        orders=body.x_orders,
+        reproducible=body.x_reproducible or engine.is_reproducible,
+    )
+
+    def prepare() -> StateReader:
+        posed, asked = pose(body, service.sets, limits), dict[Place, Asked]()
+        for place, one in posed.items():
+            with refusing(place):
+                asked[place] = service.calibrations.apply(asked_of(one.question, options, engine.llm), options)
+        return StateReader(engine, state_of(body), posed, asked, options)
+
+    return await engine.on_worker(prepare)
 
 
 @dataclass
@@ -31,6 +111,7 @@ class StateReader:
 
     engine: Engine
     state: str
+    posed: Mapping[Place, Posed]
     asked: Mapping[Place, Asked]
     options: DecideOptions
     n_read: int = 0
@@ -45,15 +126,22 @@ class StateReader:
         """Input tokens, with the state that questions share counted once."""
         return self.n_read + (self.n_cached or 0)
 
-    async def answers(self) -> dict[Place, Answered[Any]]:
-        """Return the answers by place; RefusedError names the place of a question that cannot be answered."""
+    async def answers(self) -> list[dict[str, Any]]:
+        """Return the answers as JSON; RefusedError names the place of a question that cannot be answered."""
         prior, own = prior_steps(self.asked), own_steps(self.asked)
-        results = await together(map(self.read, [*prior, *own]))
+        results = await together(map(self._read, [*prior, *own]))
         priors, scores = scores_of(prior, results[: len(prior)]), scores_of(own, results[len(prior) :])
-        return {place: self._answer(place, scores[place], priors.get(place, ())) for place in self.asked}
 
-    async def read(self, step: ReadStep) -> Scored:
-        """Return the scores of a step."""
+        def answer() -> list[dict[str, Any]]:
+            answers = []
+            for place, one in self.asked.items():
+                with refusing(place):
+                    answers.append(answer_json(self.posed[place], one.answer(scores[place], priors.get(place, ()))))
+            return answers
+
+        return await self.engine.on_worker(answer)
+
+    async def _read(self, step: ReadStep) -> Scored:
         engine, llm, options = self.engine, self.engine.llm, self.options
         with refusing(step.name):
             if step.is_prior:
@@ -66,10 +154,6 @@ class StateReader:
             self.n_cached = n_cached if self.n_cached is None else min(self.n_cached, n_cached)
             self.n_answers += scored.n_evaluated
             return scored
-
-    def _answer(self, place: Place, scored: Sequence[Scored], priors: Sequence[Scored]) -> Answered[Any]:
-        with refusing(place):
-            return self.asked[place].answer(scored, priors)
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -90,145 +174,207 @@ async def _score(engine: Engine, make: Callable[[], Reading], options: DecideOpt
     return await engine.read(lambda: prompted(make))
 
 
-class SetFilter(BaseModel):
-    """Members of a set that are left: one bit for each member, in base64, or their indices."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    mask: StrictStr | None = None
-    indices: Annotated[list[StrictInt], Field(fail_fast=True)] | None = None
+# Questions
 
 
-class QuestionShape(Shape):
-    """A question in one of the formats."""
-
-    OPTIONS: ClassVar[str] = ""
-    """The field with the options; empty for yes and no."""
-
-    def n_options(self) -> int:
-        """Return the largest number of options that are scored."""
-        return len(getattr(self, self.OPTIONS) or ()) if self.OPTIONS else 2
-
-    def question(self, limits: Limits, sets: Sets, place: Place) -> Question:
-        """Return the question; RefusedError or TokenTrieError if it is invalid."""
-        raise NotImplementedError
-
-    def figures(self, answer: Any) -> dict[str, Any]:
-        """Return the fields of an answer."""
-        raise NotImplementedError
-
-    def extras(self, answer: Answered[Any]) -> dict[str, Any]:
-        """Return the extra fields of an answer."""
-        more = {"x_other": getattr(answer, "other", None), "x_profile": answer.profile}
-        given = {name: value for name, value in more.items() if value is not None}
-        return {"x_mass": answer.mass, "x_calibration": answer.calibration, **given}
-
-    def answer_json(self, answer: Answered[Any]) -> dict[str, Any]:
-        """Return an answer in the format."""
-        return self.model_dump(include={"type", "name"}) | self.figures(answer) | self.extras(answer)
+def shapes_of(body: SystemOneRequest | DecisionRequest) -> dict[Place, QuestionShape]:
+    """Return the questions by place; RefusedError for images, and for an empty name."""
+    if isinstance(body, DecisionRequest):
+        return {("questions", i): shape for i, shape in enumerate(body.questions)}
+    if body.assets or body.files or body.images:
+        raise invalid("images are for vision models, and this is none", ("assets",), "unsupported")
+    if "" in body.questions:
+        raise invalid("a name is empty", ("questions", ""), "string_too_short")
+    return {("questions", name): shape for name, shape in body.questions.items()}
 
 
-class SetChoice(QuestionShape):
-    """A choice that names its options, or a set whose members are its options."""
-
-    x_set: StrictStr | None = None
-    x_filter: SetFilter | None = None
-    x_top: Annotated[StrictInt, Field(ge=1)] | None = None
-    """Number of members in the answer; see `Choice`."""
-    _made: AnySet | None = PrivateAttr(None)
-
-    def n_options(self) -> int:
-        """Return the largest number of options that are scored."""
-        return super().n_options() if self.x_set is None else max(self.x_top or TOP, MAX_WHOLE)
-
-    def of_set(self, instructions: Wording, limits: Limits, sets: Sets, place: Place) -> Choice[Any] | None:
-        """Return the question whose options are the members of the set; None if it has options of its own.
-
-        RefusedError if it has both or neither, or too many of either, or if there is no such set.
-        """
-        named, name = getattr(self, self.OPTIONS), self.OPTIONS
-        if self.x_set is None:
-            for other in ("x_filter", "x_top"):
-                if getattr(self, other) is not None:
-                    raise invalid("goes with x_set", (*place, other))
-            if named is None:
-                raise invalid("Field required", (*place, name), "missing")
-        elif named is not None:
-            raise invalid(f"goes with no {name}: the options are those of one of them", (*place, "x_set"))
-        n, at = (len(named), name) if named is not None else (self.x_top or TOP, "x_top")
-        check_count(n, limits.options, (*place, at))
-        if self.x_set is None:
-            return None
-        named_set = sets.get(self.x_set, (*place, "x_set"))
-        given = {} if self.x_filter is None else self.x_filter.model_dump(exclude_none=True)
-        with refusing((*place, "x_filter")):
-            if self.x_filter is not None and len(given) != 1:
-                raise invalid("one of mask and indices belongs here", (*place, "x_filter"))
-            made = self._made = sets.filtered(named_set, given) if given else named_set.members
-        members = Choices(made.texts, made.texts) if isinstance(made, Choices) else made
-        return Choice(instructions, members, top=self.x_top or TOP)
-
-    def extras(self, answer: Answered[Any]) -> dict[str, Any]:
-        """Return the extra fields of an answer: those of a set, and those of all answers."""
-        if self.x_set is None or not isinstance(answer, ChoiceAnswer):
-            return super().extras(answer)
-        gap = answer.gap if math.isfinite(answer.gap) else None
-        more: dict[str, Any] = {"x_proved": answer.proved, "x_gap": gap, "x_rest": answer.rest}
-        if isinstance(self._made, Choices) and not self._made.are_texts:
-            more["x_values"] = {one.text: self._made.values[one.index] for one in answer.candidates}
-        return more | super().extras(answer)
-
-
-_MAX_ORDERS = 64
-
-
-class QuestionsRequest(Shape):
-    """Questions about a state, with extra options; see `DecideOptions`."""
-
-    x_form: FormName | None = None
-    x_calibration: AloneName | None = "contextual"
-    x_orders: Annotated[int, Field(ge=1, le=_MAX_ORDERS)] = 1
-    x_reproducible: StrictBool = False
-
-    def options(self, engine: Engine) -> DecideOptions:
-        """Return the options; ArgumentError if they exclude each other."""
-        return DecideOptions(
-            form=self.x_form,
-            calibration=self.x_calibration,
-            orders=self.x_orders,
-            reproducible=self.x_reproducible or engine.is_reproducible,
+def claim_readings(body: SystemOneRequest | DecisionRequest, limits: Limits, claim: Claim) -> None:
+    """Claim the memory of a request's readings; RefusedError if they are too many."""
+    sizes = [_n_options(shape) for shape in shapes_of(body).values()]
+    n_orders = [min(n, body.x_orders) for n in sizes]
+    n_readings, n_texts = sum(n_orders), sum(map(mul, sizes, n_orders))
+    n_max = limits.questions * limits.options
+    if n_readings > limits.readings or n_texts > n_max:
+        raise invalid(
+            f"{len(sizes):,} questions in up to {max(n_orders)} orders are {n_readings:,} readings of {n_texts:,} "
+            f"options, where {limits.readings:,} readings of {n_max:,} options are the most; ask in several requests",
+            ("questions",),
+            "too_long",
         )
+    claim.add(_READING_BYTES * n_readings + _TEXT_BYTES * n_texts)
 
-    def shapes(self) -> Mapping[Place, QuestionShape]:
-        """Return the questions by place; RefusedError if there can be none."""
-        raise NotImplementedError
 
-    def about(self) -> str:
-        """Return the state as text; RefusedError if it is invalid."""
-        raise NotImplementedError
+def _n_options(shape: QuestionShape) -> int:
+    """Return the largest number of options that are scored."""
+    if isinstance(shape, SetChoice) and shape.x_set is not None:
+        return max(shape.x_top or TOP, MAX_WHOLE)
+    return len(getattr(shape, shape.OPTIONS) or ()) if shape.OPTIONS else 2
 
-    def claim(self, limits: Limits, claim: Claim) -> None:
-        """Claim the memory of the answer; RefusedError if it is too much."""
-        limits.claim_readings([one.n_options() for one in self.shapes().values()], self.x_orders, claim)
 
-    def asked(self, sets: Sets, limits: Limits) -> dict[Place, Question]:
-        """Return the questions; RefusedError names the place of one that is invalid."""
-        shapes = self.shapes()
-        check_count(len(shapes), limits.questions, ("questions",))
-        questions: dict[Place, Question] = {}
-        for place, shape in shapes.items():
-            with refusing(place):
-                questions[place] = shape.question(limits, sets, place)
-        return questions
+def pose(body: SystemOneRequest | DecisionRequest, sets: Sets, limits: Limits) -> dict[Place, Posed]:
+    """Return the questions of a request; RefusedError names the place of one that is invalid."""
+    given = shapes_of(body)
+    check_count(len(given), limits.questions, ("questions",))
+    posed: dict[Place, Posed] = {}
+    for place, shape in given.items():
+        with refusing(place):
+            members = _members_of(shape, sets, limits, place) if isinstance(shape, SetChoice) else None
+            posed[place] = Posed(shape, _question_of(shape, members, limits, place), members)
+    return posed
 
-    async def reader(self, engine: Engine, sets: Sets, limits: Limits) -> StateReader:
-        """Return a reader of the questions, with the calibrations that were fitted on them.
 
-        RefusedError, with its place, for a question that cannot be asked.
-        """
-        options, asked = self.options(engine), dict[Place, Asked]()
-        for place, question in (await engine.on_worker(lambda: self.asked(sets, limits))).items():
-            with refusing(place):
-                asked[place] = engine.calibrations.apply(asked_of(question, options, engine.llm), options)
-            await asyncio.sleep(0)  # lets other requests run
-        return StateReader(engine, self.about(), asked, options)
+def _question_of(shape: QuestionShape, members: AnySet | None, limits: Limits, place: Place) -> Question:
+    instructions = _instructions_of(shape, place)
+    if members is not None and isinstance(shape, SetChoice):
+        options = Choices(members.texts, members.texts) if isinstance(members, Choices) else members
+        return Choice(instructions, options, top=shape.x_top or TOP)
+    match shape:
+        case shapes.NoulShape(criteria=criteria):
+            yes, no = (None, None) if criteria is None else (criteria.true, criteria.false)
+            return Predicate(instructions, _words(yes, "true") or None, _words(no, "false") or None)
+        case shapes.ChoiceShape(criteria=criteria):
+            return Choice(instructions, {name: _words(text, repr(name)) for name, text in (criteria or {}).items()})
+        case shapes.ChoiceItem(choices=choices):
+            described = {option.value: option.description for option in choices or ()}
+            if len(described) < len(choices or ()):
+                raise invalid("two choices have the same value", (*place, "choices"))
+            return Choice(instructions, described)
+        case shapes.ScoreShape(criteria=levels):
+            check_count(len(levels), limits.levels, (*place, "criteria"))
+            return Score(instructions, [text_of(level, f"criteria[{i}]") for i, level in enumerate(levels)])
+        case shapes.ScoreItem(levels=named):
+            check_count(len(named), limits.levels, (*place, "levels"))
+            return Score(instructions, [level.description or level.label for level in named])
+    return Predicate(instructions)
+
+
+_ASKED = {"noul": "Is it so?", "choice": "Which one is it?", "score": "How much is it?"}
+"""Instructions of TypeSafe's questions without any."""
+
+
+def _instructions_of(shape: Any, place: Place) -> Wording:
+    if isinstance(shape, (shapes.NoulShape, shapes.ChoiceShape, shapes.ScoreShape)):
+        return _words(shape.instructions, "instructions") or _ASKED[shape.type]
+    return _text(shape.instructions, (*place, "instructions"))
+
+
+def _words(given: shapes.JsonText | None, what: str) -> str | None:
+    return None if given is None else text_of(given, what)
+
+
+def _members_of(shape: SetChoice, sets: Sets, limits: Limits, place: Place) -> AnySet | None:
+    """Return the members of the set that a choice names; None if it has options of its own.
+
+    RefusedError if it has both or neither, or too many of either, or if there is no such set.
+    """
+    named, name = getattr(shape, shape.OPTIONS), shape.OPTIONS
+    if shape.x_set is None:
+        for other in ("x_filter", "x_top"):
+            if getattr(shape, other) is not None:
+                raise invalid("goes with x_set", (*place, other))
+        if named is None:
+            raise invalid("Field required", (*place, name), "missing")
+        check_count(len(named), limits.options, (*place, name))
+        return None
+    if named is not None:
+        raise invalid(f"goes with no {name}: the options are those of one of them", (*place, "x_set"))
+    check_count(shape.x_top or TOP, limits.options, (*place, "x_top"))
+    one = sets.get(shape.x_set, (*place, "x_set"))
+    if shape.x_filter is None:
+        return one.members
+    given = shape.x_filter.model_dump(exclude_none=True)
+    with refusing((*place, "x_filter")):
+        if len(given) != 1:
+            raise invalid("one of mask and indices belongs here", (*place, "x_filter"))
+        return sets.filtered(one, given)
+
+
+# States
+
+
+def state_of(body: SystemOneRequest | DecisionRequest) -> str:
+    """Return the text of a request's state; RefusedError if it is invalid."""
+    if isinstance(body, DecisionRequest):
+        return body.input if isinstance(body.input, str) else _conversation(body.input)
+    with refusing(("state",)):
+        state = state_text(body.state)
+    return f"{body.context}\n\n{state}" if body.context else state
+
+
+def _conversation(items: Sequence[Any]) -> str:
+    names: dict[str, str] = {}
+    turns = []
+    for i, item in enumerate(items):
+        place = "input", i
+        if isinstance(item, shapes.InputMessage):
+            turns.append(f"{item.role}: {_text(item.content, (*place, 'content'))}")
+        elif isinstance(item, shapes.FunctionCall):
+            names[item.call_id] = item.name
+            turns.append(f"assistant: {item.name}({item.arguments or item.input})")
+        elif item.call_id not in names:
+            raise invalid(f"no call before it has the id {item.call_id!r}", (*place, "call_id"))
+        else:
+            turns.append(f"{names[item.call_id]}: {_text(item.output, (*place, 'output'))}")
+    return "\n\n".join(turns)
+
+
+def _text(given: shapes.Content, place: Place) -> str:
+    return given if isinstance(given, str) else "\n".join(_part(part, (*place, i)) for i, part in enumerate(given))
+
+
+def _part(part: shapes.ContentPart, place: Place) -> str:
+    if part.type in get_args(shapes.Unreadable):
+        raise invalid("images are for vision models, and this is none", place, "unsupported")
+    if part.type != "input_json":
+        return part.text or part.refusal
+    if part.data is None:
+        raise invalid("Field required", (*place, "data"), "missing")
+    check_depth(part.data, _JSON_DEPTH, (*place, "data"))
+    if sum(map(len, levels_of(part.data))) > _JSON_VALUES:
+        raise invalid(f"more than {_JSON_VALUES:,} values", (*place, "data"), "too_long")
+    text = json.dumps(part.data, ensure_ascii=False, separators=(",", ":"))
+    if len(text.encode()) > _JSON_BYTES:
+        raise invalid(f"more than {_JSON_BYTES:,} bytes", (*place, "data"), "too_long")
+    return text
+
+
+# Answers
+
+
+def answer_json(posed: Posed, answer: Answered[Any]) -> dict[str, Any]:
+    """Return an answer in the format of its question, with extra fields."""
+    extras: dict[str, Any] = {}
+    if posed.members is not None and isinstance(answer, ChoiceAnswer):
+        gap = answer.gap if math.isfinite(answer.gap) else None
+        extras = {"x_proved": answer.proved, "x_gap": gap, "x_rest": answer.rest}
+        if isinstance(posed.members, Choices) and not posed.members.are_texts:
+            extras["x_values"] = {one.text: posed.members.values[one.index] for one in answer.candidates}
+    extras |= {"x_mass": answer.mass, "x_calibration": answer.calibration}
+    for name, value in (("x_other", getattr(answer, "other", None)), ("x_profile", answer.profile)):
+        if value is not None:
+            extras[name] = value
+    return posed.shape.model_dump(include={"type", "name"}) | _figures(posed.shape, answer) | extras
+
+
+def _figures(shape: QuestionShape, answer: Any) -> dict[str, Any]:
+    probabilities = answer.probabilities
+    match shape:
+        case shapes.NoulShape():
+            return {"noul": answer.probability}
+        case shapes.PredicateItem():
+            return {"probability": answer.probability}
+        case shapes.ChoiceShape():
+            return {"choice": answer.value, "probabilities": probabilities, "confidence": answer.confidence}
+        case shapes.ChoiceItem():
+            listed = [{"value": value, "probability": p} for value, p in probabilities.items()]
+            return {"choice": answer.value, "probabilities": listed, "confidence": answer.confidence}
+        case shapes.ScoreShape():
+            legend = {str(i): level for i, level in enumerate(shape.criteria)}
+            named = {str(level): p for level, p in probabilities.items()}
+            own = {"score": answer.score, "legend": legend, "probabilities": named}
+            return {**own, "confidence": answer.confidence}
+        case shapes.ScoreItem():
+            levels = zip(shape.levels, probabilities.items(), strict=True)
+            listed = [{"label": at.label, "value": i, "probability": p} for at, (i, p) in levels]
+            return {"score": answer.score, "probabilities": listed, "confidence": answer.confidence}
+    raise AssertionError

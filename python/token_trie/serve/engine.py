@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -27,71 +27,12 @@ from token_trie.llama.batch import ENDED, Batch, can_share, cancel, chooser
 from token_trie.llama.query import Answer
 from token_trie.native.core import Llama, llama_cpp
 from token_trie.native.threads import release_threads
-from token_trie.serve.calibrations import Calibrations
 from token_trie.sets.prompt import Prompt
 
 T = TypeVar("T")
 
-_END_S = 0.5
-"""Time that cancelled work gets to end."""
-
-
-class Working:
-    """The loop; call its methods from the server's loop."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="token-trie working", daemon=True).start()
-
-    async def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await work. If this task is cancelled, cancel the work and wait half a second for its end."""
-        tasks: list[asyncio.Task[Any] | None] = []
-
-        async def noted() -> T:
-            tasks.append(asyncio.current_task())
-            return await work
-
-        def cancel() -> None:
-            # After the first step of the work, so that it frees what it holds.
-            self._loop.call_soon(lambda: [task.cancel() for task in tasks if task is not None])
-
-        found = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(noted(), self._loop))
-        try:
-            return await asyncio.shield(found)
-        except asyncio.CancelledError:
-            self._loop.call_soon_threadsafe(cancel)
-            found.add_done_callback(lambda _: found.cancelled() or found.exception())  # nobody waits for it
-            await asyncio.wait({found}, timeout=_END_S)
-            raise
-
-    async def iterate(self, parts: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """Yield the parts as the work makes them."""
-        queue: asyncio.Queue[tuple[T, ...]] = asyncio.Queue()
-        here = asyncio.get_running_loop()
-
-        async def make() -> None:
-            async with contextlib.aclosing(parts):
-                async for part in parts:
-                    here.call_soon_threadsafe(queue.put_nowait, (part,))
-
-        making = asyncio.ensure_future(self.do(make()))
-        making.add_done_callback(lambda _: queue.put_nowait(()))
-        try:
-            while part := await queue.get():
-                yield part[0]
-            await making
-        finally:
-            making.cancel()
-            await asyncio.gather(making, return_exceptions=True)
-
-    def close(self) -> None:
-        """End the loop if no work is left."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-
-
 R = TypeVar("R")
 
-_NO_CALIBRATIONS = Calibrations()
 _N_WORKERS = 4
 _MAX_CACHED = 4096
 # Rows of long prompts in a pass while short ones arrive: few, so that these need not wait long.
@@ -103,11 +44,10 @@ OnTokens: TypeAlias = Callable[[list[int]], object]
 
 
 class Engine:
-    """A Llama, which it owns, and its batch, with calibrations of questions.
+    """A Llama, which it owns, and its batch.
 
     All methods are for the event loop's thread, except `close`, which is for any other. With `reproducible`, requests
     are answered one at a time from an empty sequence, so that rounding in llama.cpp does not depend on other requests.
-    CalibrationError if a calibration belongs to another model.
     """
 
     def __init__(
@@ -115,13 +55,10 @@ class Engine:
         llm: Llama,
         n_ctx: int | None = None,
         n_parallel: int = 0,
-        calibrations: Calibrations = _NO_CALIBRATIONS,
         *,
         reproducible: bool = False,
     ) -> None:
-        calibrations.require_fitting(llm)
         self.llm = llm
-        self.calibrations = calibrations
         self.is_reproducible = reproducible
         # On a device, a row then does not pay for the cells of other requests. On a processor it slows down few rows.
         given = llm.context_params.flash_attn_type
@@ -131,7 +68,7 @@ class Engine:
         llm.context_params.flash_attn_type = given
         self._workers = ThreadPoolExecutor(_N_WORKERS, "token-trie serve")
         self._turn = asyncio.Lock()  # guards the Llama's own stream
-        self._cached: OrderedDict[Hashable, _CacheEntry] = OrderedDict()
+        self._cached: OrderedDict[Hashable, asyncio.Future[Any]] = OrderedDict()
         self._submitting = threading.Lock()
         self._waiting: dict[int, Future[Answer | None]] = {}
         self._early: dict[int, Answer] = {}  # answers that arrived before their ticket was known
@@ -184,31 +121,14 @@ class Engine:
 
     async def cached(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
         """Return the cached value of a key, or make it, once for all concurrent callers."""
-        entry = self._cached.get(key)
-        if entry is None:
-            entry = self._cached[key] = _CacheEntry(asyncio.ensure_future(make()))
-            entry.task.add_done_callback(partial(self._forget_failed, key, entry))
+        made = self._cached.get(key)
+        if made is None or (made.done() and (made.cancelled() or made.exception() is not None)):
+            made = self._cached[key] = asyncio.ensure_future(make())
             while len(self._cached) > _MAX_CACHED:
                 self._cached.popitem(last=False)
-        else:
-            self._cached.move_to_end(key)
-        entry.n_waiting += 1
-        try:
-            made: T = await asyncio.shield(entry.task)
-            return made
-        finally:
-            entry.n_waiting -= 1
-            if not (entry.n_waiting or entry.task.done()):  # no caller is left
-                self._forget(key, entry)
-                entry.task.cancel()
-
-    def _forget_failed(self, key: Hashable, entry: _CacheEntry, task: asyncio.Task[Any]) -> None:
-        if task.cancelled() or task.exception() is not None:
-            self._forget(key, entry)
-
-    def _forget(self, key: Hashable, entry: _CacheEntry) -> None:
-        if self._cached.get(key) is entry:
-            del self._cached[key]
+        self._cached.move_to_end(key)
+        found: T = await asyncio.shield(made)  # others may wait for it, if this task is cancelled
+        return found
 
     def close(self) -> None:
         """Cancel all requests and free the model."""
@@ -326,14 +246,6 @@ class _TextReader:
         if tokens:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self.loop.call_soon_threadsafe(self.on_tokens, tokens)
-
-
-@dataclass(eq=False)
-class _CacheEntry:
-    """A cached value, or the task that makes it."""
-
-    task: asyncio.Task[Any]
-    n_waiting: int = 0
 
 
 def _settle(future: Future[Answer | None], found: Answer | TokenTrieError | None) -> None:

@@ -7,11 +7,13 @@ import time
 from typing import Any
 
 import pytest
-from token_trie.serve.completions.answers import _n_held_back
-from token_trie.serve.completions.requests import ChatRequest, CompletionRequest
-from token_trie.serve.limits import Budget, Limits, RefusedError, connections, parse, value_of
-from token_trie.serve.openai_decisions import DecisionRequest
-from token_trie.serve.systemone import SystemOneRequest
+from token_trie.serve.answers import _n_held_back
+from token_trie.serve.bodies import parse, value_of
+from token_trie.serve.decisions import claim_readings
+from token_trie.serve.errors import RefusedError
+from token_trie.serve.http import connections
+from token_trie.serve.limits import Budget, Limits
+from token_trie.serve.shapes import ChatRequest, CompletionRequest, DecisionRequest, SystemOneRequest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 LIMITS = Limits()
@@ -182,9 +184,9 @@ def test_readings_of_a_request_are_bounded_and_the_refusal_counts_them(
     body = parse(SystemOneRequest, {"state": "a", "questions": questions, "x_orders": orders})
     claim = Budget(LIMITS.memory).claim()
     if is_right:
-        body.claim(LIMITS, claim)
+        claim_readings(body, LIMITS, claim)
         return
-    refusal = refused(body.claim, LIMITS, claim)
+    refusal = refused(claim_readings, body, LIMITS, claim)
     assert f"{n_questions * orders:,} readings of {n_questions * n_options * orders:,} options" in refusal.message
     assert "several requests" in refusal.message
 

@@ -10,9 +10,10 @@ import pytest
 from serving import Serving
 from token_trie import choose
 from token_trie.records.tools import OPENINGS, text_before
-from token_trie.serve.completions.answers import OfToken, TextStream, as_completion
-from token_trie.serve.completions.requests import ChatRequest, CompletionRequest
-from token_trie.serve.limits import RefusedError, dotted, parse
+from token_trie.serve.answers import OfToken, TextStream, as_completion
+from token_trie.serve.bodies import parse
+from token_trie.serve.errors import RefusedError, dotted
+from token_trie.serve.shapes import ChatRequest, CompletionRequest
 
 FRANCE = "The capital of France is"
 

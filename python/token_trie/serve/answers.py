@@ -1,0 +1,444 @@
+"""Answers of completions: a text, a member of a set, a record or a call of a tool; with log-probabilities."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from token_trie.decisions.choose import ChoiceRequest, ScoreRequest
+from token_trie.decisions.decision import Decision
+from token_trie.decisions.options import ChooseOptions, RecordOptions, ScoreOptions
+from token_trie.decisions.run import MAX_TOKENS, Request, TextRequest
+from token_trie.llama.text import Text, TextOptions, text_of
+from token_trie.native.core import Llama, vocab_of
+from token_trie.records.fill import Record, read_template, record_request
+from token_trie.records.tools import (
+    OPENINGS,
+    PLAIN,
+    CallOrText,
+    CallTemplate,
+    TextBeforeCall,
+    Tool,
+    ToolCall,
+    ask_for_tools,
+    beginnings_of_calls,
+    tell_of_tools,
+    text_before,
+    tool_request,
+)
+from token_trie.serve.decisions import together
+from token_trie.serve.engine import Engine
+from token_trie.serve.errors import Place, invalid, refusing
+from token_trie.serve.sets import AnySet
+from token_trie.sets.prompt import Filled, Prompt, has_chat_template, tokenize_prompt
+from token_trie.sets.trie import TokenTrie
+
+Part: TypeAlias = str | dict[str, Any]
+"""A piece of a text, or the delta of a chat's message."""
+OnPart: TypeAlias = Callable[[Part], object]
+OnText: TypeAlias = Callable[[str], object]
+MakePrompt: TypeAlias = Callable[[Llama], Prompt]
+Turns: TypeAlias = list[dict[str, Any]]
+"""Messages in the format of chat templates."""
+
+ANY_OBJECT = {"type": "object"}
+_MAX_SCORED = 1000
+"""Maximum size of a set whose whole distribution is returned."""
+_MIN_LOGPROB = -9999.0
+"""The least log-probability in OpenAI's format, as JSON has no infinity."""
+_MAX_CONCURRENT = 8
+"""Positions scored at the same time: each result takes a float64 per token of the vocabulary."""
+
+
+@dataclass(frozen=True)
+class AnswerConstraint:
+    """A member of a set, or a record of a schema; with none of these, any text."""
+
+    place: Place = ()
+    """Place of the constraint in the body."""
+    choices: Callable[[Llama], AnySet] | None = None
+    schema: Any = None
+    strict: bool = True
+    """Whether an unsupported keyword of the schema is refused; else it is ignored."""
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """Options of an answer."""
+
+    sampling: dict[str, Any]
+    """Members of `token_trie.llama.query.Sampling`, without the temperature if the request has none."""
+    max_tokens: int | None
+    """Maximum tokens of the answer; None: not given."""
+    stops: tuple[str, ...] = ()
+    n_alternatives: int | None = None
+    """Number of alternatives per token; None: no log-probabilities."""
+    with_distribution: bool = False
+    """Whether to score the whole set, for each member's probability."""
+
+
+@dataclass
+class Finished:
+    """A finished answer."""
+
+    text: str
+    why: str
+    """The finish reason: "stop", "length" or "tool_calls"."""
+    n_prompt: int
+    """Tokens of the prompt."""
+    n_cached: int
+    """Tokens of the prompt from the prefix cache."""
+    n_tokens: int
+    """Tokens of the answer."""
+    logprobs: list[OfToken] | None = None
+    call: dict[str, Any] | None = None
+    """The call of a tool."""
+    more: dict[str, Any] = field(default_factory=dict)
+    """Extra fields."""
+
+
+class PreparedAnswer(NamedTuple):
+    """A prompt and a request to the engine, and what becomes of the result."""
+
+    made: Callable[[], tuple[Prompt, Request[Any]]]
+    """Makes them, on a worker."""
+    finish: Callable[[Any, list[int], int], Awaitable[Finished]]
+    """Takes the result, the tokens of the prompt and how many of them were cached."""
+    stream: TextStream | None = None
+    """Passes a free text on as it is generated."""
+
+
+@dataclass(frozen=True)
+class ConstrainedPrompt:
+    """A prompt and its constraint."""
+
+    prompt: MakePrompt
+    constraint: AnswerConstraint
+    options: AnswerOptions
+    beginnings: tuple[str, ...] = ()
+    """Beginnings of calls, before which a free text ends."""
+
+    async def prepare(self, engine: Engine, on_part: OnPart | None) -> PreparedAnswer:
+        """Prepare the answer; `on_part` gets its parts as they are generated."""
+        if self.constraint.choices is not None:
+            return self._choose(engine, self.constraint.choices, on_part)
+        if self.constraint.schema is not None:
+            return await self._fill(engine, on_part)
+        return self._write(engine, on_part)
+
+    def _choose(self, engine: Engine, read: Callable[[Llama], AnySet], on_text: OnText | None) -> PreparedAnswer:
+        is_wanted = self.options.with_distribution
+
+        def made() -> tuple[Prompt, ChoiceRequest]:
+            with refusing(self.constraint.place):
+                choices = read(engine.llm)
+            options = ChooseOptions(probabilities=is_wanted and len(choices) <= _MAX_SCORED)
+            return self.prompt(engine.llm), ChoiceRequest.read(choices, options)
+
+        async def finish(decision: Decision[Any], prompt: list[int], n_cached: int) -> Finished:
+            value = decision.value
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            if on_text is not None:
+                on_text(text)
+            logprobs = await self._logprobs(engine, prompt, list(decision.tokens))
+            more = distribution_of(decision) if is_wanted else {}
+            return Finished(text, "stop", decision.stats.n_prompt, n_cached, len(decision.tokens), logprobs, more=more)
+
+        return PreparedAnswer(made, finish)
+
+    async def _fill(self, engine: Engine, on_text: OnText | None) -> PreparedAnswer:
+        of = self.constraint
+        if self.options.n_alternatives is not None:
+            raise invalid("goes with no schema", ("logprobs",), "unsupported")
+        most = MAX_TOKENS if of.schema is ANY_OBJECT else RecordOptions.max_tokens
+        options = record_options(self.options, on_text, most)
+        with refusing(of.place):
+            template = await engine.on_worker(lambda: read_template(of.schema, strict=of.strict))
+
+        async def finish(record: Record[Any], _: list[int], n_cached: int) -> Finished:
+            more, stats = notes_of(record.truncated, template.ignored), record.stats
+            assert stats is not None
+            why = "length" if record.truncated else "stop"
+            return Finished(record.text, why, stats.n_prompt, n_cached, stats.n_tokens, more=more)
+
+        return PreparedAnswer(lambda: (self.prompt(engine.llm), record_request(template, options)), finish)
+
+    def _write(self, engine: Engine, on_text: OnText | None) -> PreparedAnswer:
+        llm, limit, beginnings = engine.llm, self.options.max_tokens, self.beginnings
+        options = TextOptions(stop=self.options.stops, **{"temperature": 1.0, **self.options.sampling})
+        request = TextRequest(limit, options)
+        if beginnings:
+            request = TextBeforeCall(limit, options, beginnings=beginnings)
+        before = text_before if beginnings else str
+        held = [*options.stop, *beginnings, *(OPENINGS if beginnings else ())]
+        stream = None if on_text is None else TextStream(llm, held, on_text, before)
+
+        async def finish(found: Text, prompt: list[int], n_cached: int) -> Finished:
+            if stream is not None:
+                stream.end(found.text)
+            logprobs = await self._logprobs(engine, prompt, found.tokens)
+            why = "length" if found.stop == "max_tokens" else "stop"
+            return Finished(found.text, why, found.n_prompt, n_cached, len(found.tokens), logprobs)
+
+        return PreparedAnswer(lambda: (self.prompt(llm), request), finish, stream)
+
+    async def _logprobs(self, engine: Engine, prompt: list[int], tokens: list[int]) -> list[OfToken] | None:
+        n = self.options.n_alternatives
+        return None if n is None else await logprobs_of(engine, prompt, tokens, n)
+
+
+@dataclass(frozen=True)
+class Calling:
+    """Messages and the tools that may be called."""
+
+    turns: Turns
+    tools: tuple[Tool, ...]
+    otherwise: ConstrainedPrompt | None
+    """Answers if the model calls no tool; None: it has to call one."""
+    options: AnswerOptions
+
+    async def prepare(self, engine: Engine, on_part: OnPart | None) -> PreparedAnswer:
+        """Prepare the answer; `on_part` gets its parts as they are generated."""
+        tokens, template = await engine.on_worker(lambda: self._prompt(engine, self.turns))
+        call_id = uuid.uuid4().hex[:9]
+        on_text = None if on_part is None else call_parts(call_id, template, on_part)
+        call = tool_request(self.tools, record_options(self.options, on_text), template)
+
+        async def called(answer: ToolCall[Any], _: list[int], n_cached: int) -> Finished:
+            more = {"x_probability": answer.probability, **notes_of(answer.truncated, answer.ignored)}
+            stats, shown = answer.stats, {**answer.to_dict(), "id": call_id}
+            assert stats is not None
+            why = "length" if answer.truncated else "tool_calls"
+            return Finished("", why, stats.n_prompt, n_cached, stats.n_tokens, call=shown, more=more)
+
+        if self.otherwise is None:
+            return PreparedAnswer(lambda: (tokens, call), called)
+        begins = tuple(beginnings_of_calls(self.tools, template))
+        text = replace(self.otherwise, prompt=lambda _: tokens, beginnings=begins)
+        otherwise = await text.prepare(engine, on_part)
+
+        def made() -> tuple[Prompt, CallOrText[Any]]:
+            prompt, request = otherwise.made()
+            of = lambda turns: self._prompt(engine, turns)[0]  # noqa: E731
+            return prompt, CallOrText(self.turns, self.tools, of, call, request)
+
+        async def finish(answer: Any, _: list[int], n_cached: int) -> Finished:
+            finish = called if isinstance(answer, ToolCall) else otherwise.finish
+            # The first prompt that is evaluated may be an example's.
+            return await finish(answer, tokens, min(n_cached, len(tokens)))
+
+        return otherwise._replace(made=made, finish=finish)
+
+    def _prompt(self, engine: Engine, turns: Turns) -> tuple[list[int], CallTemplate]:
+        shown, must, llm = [tool.shown for tool in self.tools], self.otherwise is None, engine.llm
+        if not has_chat_template(llm):
+            described = tell_of_tools(turns, shown, must=must)
+            return tokenize_prompt(llm, plain(described), engine.n_ctx), PLAIN
+        return ask_for_tools(llm, turns, shown, engine.n_ctx, must=must)
+
+
+Answering: TypeAlias = ConstrainedPrompt | Calling
+"""Makes an answer."""
+
+
+async def answer_of(engine: Engine, asked: Answering, on_part: OnPart | None = None) -> Finished:
+    """Return an answer; `on_part` gets its parts as they are generated."""
+    prepared = await asked.prepare(engine, on_part)
+    return await prepared.finish(*await engine.read(prepared.made, prepared.stream))
+
+
+def plain(turns: Sequence[dict[str, Any]]) -> Filled:
+    """Return messages in plain text, one paragraph per turn, ending with the start of the assistant's."""
+    parts: list[tuple[str, str]] = []
+    between = ""
+    for turn in turns:
+        said = str(turn["content"])
+        for call in turn.get("tool_calls") or ():
+            said += f"{call['function']['name']}({call['function']['arguments']})"
+        parts.append((f"{between}{turn['role']}: ", said))
+        between = "\n\n"
+    return Filled([*parts, (f"{between}assistant:", "")])
+
+
+def record_options(given: AnswerOptions, on_text: OnText | None, most: int = RecordOptions.max_tokens) -> RecordOptions:
+    """Return the options of a record: greedy unless a temperature is given, `most` tokens if no limit is given."""
+    send = None
+    if on_text is not None:
+        loop, listen = asyncio.get_running_loop(), on_text
+
+        def send(text: str) -> None:
+            loop.call_soon_threadsafe(listen, text)
+
+    limit = most if given.max_tokens is None else max(given.max_tokens, 1)
+    return RecordOptions(**{"temperature": 0.0, **given.sampling}, on_text=send, max_tokens=limit)
+
+
+def notes_of(truncated: Sequence[str], ignored: Sequence[str]) -> dict[str, Any]:
+    """Return the extra fields that list truncated values of a record and ignored keywords of its schema."""
+    notes = {"x_truncated": list(truncated), "x_ignored": list(ignored)}
+    return {name: some for name, some in notes.items() if some}
+
+
+def distribution_of(decision: Decision[Any]) -> dict[str, Any]:
+    """Return the probability of each choice, best first, as extra fields."""
+    if decision.probabilities is None:
+        return {"x_mass": None, "x_distribution": None}
+    ranked = decision.top(len(decision.probabilities))
+    members = [{"value": value, "probability": probability} for value, probability in ranked]
+    return {"x_mass": decision.mass, "x_distribution": members}
+
+
+def call_parts(call_id: str, template: CallTemplate, on_part: OnPart) -> OnText:
+    """Return a listener to the text of a call, which passes it on as OpenAI's deltas: the name, then the arguments."""
+    n_pieces = 0
+
+    def listen(piece: str) -> None:
+        nonlocal n_pieces
+        n_pieces += 1
+        if n_pieces == 1:
+            name = json.loads(f'"{piece}"')
+            own: dict[str, Any] = {"id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
+        else:
+            own = {"function": {"arguments": piece.removeprefix(template.between if n_pieces == 2 else "")}}
+        on_part({"tool_calls": [{"index": 0, **own}]})
+
+    return listen
+
+
+class TextStream:
+    """Passes a text on as it is generated, holding back what may begin a stop string, or what `before` leaves out."""
+
+    def __init__(self, llm: Llama, stops: list[str], on_text: OnText, before: Callable[[str], str]) -> None:
+        self._llm = llm
+        self._stops = stops
+        self._on_text = on_text
+        self._before = before
+        self._tokens: list[int] = []
+        self._sent = ""
+
+    def __call__(self, tokens: list[int]) -> None:
+        """Add tokens."""
+        self._tokens += tokens
+        text = text_of(vocab_of(self._llm), self._tokens)
+        sure = text[: len(text) - _n_held_back(text, self._stops)]
+        self._send(min(self._before(text), self._before(sure), key=len))
+
+    def end(self, text: str) -> None:
+        """Pass on the rest of the whole text."""
+        self._send(text)
+
+    def _send(self, text: str) -> None:
+        if len(text) > len(self._sent):
+            self._on_text(text[len(self._sent) :])
+            self._sent = text
+
+
+def _n_held_back(text: str, stops: list[str]) -> int:
+    """Return the length of the longest suffix of a text that a stop string begins with."""
+    return max((_n_begun(text[max(len(text) - len(stop) + 1, 0) :], stop) for stop in stops), default=0)
+
+
+def _n_begun(end: str, stop: str) -> int:
+    at = end.find(stop[0])
+    while at >= 0:
+        if stop.startswith(end[at:]):
+            return len(end) - at
+        at = end.find(stop[0], at + 1)
+    return 0
+
+
+# Log-probabilities
+
+
+class OfToken(NamedTuple):
+    """A token with its log-probability and alternatives."""
+
+    piece: bytes
+    logprob: float
+    others: list[tuple[bytes, float]]
+    """The most probable tokens of the vocabulary, best first."""
+    written: bytes
+    """The piece in the text; empty for control tokens."""
+
+
+async def logprobs_of(engine: Engine, prompt: list[int], tokens: list[int], n_others: int) -> list[OfToken]:
+    """Return the model's own log-probabilities, without a constraint, of the tokens after a prompt."""
+    every = await engine.cached(("every token",), lambda: engine.on_worker(lambda: _every_token(engine.llm)))
+    room = asyncio.Semaphore(_MAX_CONCURRENT)
+
+    async def at(i: int) -> OfToken:
+        async with room:
+            request = ScoreRequest(every, ScoreOptions())
+            scores = np.maximum((await engine.read(lambda: ([*prompt, *tokens[:i]], request))).result, _MIN_LOGPROB)
+        best = np.argpartition(-scores, min(n_others, len(scores) - 1))[:n_others] if n_others else np.empty(0, int)
+        best = best[np.argsort(-scores[best], kind="stable")]
+        vocab = vocab_of(engine.llm)
+        others = [(vocab.detokenize([token], True), float(scores[token])) for token in best.tolist()]
+        piece, written = (vocab.detokenize([tokens[i]], special) for special in (True, False))
+        return OfToken(piece, float(scores[tokens[i]]), others, written)
+
+    return await together(at(i) for i in range(len(tokens)))
+
+
+def _every_token(llm: Llama) -> TokenTrie:
+    n = len(vocab_of(llm))
+    return TokenTrie.from_arrays(np.arange(n, dtype=np.int32), np.arange(n + 1))
+
+
+def as_chat(found: list[OfToken]) -> dict[str, Any]:
+    """Return log-probabilities in the format of chats."""
+
+    def one(piece: bytes, logprob: float) -> dict[str, Any]:
+        return {"token": _text(piece), "logprob": logprob, "bytes": list(piece)}
+
+    content = [
+        {**one(each.piece, each.logprob), "top_logprobs": [one(*other) for other in each.others]} for each in found
+    ]
+    return {"content": content, "refusal": None}
+
+
+def as_completion(found: list[OfToken]) -> dict[str, Any]:
+    """Return log-probabilities in the format of completions; pieces that are not UTF-8 are named by their bytes."""
+    decoder, n, offsets = codecs.getincrementaldecoder("utf-8")("replace"), 0, []
+    for each in found:
+        if each.written and not 0x80 <= each.written[0] < 0xC0:
+            n += len(decoder.decode(b"", final=True))  # an incomplete character before a new one
+        offsets.append(n)
+        n += len(decoder.decode(each.written))
+    return {
+        "tokens": [_name(each.piece) for each in found],
+        "token_logprobs": [each.logprob for each in found],
+        "top_logprobs": [_by_name(each) for each in found],
+        "text_offset": offsets,
+    }
+
+
+def _by_name(found: OfToken) -> dict[str, float]:
+    """Return the most probable tokens by name; of tokens with the same text, the chosen one wins."""
+    named: dict[str, float] = {}
+    for piece, logprob in sorted(found.others, key=lambda other: other != (found.piece, found.logprob)):
+        name = _name(piece)
+        named.setdefault(_bytes_name(piece) if name in named else name, logprob)
+    return dict(sorted(named.items(), key=lambda item: -item[1]))
+
+
+def _name(piece: bytes) -> str:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return _bytes_name(piece)
+
+
+def _bytes_name(piece: bytes) -> str:
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def _text(piece: bytes) -> str:
+    return piece.decode(errors="replace")
