@@ -22,15 +22,10 @@ from token_trie.llama.stream import Generation, Stream, StreamState
 from token_trie.llama.text import Text, TextOptions, append, write_text
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
-from token_trie.questions.decide import decide_after
 from token_trie.questions.options import DecideOptions
-from token_trie.questions.question import Choice, Predicate, Question, Score, state_text
-from token_trie.records.fill import Record, read_template, record_request
-from token_trie.records.tools import ToolCall, read_tools, tool_request
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
-from token_trie.show.explain import ExplainRequest, Explanation
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -41,7 +36,18 @@ if TYPE_CHECKING:
     from token_trie.llama.span import SpanKeywords
     from token_trie.llama.text import TextKeywords
     from token_trie.questions.options import DecideKeywords
-    from token_trie.questions.question import ChoiceAnswer, PredicateAnswer, ScoreAnswer
+    from token_trie.questions.question import (
+        Choice,
+        ChoiceAnswer,
+        Predicate,
+        PredicateAnswer,
+        Question,
+        Score,
+        ScoreAnswer,
+    )
+    from token_trie.records.fill import Record
+    from token_trie.records.tools import ToolCall
+    from token_trie.show.explain import Explanation
 
 T = TypeVar("T")
 
@@ -323,6 +329,8 @@ class StreamHandle:
         Parameters and errors are those of `token_trie.fill`. A trie that was set is removed; a grammar starts again
         after the record.
         """
+        from token_trie.records.fill import read_template, record_request
+
         return run_behind(self._stream, record_request(read_template(schema), RecordOptions.read("fill", options)))
 
     @overload
@@ -351,6 +359,8 @@ class StreamHandle:
         ToolCall
             It is added to the sequence as ``{"name":"…","arguments":{…}}``. Errors are those of `fill`.
         """
+        from token_trie.records.tools import read_tools, tool_request
+
         return run_behind(self._stream, tool_request(read_tools(tools), RecordOptions.read("choose_tool", options)))
 
     @takes(ScoreOptions)
@@ -418,6 +428,9 @@ class StreamHandle:
         dict of answers, or an answer
             As in `token_trie.decide`; so are the errors.
         """
+        from token_trie.questions.decide import decide_after
+        from token_trie.questions.question import state_text
+
         read = DecideOptions.read("decide", options)
         text = None if state is None else state_text(state)
         return decide_after(self._stream, text, questions, read)
@@ -447,6 +460,8 @@ class StreamHandle:
         Explanation
             As in `token_trie.explain`; so are the errors.
         """
+        from token_trie.show.explain import ExplainRequest
+
         given = self._stream.given(choices, path)
         options = ScoreOptions(leaf_end=leaf_end, leading_space=leading_space, max_scored=max_scored)
         return run_behind(self._stream, ExplainRequest.read(self._stream.llm, given, options))
