@@ -94,6 +94,8 @@ bench: $(VENV)/bench $(VENV)/installed ## the benchmark beside GBNF, llguidance 
 	@$(BIN)/python -m bench --mode sampler --output build/bench/sampler.json
 
 docs: $(VENV)/docs $(VENV)/installed ## the site, with the reference, build/docs/site/index.html
+	@mkdir -p build/docs
+	@$(BIN)/python -m typer token_trie.cli utils docs --name token-trie | sed 's/^#/##/' > build/docs/command-line.md
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "build/docs/site/index.html"
 
 wheel: $(VENV)/wheel ## the wheel for all supported llama-cpp-python, into dist/, tested beside the oldest, a middle and the newest

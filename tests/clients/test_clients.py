@@ -22,7 +22,7 @@ from pydantic import BaseModel
 SERVER = os.environ["TOKEN_TRIE_URL"]
 V1 = f"{SERVER}/v1"
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
 STATE = "I was charged twice."
 TEAMS: dict[str, Any] = {"billing": "Payments, invoices, refunds", "technical": "Bugs and outages"}
 ASK = "Where is the Eiffel Tower?"

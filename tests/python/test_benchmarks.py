@@ -34,17 +34,21 @@ def test_the_help_explains_every_mode() -> None:
 
 
 def test_the_figures_that_the_readme_opens_with_are_of_these_results() -> None:
-    run = json.loads((ROOT / "docs/results/sampler.json").read_text())
+    run, decisions = (json.loads((ROOT / f"docs/results/{mode}.json").read_text()) for mode in ("sampler", "decide"))
     readme = (ROOT / "README.md").read_text()
-    assert run["command"].partition(" --output")[0] in readme.replace("\n", " ")
+    for command in (run["command"], decisions["command"]):
+        assert command.partition(" --output")[0] in readme.replace("\n", " ")
     table = re.search(r"\| constraint a token .*?\n\n", readme, re.DOTALL)
     assert table is not None
     lines = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in table[0].splitlines()[2:] if line]
     contenders = {"no constraint": "unconstrained", "GBNF in llama.cpp": "GBNF", "token-trie": "token-trie"}
     contenders |= {name: f"{name} (torch.compile)" for name in ("llguidance", "xgrammar")}
+    modes = {"unconstrained": "free", "GBNF": "strict-guided", "token-trie": "strict-trie-ffi"}
+    gemma = {row["mode"]: row[">p50"] for row in decisions["rows"] if "gemma" in row["model"] and "30" in row["set"]}
     seen = set()
-    for who, *figures in lines:
+    for who, decision, *figures in lines:
         (name,) = (value for key, value in contenders.items() if who.startswith(key))
+        assert decision == (f"{gemma[modes[name]]:.1f} ms" if name in modes else "")
         for quantity, shown in zip(("mask", "step", "build"), figures, strict=True):
             if shown:
                 measured = median(run["rows"], name, quantity)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorials.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 pytestmark = [
-    pytest.mark.skipif(not PAGE.exists(), reason="needs the source tree"),
+    pytest.mark.skipif(not DOCS.exists(), reason="needs the source tree"),
     pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash"),
 ]
 
@@ -22,9 +22,11 @@ def without_numbers(text: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"[0-9a-f]{8}(-[0-9a-f]{8})+|\d[\d.,–]*(e-\d+)?", "#", text))
 
 
-def follow(title: str, folder: Path) -> str:
-    """Run the commands of a tutorial in an empty folder, and return their output, with what the page shows of it."""
-    section = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+def follow(title: str, folder: Path, page: str = "tutorial.md") -> str:
+    """Run the commands of a section of a page in an empty folder, and return their output, which the page shows."""
+    section = re.search(
+        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE
+    )
     assert section is not None
     script = ["set -eu"]
     for file, text, commands in re.findall(r'```\w+ title="(.*?)"\n(.*?)```|```sh\n(.*?)```', section[1], re.DOTALL):
@@ -73,6 +75,6 @@ def test_a_catalogue_is_chosen_from(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 def test_a_cpp_program_is_built_and_chooses(tmp_path: Path) -> None:
-    best, *others = follow("A C++ program", tmp_path).splitlines()[-3:]
+    best, *others = follow("A whole program", tmp_path, "c.md").splitlines()[-3:]
     assert re.fullmatch(r"Paris 0\.\d+", best)
     assert len(others) == 2

@@ -760,7 +760,7 @@ def choose_tool(
         and functions need the extra ``records``.
     tool_choice : {"required", "auto"}
         "required": the answer is a call. "auto": a call, or a text of up to `max_tokens`, whichever the request makes
-        more probable (docs/tools.md). A text ends before what would begin a call.
+        more probable (docs/records.md). A text ends before what would begin a call.
     **options
         Those of `RecordOptions`.
 

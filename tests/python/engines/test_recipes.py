@@ -1,4 +1,4 @@
-"""The recipes of docs/data.md, each on its engine with two workers. `make test-data` installs the engines."""
+"""The recipes of docs/engines.md, each on its engine with two workers. `make test-data` installs the engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from token_trie import choose_many
 
-PAGE = Path(__file__).parents[3] / "docs" / "data.md"
+PAGE = Path(__file__).parents[3] / "docs" / "engines.md"
 ENGINES = {"Ray Data": "ray", "Dask": "dask", "Spark": "pyspark", "Hugging Face datasets": "datasets", "Daft": "daft"}
 SURVIVING = ["Ray Data", "Dask", "Spark"]
 N = 2000
@@ -28,8 +28,9 @@ pytestmark = pytest.mark.skipif(
 
 
 def recipe(engine: str) -> str:
-    found = dict(re.findall(r"^## (.*?)\n.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL | re.MULTILINE))
-    (options,) = re.findall(r"^```python\n(from token_trie.*?)```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    page = PAGE.read_text().partition("## Tables of millions\n")[2]
+    found = dict(re.findall(r"^### (.*?)\n.*?```py\n(.*?)```", page, re.DOTALL | re.MULTILINE))
+    options = re.findall(r"^```py\n(from token_trie.*?)```", page, re.DOTALL | re.MULTILINE)[0]
     return options + "\n" + found[engine]
 
 
