@@ -32,21 +32,7 @@
  * sequence means. A payload made with a base model therefore fits the models tuned from it, and every release of
  * llama.cpp.
  *
- * Members may also be given as texts. Every sequence of tokens that spells a text is then allowed:
- *
- *     {"descriptors": [{"tokenization": "any", "leaves": [{"name": "yes", "text": " yes"},
- *                                                         {"name": "no", "text": " no"}]}]}
- *
- * Such a set is a graph instead of a tree. It is built for the vocabulary of a model, so the vocabulary must be given.
- * All users of the payload share the graph if the tokens of their vocabularies have the same texts and spell the same.
- * Everything else is as above. A text is what follows the prompt; a space before a word is part of it. A token spells
- * what llama_token_to_piece returns without special text, as in llama.cpp's own grammars, but control tokens never
- * spell anything. The default of "tokenization" is "canonical". Descriptors of both kinds cannot be combined into one
- * set. A vocabulary is prepared once per process (tenths of a second for 262,144 tokens). After that, each sampler that
- * is made from such a payload scans the vocabulary (hundredths of a second); a stream scans it only once.
- *
- * Limits: 1 GiB per payload, 64 levels of nesting, 65,535 bytes per name or text, 65,535 tokens per leaf, 2^32 - 2
- * nodes. For texts in any tokenization: 2^28 bytes of text in total, and 2^27 edges of their graph.
+ * Limits: 1 GiB per payload, 64 levels of nesting, 65,535 bytes per name, 65,535 tokens per leaf, 2^32 - 2 nodes.
  *
  * Errors: a function that fails returns NULL or a negative enum token_trie_status, changes nothing, and sets the
  * message that token_trie_last_error() returns on the calling thread. This library never throws, prints, or ends the
@@ -224,8 +210,7 @@ struct token_trie_cache_stats {
  * The index of a member is its position in the order in which the members were given, from 0 on. Members that were
  * skipped, and those that were equal to an earlier one, are not counted.
  *
- * Without a path, all paths of a payload are one set. If some of its descriptors are in tokens and others in texts in
- * any tokenization, they cannot be one set: every use without a path fails with TOKEN_TRIE_ERROR_ARGUMENT.
+ * Without a path, all paths of a payload are one set.
  */
 struct token_trie_set;
 
@@ -233,7 +218,7 @@ struct token_trie_set;
  * Reads a payload of payload_len bytes. The set of one path is selected with params.path, or with
  * token_trie_set_select.
  *
- * vocab    the model's; needed for texts in any tokenization, otherwise it may be NULL
+ * vocab    the model's, or NULL
  * n_vocab  token ids from n_vocab on are refused; 0: the size of vocab, or no such check if vocab is NULL
  *
  * Returns a set that the caller owns (token_trie_set_free), as do the functions below; NULL on failure. The tries, one
@@ -262,13 +247,10 @@ TOKEN_TRIE_API struct token_trie_set * token_trie_set_from_tokens(const llama_to
 /*
  * Makes a set of texts, which are also the names of the members. A text is spelled as the vocabulary's tokenizer spells
  * it alone: a space before a word is part of the text.
- *
- * any  false: the tokens that the tokenizer makes of a text; true: all tokens that spell it
  */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_from_texts(const struct llama_vocab * vocab,
                                                                  const char * const * texts,
-                                                                 size_t n_texts,
-                                                                 bool any);
+                                                                 size_t n_texts);
 
 /*
  * Makes a set of one path of a payload; path NULL: of the whole set, for another owner. Its members take no further
@@ -288,7 +270,7 @@ TOKEN_TRIE_API struct token_trie_set * token_trie_set_open(const char * file);
  * Makes a set of some of a set's members, without building a new trie. Member i is kept if keep[i] is not 0. n_members
  * is the number of members before any filter. Kept members keep their indices, so n_members stays the same; n_left of
  * struct token_trie_set_info is how many are kept. Filtering a filtered set does not bring members back. keep is
- * copied, as one bit per member. Fails for texts in any tokenization, and if no member is kept.
+ * copied, as one bit per member. Fails if no member is kept.
  */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_filter(const struct token_trie_set * set,
                                                              const unsigned char * keep,
@@ -302,9 +284,8 @@ struct token_trie_set_info {
     size_t size;
     uint64_t n_members;  /* members, filtered out or not; indices are less than this */
     uint64_t n_nodes;    /* nodes, including the root */
-    uint64_t max_tokens; /* tokens of the longest member, in its longest spelling */
+    uint64_t max_tokens; /* tokens of the longest member */
     uint64_t n_bytes;    /* bytes of memory, including names; in a file, bytes of the mapped part */
-    int32_t any;         /* not 0: members are texts, in any tokenization */
     uint64_t n_left;     /* members that are not filtered out */
 };
 
@@ -312,9 +293,8 @@ struct token_trie_set_info {
 TOKEN_TRIE_API int32_t token_trie_set_get_info(const struct token_trie_set * set, struct token_trie_set_info * info);
 
 /*
- * Gets the name of member i, copies up to `capacity` of its tokens, and sets *n to their number. In any tokenization,
- * these are the tokens of a shortest spelling. Fails with TOKEN_TRIE_ERROR_ARGUMENT if i is not less than n_members,
- * and for a member that is filtered out.
+ * Gets the name of member i, copies up to `capacity` of its tokens, and sets *n to their number. Fails with
+ * TOKEN_TRIE_ERROR_ARGUMENT if i is not less than n_members, and for a member that is filtered out.
  *
  * name  NULL, or set to the name, valid until the set is freed; to NULL if it has none
  */
@@ -324,8 +304,8 @@ TOKEN_TRIE_API int32_t token_trie_set_get_member(
 /*
  * Makes a sampler from a payload, with the defaults of struct token_trie_params. After a member, text is free again.
  *
- * vocab                 the model's; if it is NULL, token ids are not checked against its size, there are no
- *                       end-of-generation tokens, and texts in any tokenization are refused
+ * vocab                 the model's; if it is NULL, token ids are not checked against its size, and there are no
+ *                       end-of-generation tokens
  * trie_descriptor_json  the payload
  * mode                  enum token_trie_mode
  *
@@ -510,8 +490,7 @@ enum token_trie_leaf_end {
  * defaults. What the pointers point to is copied. A member marked with modes is only for these.
  *
  * A score is the natural logarithm of a probability. A node whose logits no score needs, such as the last token of most
- * members, is not evaluated. BEST and SCORES refuse texts in any tokenization, and sets with unique, exclude or
- * min_items.
+ * members, is not evaluated. BEST and SCORES refuse sets with unique, exclude or min_items.
  *
  * BEST is for sets that are too large to score whole: it evaluates only nodes that can matter. It always continues from
  * the most probable node, and ends when no other node can lead to a better member. A batch can include nodes that prove

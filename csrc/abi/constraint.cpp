@@ -62,9 +62,7 @@ std::shared_ptr<const FollowSet> make_follow(const Trie & trie, const Vocab & vo
 }
 
 Constraint read_constraint(const Vocab & vocab, std::string_view json, const token_trie_params & params) {
-    return constrain(vocab, params, [&] {
-        return Cache::shared().get(json, std::nullopt, vocab.size(), [&] { return vocab.lexicon(); });
-    });
+    return constrain(vocab, params, [&] { return Cache::shared().get(json, std::nullopt, vocab.size()); });
 }
 
 Constraint make_constraint(const Vocab & vocab, const Set & set, const token_trie_params & params) {

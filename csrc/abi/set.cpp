@@ -7,24 +7,11 @@ namespace {
 
 using namespace token_trie;
 
-std::shared_ptr<const Trie> build_texts(const Vocab & vocab, std::vector<std::string> texts, bool any) {
-    if (!any) {
-        LeafList leaves = tokenize(vocab.get(), texts, "texts");
-        leaves.names = std::move(texts);
-        leaves.vocab = vocab.fingerprint();
-        return Trie::build(std::move(leaves));
-    }
-    const std::shared_ptr<const Lexicon> & lexicon = vocab.lexicon();
-    throw_if(lexicon == nullptr, Status::vocab, "vocab: this model has no tokenizer");
-    LeafList leaves;
-    leaves.texts = true;
-    for (std::size_t i = 0; i < texts.size(); ++i) {
-        throw_if(texts[i].size() > kMaxNameBytes, Status::limit, "texts[", i, "]: ", texts[i].size(),
-                 " bytes; at most 65535");
-        leaves.add_text(texts[i]);
-    }
+std::shared_ptr<const Trie> build_texts(const Vocab & vocab, std::vector<std::string> texts) {
+    LeafList leaves = tokenize(vocab.get(), texts, "texts");
     leaves.names = std::move(texts);
-    return Trie::build(std::move(leaves), *lexicon);
+    leaves.vocab = vocab.fingerprint();
+    return Trie::build(std::move(leaves));
 }
 
 }  // namespace
@@ -40,7 +27,7 @@ token_trie_set * token_trie_set_read(const llama_vocab * vocab,
         check_not_negative(n_vocab, "n_vocab");
         const Vocab facts(vocab);
         auto set = std::make_unique<Set>(std::string_view(payload_json, payload_len),
-                                         n_vocab == 0 ? facts.size() : n_vocab, [&] { return facts.lexicon(); });
+                                         n_vocab == 0 ? facts.size() : n_vocab);
         for (const auto & entry : set->by_path()) {
             check_vocab(*entry.second, facts);
         }
@@ -66,11 +53,10 @@ token_trie_set * token_trie_set_from_tokens(const llama_token * tokens,
 
 token_trie_set * token_trie_set_from_texts(const llama_vocab * vocab,
                                            const char * const * texts,
-                                           size_t n_texts,
-                                           bool any) {
+                                           size_t n_texts) {
     return guard_pointer<token_trie_set *>([&] {
         require_not_null(vocab, "vocab");
-        return std::make_unique<Set>(build_texts(Vocab(vocab), to_names(texts, n_texts, "texts"), any)).release();
+        return std::make_unique<Set>(build_texts(Vocab(vocab), to_names(texts, n_texts, "texts"))).release();
     });
 }
 
@@ -109,7 +95,6 @@ int32_t token_trie_set_get_info(const token_trie_set * set, token_trie_set_info 
         out.n_nodes = trie.n_nodes();
         out.max_tokens = trie.max_length();
         out.n_bytes = trie.total_bytes();
-        out.any = trie.is_tree() ? 0 : 1;
         out.n_left = trie.n_members();
         write_struct(out, info, "info");
     });

@@ -193,7 +193,6 @@ void register_trie(py::module_ & module) {
                 return shared(Trie::merged({tries.begin(), tries.end()}, first_rows));
             },
             "tries"_a, "first_rows"_a, Unlocked())
-        .def_property_readonly("is_tree", &Trie::is_tree)
         .def_property_readonly("n_nodes", &Trie::n_nodes)
         .def_property_readonly("n_leaves", &Trie::n_leaves)
         .def_property_readonly("n_tokens", &Trie::n_tokens)
@@ -245,8 +244,6 @@ void register_trie(py::module_ & module) {
                      PyUnicode_DecodeUTF8(name.data(), static_cast<py::ssize_t>(name.size()), "replace"));
              }),
              "leaf"_a)
-        .def("text", at_leaf([](const Trie & trie, LeafId leaf) { return py::bytes(std::string(trie.text(leaf))); }),
-             "leaf"_a)
         .def("sequence", at_leaf([](const Trie & trie, LeafId leaf) { return to_array(trie.sequence(leaf)); }),
              "leaf"_a)
         .def(
@@ -265,8 +262,7 @@ void register_trie(py::module_ & module) {
         "cached_trie",
         [](const std::string & json, const std::optional<std::string> & path, const Vocab * vocab) {
             const py::gil_scoped_release unlocked;
-            return shared(Cache::shared().get(json, path, vocab == nullptr ? 0 : vocab->size(),
-                                              [vocab] { return vocab == nullptr ? nullptr : vocab->lexicon(); }));
+            return shared(Cache::shared().get(json, path, vocab == nullptr ? 0 : vocab->size()));
         },
         "json"_a, "path"_a, "vocab"_a.none(true));
     module.def(
@@ -274,7 +270,7 @@ void register_trie(py::module_ & module) {
         [](const std::string & json, const Vocab & vocab) {
             const auto read = [&] {
                 const py::gil_scoped_release unlocked;
-                TrieSets sets = Cache::shared().get_paths(json, vocab.size(), [&] { return vocab.lexicon(); });
+                TrieSets sets = Cache::shared().get_paths(json, vocab.size());
                 for (const auto & [path, trie] : sets) {
                     check_vocab(*trie, vocab);
                 }

@@ -28,10 +28,6 @@ const std::vector<Token> & Vocab::end_of_generation() const {
 
 std::vector<std::pair<Token, std::string>> Vocab::control_texts() const { return {}; }
 
-const std::shared_ptr<const Lexicon> & Vocab::lexicon() const {
-    return lexicon_.get([] { return std::shared_ptr<const Lexicon>(); });
-}
-
 LeafList tokenize(const llama_vocab * /*vocab*/,
                   const std::vector<std::string> & /*texts*/,
                   const std::string & /*what*/,

@@ -95,13 +95,13 @@ FollowSet::FollowSet(const Trie & trie, Options options) : options_(std::move(op
     throw_if(n == 0, Status::argument, "exclude: no member of the set is left");
     throw_if(options_.unique && static_cast<std::size_t>(options_.min_items) > n, Status::argument,
              "min_items: ", options_.min_items, " without repeats, but there are ", n, " members");
-    left_ = Remainder::of(trie, excluded, options_.unique);
+    left_ = Remainder::of(trie, excluded);
     options_.exclude = {};
 }
 
 NodeId Cursor::child(NodeId node, Token token, const Remainder * left) const {
-    const EdgeId edge = trie_->edge_by(node, token);
-    return edge == kNoEdge || (left != nullptr && left->is_out(node, token)) ? kNoNode : trie_->target(edge);
+    const NodeId next = trie_->child(node, token);
+    return left != nullptr && left->is_out(node, token) ? kNoNode : next;
 }
 
 // Whether another item may follow the nth.

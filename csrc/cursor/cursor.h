@@ -319,12 +319,11 @@ class Cursor {
         if (state_ != State::constrained || left_ != nullptr || in_separator_ != 0) {
             return false;
         }
-        const EdgeId edge = trie_->edge_by(node_, token);
-        if (edge == kNoEdge) {
+        // First what may fail.
+        const NodeId node = trie_->child(node_, token);
+        if (node == kNoNode) {
             return false;
         }
-        // First what may fail.
-        const NodeId node = trie_->target(edge);
         const LeafId leaf = trie_->leaf(node);
         const bool at_leaf = leaf != kNoLeaf;
         const bool completes = at_leaf && follow_->end_tokens().empty() && !follow_->more_items_after(n_before_ + 1) &&

@@ -7,25 +7,8 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-Remainder::Entrances::Entrances(const Trie & graph)
-    : firsts(graph.n_nodes() + std::size_t{1}, 0), edges(graph.n_edges()) {
-    for (EdgeId edge = 1; edge <= graph.n_edges(); ++edge) {
-        ++firsts[graph.target(edge) + std::size_t{1}];
-    }
-    for (std::size_t node = 0; node < graph.n_nodes(); ++node) {
-        firsts[node + 1] += firsts[node];
-    }
-    std::vector<EdgeId> next(firsts);
-    for (EdgeId edge = 1; edge <= graph.n_edges(); ++edge) {
-        edges[next[graph.target(edge)]++] = edge;
-    }
-}
-
-std::shared_ptr<const Remainder> Remainder::of(const Trie & trie, const std::vector<LeafId> & out, bool takes) {
+std::shared_ptr<const Remainder> Remainder::of(const Trie & trie, const std::vector<LeafId> & out) {
     auto left = std::make_shared<Remainder>();
-    if (!trie.is_tree() && (takes || !out.empty())) {
-        left->entrances_ = std::make_shared<const Entrances>(trie);
-    }
     left->take(trie, out);
     return left;
 }
@@ -43,17 +26,6 @@ bool Remainder::has_member_at(const Trie & trie, NodeId node) const noexcept {
 TokenSpan Remainder::children_out(NodeId node) const noexcept {
     const auto [begin, end] = std::equal_range(nodes_.begin(), nodes_.end(), node);
     return {tokens_.data() + (begin - nodes_.begin()), static_cast<std::uint32_t>(end - begin)};
-}
-
-template <typename Visit>
-void Remainder::for_each_edge_to(const Trie & trie, NodeId node, Visit && visit) const {
-    if (trie.is_tree()) {
-        visit(trie.edge_to(node));
-        return;
-    }
-    for (EdgeId i = entrances_->firsts[node]; i < entrances_->firsts[node + std::size_t{1}]; ++i) {
-        visit(entrances_->edges[i]);
-    }
 }
 
 // From the members' ends towards the root, as far as nothing is to be had any more.
@@ -88,10 +60,8 @@ void Remainder::take(const Trie & trie, const std::vector<LeafId> & out) {
             here = {{}, false, true};
             empty_ = empty_ || node == kRoot;
             if (!empty_) {
-                for_each_edge_to(trie, node, [&](EdgeId edge) {
-                    shrunk.push_back(trie.source(edge));
-                    at(shrunk.back()).closed.push_back(trie.token_of(edge));
-                });
+                shrunk.push_back(trie.parent(node));
+                at(shrunk.back()).closed.push_back(trie.token(node));
             }
         }
     }

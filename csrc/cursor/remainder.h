@@ -10,8 +10,8 @@ namespace [[gnu::visibility("default")]] token_trie {
 // What is left of a trie when members of it are out. Immutable; every call takes the trie that it was made for.
 //
 // An edge is out when no member that is left lies after it. Of these only the ones are kept that begin at a node which
-// is still to be had, by node and token, so that those of one node are neighbours, and in a tree never more than
-// members are out:
+// is still to be had, by node and token, so that those of one node are neighbours, and never more than members
+// are out:
 //
 //     leaves  D=[5]  A=[7]  B=[7,8]  C=[7,9]            out          C        C B      C B A    all
 //                 0
@@ -23,9 +23,8 @@ namespace [[gnu::visibility("default")]] token_trie {
 //                                                       ended        2        2
 class Remainder {
    public:
-    // All but the members given, each once. Cost: that of their tokens; of a graph, also one pass over its edges, which
-    // `takes` makes already for without.
-    static std::shared_ptr<const Remainder> of(const Trie & trie, const std::vector<LeafId> & out, bool takes);
+    // All but the members given, each once. Cost: that of their tokens.
+    static std::shared_ptr<const Remainder> of(const Trie & trie, const std::vector<LeafId> & out);
 
     // Takes out one more member, which is left. Cost: a copy, and what has no way out any more.
     std::shared_ptr<const Remainder> without(const Trie & trie, LeafId leaf) const;
@@ -38,22 +37,12 @@ class Remainder {
     TokenSpan children_out(NodeId node) const noexcept;
 
    private:
-    // The edges that lead to each node, for a graph, where they are several.
-    struct Entrances {
-        explicit Entrances(const Trie & graph);
-        std::vector<EdgeId> firsts;  // n_nodes + 1
-        std::vector<EdgeId> edges;
-    };
-
     void take(const Trie & trie, const std::vector<LeafId> & out);
-    template <typename Visit>
-    void for_each_edge_to(const Trie & trie, NodeId node, Visit && visit) const;
 
     // Of each edge that is out, ascending by both.
     std::vector<NodeId> nodes_;
     std::vector<Token> tokens_;
     std::vector<NodeId> ended_;  // ascending; where a member is out and others that begin with it are left
-    std::shared_ptr<const Entrances> entrances_;
     bool empty_ = false;
 };
 

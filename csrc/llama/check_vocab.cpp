@@ -7,17 +7,9 @@ void check_vocab(const Trie & trie, const Vocab & vocab) {
     if (n == 0) {
         return;
     }
-    const auto require_same = [](const std::string & made_for, const std::string & given, const std::string & what) {
-        throw_if(made_for != given, Status::vocab, "vocab: the set was made for another vocabulary (", made_for,
-                 ") than this model's (", given, ")", what, "; build it again with this model");
-    };
-    if (!trie.vocab().empty()) {
-        require_same(trie.vocab(), vocab.fingerprint(), "");
-    }
-    if (!trie.is_tree()) {
-        require_same(trie.lexicon(), vocab.lexicon() == nullptr ? "" : vocab.lexicon()->identity(),
-                     ": the texts are the same, but not which tokens are for control or end a generation");
-    }
+    throw_if(!trie.vocab().empty() && trie.vocab() != vocab.fingerprint(), Status::vocab,
+             "vocab: the set was made for another vocabulary (", trie.vocab(), ") than this model's (",
+             vocab.fingerprint(), "); build it again with this model");
     check_tokens(trie, n);
 }
 

@@ -30,21 +30,27 @@ void append_piece(const llama_vocab * vocab, Token token, bool special, std::str
     text.resize(start + static_cast<std::size_t>(std::max(n, 0)));
 }
 
-// What is made of a vocabulary, in tenths of a second. The last few are kept for the process, so that a sampler made
-// anew each time finds them again, by what they were made of, as another vocabulary may be at the same address. The
-// lock is held neither while they are compared nor while one is made.
-template <typename Made, typename IsSame, typename Make>
-std::shared_ptr<const Made> remembered(const IsSame & is_same, const Make & make) {
+// All texts of a vocabulary, each with its NUL, which are compared faster than hashed.
+struct Fingerprinted {
+    std::string texts;
+    std::string fingerprint;
+};
+
+// Hashing a vocabulary takes tenths of a second. The last few are kept for the process, so that a sampler made anew each
+// time finds them again, by their texts, as another vocabulary may be at the same address. The lock is held neither
+// while they are compared nor while one is made.
+template <typename IsSame, typename Make>
+std::shared_ptr<const Fingerprinted> remembered(const IsSame & is_same, const Make & make) {
     static std::mutex mutex;
-    static std::vector<std::shared_ptr<const Made>> latest;
+    static std::vector<std::shared_ptr<const Fingerprinted>> latest;
     std::unique_lock<std::mutex> lock(mutex);
-    const std::vector<std::shared_ptr<const Made>> known = latest;
+    const std::vector<std::shared_ptr<const Fingerprinted>> known = latest;
     lock.unlock();
     const auto at = std::find_if(known.begin(), known.end(), [&](const auto & each) { return is_same(*each); });
     if (at != known.end()) {
         return *at;
     }
-    auto made = std::make_shared<const Made>(make());
+    auto made = std::make_shared<const Fingerprinted>(make());
     constexpr std::size_t capacity = 8;
     lock.lock();
     if (latest.size() == capacity) {
@@ -53,12 +59,6 @@ std::shared_ptr<const Made> remembered(const IsSame & is_same, const Make & make
     latest.push_back(made);
     return made;
 }
-
-// All texts of a vocabulary, each with its NUL, which are compared faster than hashed.
-struct Fingerprinted {
-    std::string texts;
-    std::string fingerprint;
-};
 
 bool looks_like_control(const std::string & text) {
     return text.size() > 4 && text.compare(0, 2, "<|") == 0 && text.compare(text.size() - 2, 2, "|>") == 0;
@@ -132,7 +132,7 @@ const std::string & Vocab::fingerprint() const {
             made.fingerprint = hash.finish();
             return made;
         };
-        return remembered<Fingerprinted>(is_same, make)->fingerprint;
+        return remembered(is_same, make)->fingerprint;
     });
 }
 
@@ -169,35 +169,6 @@ std::vector<std::pair<Token, std::string>> Vocab::control_texts() const {
         }
     }
     return out;
-}
-
-const std::shared_ptr<const Lexicon> & Vocab::lexicon() const {
-    return lexicon_.get([this]() -> std::shared_ptr<const Lexicon> {
-        if (!has_texts(vocab_)) {
-            return nullptr;
-        }
-        const auto piece_of = [this](Token token) {
-            std::string piece;
-            if (!llama_vocab_is_eog(vocab_, token)) {
-                append_piece(vocab_, token, /* special = */ false, piece);
-            }
-            return piece;
-        };
-        TextsHash hash = Lexicon::hash_of(static_cast<std::size_t>(size()), fingerprint());
-        for (Token token = 0; token < size(); ++token) {
-            hash.add(piece_of(token));
-        }
-        const std::string identity = hash.finish();
-        const auto make = [&] {
-            std::vector<std::string> pieces;
-            pieces.reserve(static_cast<std::size_t>(size()));
-            for (Token token = 0; token < size(); ++token) {
-                pieces.push_back(piece_of(token));
-            }
-            return Lexicon(pieces, fingerprint());
-        };
-        return remembered<Lexicon>([&](const Lexicon & known) { return known.identity() == identity; }, make);
-    });
 }
 
 LeafList tokenize(const llama_vocab * vocab,

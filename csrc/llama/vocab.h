@@ -1,7 +1,6 @@
 #pragma once
 
 #include "cursor/cursor.h"
-#include "trie/lexicon.h"
 
 #include <atomic>
 #include <functional>
@@ -41,10 +40,8 @@ class Lazy {
 // long as the model lives, which is the owner's to see to: nothing is remembered by a vocabulary's address, where
 // another may be after a reload. Safe across threads.
 //
-// What a vocabulary is, is described in two ways. The fingerprint is of the texts of the tokens, the meaning of
-// sequences, and is the same for a base model and those tuned from it whose tokens differ in what they are for. The
-// lexicon's identity takes in what each token spells as well, and so which are control tokens and which end a
-// generation.
+// The fingerprint is of the texts of the tokens, the meaning of sequences, and is the same for a base model and those
+// tuned from it whose tokens differ in what they are for.
 class Vocab {
    public:
     // null: of unknown size, without texts and end-of-generation tokens.
@@ -62,16 +59,11 @@ class Vocab {
     // Tokens that are no text, or end a generation, or are written as these are (<|message|>, which llama.cpp has as
     // user-defined), and the unknown one; ascending, each with the text that llama.cpp reads it from, none empty.
     std::vector<std::pair<Token, std::string>> control_texts() const;
-    // What each token spells, shared by all vocabularies of one identity; null without a tokenizer. Control tokens,
-    // unused ones and those that end a generation spell nothing; user-defined ones, such as Gemma's HTML tags, spell
-    // their text.
-    const std::shared_ptr<const Lexicon> & lexicon() const;
 
    private:
     const llama_vocab * vocab_;
     Lazy<std::string> fingerprint_;
     Lazy<std::vector<Token>> end_of_generation_;
-    Lazy<std::shared_ptr<const Lexicon>> lexicon_;
 };
 
 // Throws Error (vocab) if the tokens cannot belong to this vocabulary, naming the leaf, the list or the identities.

@@ -33,8 +33,6 @@ void Query::check() const {
          "query.set_params.on_complete: an answer ends: end, or a list, restart, within max_tokens"},
         {is_thinking() && !is_decoded(), "start_after: whole answers are found without a text before them"},
         {is_text() && !is_thinking(), "start_after: none; text ends there, or has no set"},
-        {!is_decoded() && !cursor->trie().is_tree(),
-         "a set of texts in any tokenization cannot be scored; give the members' tokens"},
         {!is_decoded() && (follow.left() != nullptr || !follow.may_end_after(1)),
          "a list with unique, exclude or min_items cannot be scored member by member"},
     });

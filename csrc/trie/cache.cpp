@@ -23,24 +23,15 @@ Cache::Key Cache::key_of(std::string_view json, const std::optional<std::string>
     return hash.finish();
 }
 
-std::shared_ptr<const Trie> Cache::build(LeafList leaves, const FindLexicon & lexicon) {
-    if (!leaves.texts) {
-        return Trie::build(std::move(leaves));
-    }
-    const std::shared_ptr<const Lexicon> words = lexicon ? lexicon() : nullptr;
-    throw_if(words == nullptr, Status::vocab, "tokenization: \"any\" needs the vocabulary of a model with a tokenizer");
-    return Trie::build(std::move(leaves), *words);
-}
-
-TrieSets Cache::get_paths(std::string_view json, std::int32_t n_vocab, const FindLexicon & lexicon) {
+TrieSets Cache::get_paths(std::string_view json, std::int32_t n_vocab) {
     const Key whole = key_of(json, std::nullopt);
-    TrieSets out = find_paths(whole, json, n_vocab, lexicon);
+    TrieSets out = find_paths(whole, json, n_vocab);
     if (!out.empty()) {
         return out;
     }
     std::vector<std::string> paths;
     for (auto & [path, leaves] : read_paths(json, n_vocab)) {
-        out.emplace(path, insert(key_of(json, path), build(std::move(leaves), lexicon)));
+        out.emplace(path, insert(key_of(json, path), Trie::build(std::move(leaves))));
         paths.push_back(path);
     }
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -51,10 +42,7 @@ TrieSets Cache::get_paths(std::string_view json, std::int32_t n_vocab, const Fin
     return out;
 }
 
-TrieSets Cache::find_paths(const Key & whole,
-                           std::string_view json,
-                           std::int32_t n_vocab,
-                           const FindLexicon & lexicon) {
+TrieSets Cache::find_paths(const Key & whole, std::string_view json, std::int32_t n_vocab) {
     std::vector<std::string> paths;
     {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -66,7 +54,7 @@ TrieSets Cache::find_paths(const Key & whole,
     }
     TrieSets out;
     for (const std::string & path : paths) {
-        const std::shared_ptr<const Trie> trie = find(key_of(json, path), lexicon);
+        const std::shared_ptr<const Trie> trie = find(key_of(json, path));
         if (trie == nullptr || (n_vocab > 0 && trie->max_token() >= n_vocab)) {
             return {};
         }
@@ -77,39 +65,24 @@ TrieSets Cache::find_paths(const Key & whole,
 
 std::shared_ptr<const Trie> Cache::get(std::string_view json,
                                        const std::optional<std::string> & path,
-                                       std::int32_t n_vocab,
-                                       const FindLexicon & lexicon) {
+                                       std::int32_t n_vocab) {
     const Key key = key_of(json, path);
-    std::shared_ptr<const Trie> trie = find(key, lexicon);
+    std::shared_ptr<const Trie> trie = find(key);
     if (trie && (n_vocab <= 0 || trie->max_token() < n_vocab)) {
         return trie;
     }
     // A cached trie that does not fit this vocabulary is read again for the message that names the place.
-    return insert(key, build(read_payload(json, path, n_vocab), lexicon));
+    return insert(key, Trie::build(read_payload(json, path, n_vocab)));
 }
 
-std::shared_ptr<const Trie> Cache::find(const Key & key, const FindLexicon & lexicon) {
-    std::shared_ptr<const Trie> trie = look_up(key, nullptr);
-    if (trie && !trie->is_tree()) {
-        const std::shared_ptr<const Lexicon> words = lexicon ? lexicon() : nullptr;
-        trie = words ? look_up(key, &words->identity()) : nullptr;
-    }
+std::shared_ptr<const Trie> Cache::find(const Key & key) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    ++(trie ? counts_.hits : counts_.misses);
-    return trie;
-}
-
-bool Cache::is_of(const Trie & trie, const std::string * lexicon) {
-    return trie.is_tree() || lexicon == nullptr || trie.lexicon() == *lexicon;
-}
-
-std::shared_ptr<const Trie> Cache::look_up(const Key & key, const std::string * lexicon) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto at = std::find_if(entries_.begin(), entries_.end(),
-                                 [&](const Entry & e) { return e.key == key && is_of(*e.trie, lexicon); });
+    const auto at = std::find_if(entries_.begin(), entries_.end(), [&](const Entry & e) { return e.key == key; });
     if (at == entries_.end()) {
+        ++counts_.misses;
         return nullptr;
     }
+    ++counts_.hits;
     std::rotate(entries_.begin(), at, at + 1);
     return entries_.front().trie;
 }
@@ -120,8 +93,7 @@ std::shared_ptr<const Trie> Cache::insert(const Key & key, std::shared_ptr<const
     const std::lock_guard<std::mutex> lock(mutex_);
     entries_.reserve(kCapacity);
     // Another thread may have built the same trie meanwhile; all then share the first.
-    const auto at = std::find_if(entries_.begin(), entries_.end(),
-                                 [&](const Entry & e) { return e.key == key && is_of(*e.trie, &trie->lexicon()); });
+    const auto at = std::find_if(entries_.begin(), entries_.end(), [&](const Entry & e) { return e.key == key; });
     if (at != entries_.end()) {
         return at->trie;
     }
@@ -156,21 +128,9 @@ void Cache::clear() {
 
 using namespace token_trie;
 
-token_trie_set::token_trie_set(std::string_view json, std::int32_t n_vocab, const Cache::FindLexicon & lexicon)
-    : by_path_(Cache::shared().get_paths(json, n_vocab, lexicon)) {
-    const auto is_tree = [](const auto & entry) { return entry.second->is_tree(); };
-    const auto n_trees = static_cast<std::size_t>(std::count_if(by_path_.begin(), by_path_.end(), is_tree));
-    if (by_path_.size() == 1) {
-        whole_ = by_path_.begin()->second;
-    } else if (n_trees == 0 || n_trees == by_path_.size()) {
-        whole_ = Cache::shared().get(json, std::nullopt, n_vocab, lexicon);
-    }
-}
-
-const std::shared_ptr<const Trie> & token_trie_set::whole() const {
-    throw_if(whole_ == nullptr, Status::argument,
-             "path: null, where descriptors of tokens and of texts do not make one set");
-    return whole_;
+token_trie_set::token_trie_set(std::string_view json, std::int32_t n_vocab)
+    : by_path_(Cache::shared().get_paths(json, n_vocab)) {
+    whole_ = by_path_.size() == 1 ? by_path_.begin()->second : Cache::shared().get(json, std::nullopt, n_vocab);
 }
 
 const std::shared_ptr<const Trie> & token_trie_set::at(const char * path) const {

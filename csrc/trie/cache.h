@@ -1,9 +1,8 @@
 #pragma once
 
-#include "trie/lexicon.h"
+#include "trie/trie.h"
 
 #include <array>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -27,19 +26,14 @@ class Cache {
     // The one of this process.
     static Cache & shared();
 
-    // Null where there is no vocabulary to spell with.
-    using FindLexicon = std::function<std::shared_ptr<const Lexicon>()>;
-
     // The payload's trie, built now if it is not here. n_vocab > 0 refuses token ids from n_vocab on, also on a hit.
-    // Of a payload of texts there is one trie a lexicon; lexicon is called for these alone. Throws what read_payload
-    // and Trie::build throw, and then keeps nothing.
+    // Throws what read_payload and Trie::build throw, and then keeps nothing.
     std::shared_ptr<const Trie> get(std::string_view json,
                                     const std::optional<std::string> & path,
-                                    std::int32_t n_vocab,
-                                    const FindLexicon & lexicon = nullptr);
+                                    std::int32_t n_vocab);
 
     // The payload's tries, one a path, read all at once if one is not here.
-    TrieSets get_paths(std::string_view json, std::int32_t n_vocab, const FindLexicon & lexicon = nullptr);
+    TrieSets get_paths(std::string_view json, std::int32_t n_vocab);
 
     Stats stats() const;
     void clear();
@@ -52,12 +46,9 @@ class Cache {
     };
 
     static Key key_of(std::string_view json, const std::optional<std::string> & path);
-    static std::shared_ptr<const Trie> build(LeafList leaves, const FindLexicon & lexicon);
-    std::shared_ptr<const Trie> find(const Key & key, const FindLexicon & lexicon);
+    std::shared_ptr<const Trie> find(const Key & key);
     // Empty if one is not here, or does not fit the vocabulary.
-    TrieSets find_paths(const Key & whole, std::string_view json, std::int32_t n_vocab, const FindLexicon & lexicon);
-    std::shared_ptr<const Trie> look_up(const Key & key, const std::string * lexicon);
-    static bool is_of(const Trie & trie, const std::string * lexicon);
+    TrieSets find_paths(const Key & whole, std::string_view json, std::int32_t n_vocab);
     std::shared_ptr<const Trie> insert(const Key & key, std::shared_ptr<const Trie> trie);
 
     mutable std::mutex mutex_;
@@ -78,10 +69,9 @@ struct [[gnu::visibility("default")]] token_trie_set {
     // Of one trie, without paths.
     explicit token_trie_set(std::shared_ptr<const token_trie::Trie> trie) : whole_(std::move(trie)) {}
     // All paths of a payload, read at once, and kept in the cache. Throws what the cache does.
-    token_trie_set(std::string_view json, std::int32_t n_vocab, const token_trie::Cache::FindLexicon & lexicon);
+    token_trie_set(std::string_view json, std::int32_t n_vocab);
 
-    // Throws Error (argument) where descriptors in tokens and in texts do not make one set, so that a path is needed.
-    const std::shared_ptr<const token_trie::Trie> & whole() const;
+    const std::shared_ptr<const token_trie::Trie> & whole() const noexcept { return whole_; }
     // Null for the whole. Throws Error (argument) for a path that no descriptor has.
     const std::shared_ptr<const token_trie::Trie> & at(const char * path) const;
     const token_trie::TrieSets & by_path() const noexcept { return by_path_; }

@@ -61,8 +61,6 @@ class JsonReader : public nlohmann::json_sax<Json> {
     std::string place() const;
     // Of the object or array that is open.
     std::string place_of_open() const;
-    // Of what is open, the position in the array around it.
-    std::uint64_t index() const noexcept { return open_[open_.size() - 2].index; }
     // Whether the object that is open has had this key.
     bool has(int id) const noexcept { return (open_.back().seen >> id & 1U) != 0; }
 

@@ -10,29 +10,13 @@ namespace {
 // What our keys hold:
 //
 //     {"modelId": "m", "descriptors": [{"path": "p", "leaves": [{"name": "a", "tokens": [7, 8]}]}]}
-enum Value {
-    root,
-    model_id,
-    vocab,
-    descriptors,
-    descriptor,
-    path,
-    tokenization,
-    leaves,
-    leaf,
-    name,
-    tokens,
-    token,
-    text
-};
+enum Value { root, model_id, vocab, descriptors, descriptor, path, leaves, leaf, name, tokens, token };
 using Kind = JsonShape::Kind;
 constexpr JsonShape kToken = {token, Kind::token};
 constexpr JsonShape kOfLeaf[] = {{name, Kind::string, "name", true},
-                                 {tokens, Kind::array, "tokens", false, &kToken, 1},
-                                 {text, Kind::string, "text"}};
+                                 {tokens, Kind::array, "tokens", true, &kToken, 1}};
 constexpr JsonShape kLeaf = {leaf, Kind::object, "", false, kOfLeaf, std::size(kOfLeaf)};
 constexpr JsonShape kOfDescriptor[] = {{path, Kind::string, "path"},
-                                       {tokenization, Kind::string, "tokenization"},
                                        {leaves, Kind::array, "leaves", true, &kLeaf, 1}};
 constexpr JsonShape kDescriptor = {descriptor, Kind::object, "", false, kOfDescriptor, std::size(kOfDescriptor)};
 constexpr JsonShape kOfRoot[] = {{model_id, Kind::string, "modelId"},
@@ -71,13 +55,7 @@ class Reader final : public JsonReader {
                 vocab_ = std::move(value);
                 break;
             case path: path_ = std::move(value); break;
-            case tokenization:
-                refuse_if(value != "any" && value != "canonical", Status::payload, quote(value),
-                          R"( is neither "any" nor "canonical")");
-                descriptor_is_any_ = value == "any";
-                break;
             case name: leaves_.names.push_back(std::move(value)); break;
-            case text: texts_.add_text(value); break;
             default: break;
         }
     }
@@ -93,20 +71,12 @@ class Reader final : public JsonReader {
     void on_open(int id) override {
         if (id == descriptor) {
             path_.clear();
-            descriptor_is_any_ = false;
-            without_tokens_ = without_text_ = kNone;
         }
     }
 
     void on_close(int id) override {
         if (id == tokens) {
             leaves_.end_leaf();
-        } else if (id == leaf) {
-            if (!has(text) && !has(tokens)) {
-                fail_missing(place_of_open(), tokens);
-            }
-            note_if_missing(tokens, without_tokens_);
-            note_if_missing(text, without_text_);
         } else if (id == descriptor) {
             end_descriptor();
         }
@@ -120,48 +90,19 @@ class Reader final : public JsonReader {
                text.find_first_not_of("0123456789abcdef", prefix.size()) == std::string_view::npos;
     }
 
-    [[noreturn]] static void fail_missing(const std::string & where, Value key) {
-        throw Error(Status::payload, where, ": the key ", key == text ? "\"text\"" : "\"tokens\"", " is missing");
-    }
-
-    // What a leaf has to have is known at the end of its descriptor, where "tokenization" may come too.
-    void note_if_missing(Value key, std::uint64_t & leaf) const {
-        if (!has(key) && leaf == kNone) {
-            leaf = index();
-        }
-    }
-
     // Moves what the descriptor has to the others of its set.
-    void put(LeafList & set) {
-        if (descriptor_is_any_) {
-            texts_.names = std::move(leaves_.names);
-            texts_.texts = true;
-        }
-        LeafList & given = descriptor_is_any_ ? texts_ : leaves_;
-        if (set.size() == 0) {
-            set = std::move(given);
-        } else if (given.size() > 0) {
-            if (set.texts != given.texts) {
-                throw Error(Status::payload, place_of_open(), R"(.tokenization: "any" and "canonical" in one set; )",
-                            splits_ ? "its path is another's too" : "choose one by its path");
-            }
-            set.append(std::move(given));
-        }
-    }
-
     void end_descriptor() {
-        const std::uint64_t lacking = descriptor_is_any_ ? without_text_ : without_tokens_;
-        if (lacking != kNone) {
-            fail_missing(place_of_open() + ".leaves[" + std::to_string(lacking) + "]",
-                         descriptor_is_any_ ? text : tokens);
-        }
         if (!wanted_path_ || path_ == *wanted_path_) {
-            put(sets_[splits_ ? path_ : ""]);
+            LeafList & set = sets_[splits_ ? path_ : ""];
+            if (set.size() == 0) {
+                set = std::move(leaves_);
+            } else {
+                set.append(std::move(leaves_));
+            }
         } else if (paths_.size() < 5) {
             paths_.push_back(quote(path_));
         }
         leaves_ = {};
-        texts_ = {};
     }
 
     std::string paths_seen() const {
@@ -175,19 +116,13 @@ class Reader final : public JsonReader {
     const std::optional<std::string> & wanted_path_;
     const std::int32_t n_vocab_;
     const bool splits_;
-    static constexpr std::uint64_t kNone = UINT64_MAX;
 
     std::map<std::string, LeafList> sets_;
     std::string vocab_;
     std::vector<std::string> paths_;  // that were not wanted
-    // Of the descriptor under way, in which "tokenization" may come last: what it has, and the first leaf that lacks a
-    // key.
+    // Of the descriptor under way.
     std::string path_;
-    bool descriptor_is_any_ = false;
     LeafList leaves_;
-    LeafList texts_;  // unnamed
-    std::uint64_t without_tokens_ = kNone;
-    std::uint64_t without_text_ = kNone;
 };
 
 void check_bytes(std::string_view json) {

@@ -10,7 +10,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 
 constexpr std::size_t kMaxPayloadBytes = std::size_t{1} << 30U;
 
-// Reads the leaves of a TokenTreePayload, of one path or of all; texts where these have "tokenization": "any".
+// Reads the leaves of a TokenTreePayload, of one path or of all.
 //
 // n_vocab > 0 refuses token ids from n_vocab on. Throws Error (payload, vocab, limit) with a message that begins with
 // the place, such as `descriptors[0].leaves[3].tokens[1]`.

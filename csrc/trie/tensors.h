@@ -19,7 +19,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 //          4|
 //           *
 //
-// Rows of a tree are its inner nodes, of a graph all nodes with children.
+// Rows are the nodes with children, of a compact trie the inner nodes.
 struct Tensors {
     // A target that ends a member and has no children.
     static constexpr std::int32_t kComplete = INT32_MAX;

@@ -47,12 +47,6 @@ std::uint32_t TokenSpan::find(Token token) const noexcept {
     return size > wide ? find_in_wide(*this, token) : find_between(*this, begin(), end(), token);
 }
 
-void LeafList::add_text(std::string_view text) {
-    std::transform(text.begin(), text.end(), std::back_inserter(tokens),
-                   [](char byte) { return static_cast<unsigned char>(byte); });
-    end_leaf();
-}
-
 void LeafList::append(LeafList more) {
     const std::size_t n_before = tokens.size();
     tokens.insert(tokens.end(), more.tokens.begin(), more.tokens.end());
@@ -87,7 +81,7 @@ std::shared_ptr<const Trie> Trie::of(std::shared_ptr<const CompactTree> compact,
 
 std::shared_ptr<const Trie> Trie::laid_out(const std::shared_ptr<const Trie> & trie, Layout layout) {
     const bool has_layout = layout == Layout::by_size || (trie->compact_ != nullptr) == (layout == Layout::compact);
-    if (!trie->is_view() && (!trie->is_tree() || has_layout)) {
+    if (!trie->is_view() && has_layout) {
         return trie;
     }
     const bool is_named = trie->is_view() || trie->has_names();
@@ -141,13 +135,6 @@ std::vector<Token> Trie::sequence(LeafId leaf) const {
     return out;
 }
 
-std::string_view Trie::text(LeafId leaf) const noexcept {
-    if (is_tree()) {
-        return {};
-    }
-    return {texts_.data() + text_offsets_[leaf], text_offsets_[leaf + 1] - text_offsets_[leaf]};
-}
-
 bool Trie::has_names() const noexcept {
     if (joined_ != nullptr) {
         return joined_->base()->has_names() || joined_->more()->has_names();
@@ -186,8 +173,7 @@ std::size_t Trie::structure_bytes() const noexcept {
     if (compact_ != nullptr) {
         return compact_->n_bytes() - compact_->shape().n_name_bytes + (filter_ == nullptr ? 0 : filter_->n_bytes());
     }
-    return nodes_.size() * sizeof(Node) + tokens_.size() * sizeof(Token) + leaf_nodes_.size() * sizeof(NodeId) +
-           targets_.size() * sizeof(NodeId) + entries_.size() * sizeof(std::uint32_t);
+    return nodes_.size() * sizeof(Node) + tokens_.size() * sizeof(Token) + leaf_nodes_.size() * sizeof(NodeId);
 }
 
 std::size_t Trie::total_bytes() const noexcept {
@@ -196,7 +182,7 @@ std::size_t Trie::total_bytes() const noexcept {
     }
     std::size_t bytes = structure_bytes() + (compact_ == nullptr ? 0 : compact_->shape().n_name_bytes) + names_.size() +
                         name_offsets_.size() * sizeof(std::uint64_t) + rows_.size() * sizeof(std::uint32_t) +
-                        vocab_.size() + lexicon_.size() + texts_.size() + text_offsets_.size() * sizeof(std::uint64_t);
+                        vocab_.size();
     for (const Alias & alias : aliases_) {
         bytes += sizeof(Alias) + alias.name.size();
     }
@@ -216,8 +202,6 @@ std::shared_ptr<const Trie> Trie::left_of(const std::shared_ptr<const Trie> & tr
         return join(left_of(trie->joined_->base(), keep),
                     left_of(trie->joined_->more(), keep + trie->joined_->base()->n_leaves()));
     }
-    throw_if(!trie->is_tree(), Status::argument,
-             "a set of texts in any tokenization has no filter; use only or without");
     const std::shared_ptr<const Trie> base = laid_out_for_view(trie);
     const auto out = std::make_shared<Trie>(*base);
     out->filter_ = std::make_shared<const Filter>(base->compact_, keep, trie->filter_.get());
@@ -251,8 +235,7 @@ std::shared_ptr<const Trie> Trie::joined(const std::shared_ptr<const Trie> & bas
                                          const std::shared_ptr<const Trie> & more,
                                          const std::uint8_t * keep) {
     for (const std::shared_ptr<const Trie> & trie : {base, more}) {
-        throw_if(!trie->is_tree() || trie->joined_ != nullptr, Status::argument,
-                 "sets are joined of two that are laid out, of token sequences");
+        throw_if(trie->joined_ != nullptr, Status::argument, "sets are joined of two that are laid out");
     }
     throw_if(more->max_token() >= kMaxCompactToken, Status::limit, "token ", more->max_token(),
              " is too large for a file of a set");
@@ -310,7 +293,7 @@ EdgeId Trie::edge_to(NodeId node) const noexcept {
     if (compact_ != nullptr) {
         return joined_ != nullptr ? joined_->edge_to(node) : compact_->edge_to(node);
     }
-    return is_tree() ? node : entries_[node];
+    return node;
 }
 
 Token Trie::token_of(EdgeId edge) const noexcept {

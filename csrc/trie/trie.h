@@ -26,8 +26,6 @@ constexpr std::size_t kMaxLeafTokens = 65535;
 // Sets of so many leaves, of tokens below the second number, are laid out compactly.
 constexpr std::size_t kCompactLeaves = std::size_t{1} << 15U;
 constexpr Token kMaxCompactToken = Token{1} << 22U;
-constexpr std::size_t kMaxGraphBytes = std::size_t{1} << 28U;
-constexpr std::size_t kMaxGraphEdges = std::size_t{1} << 27U;
 
 // A run of tokens in ascending order, without repeats.
 struct TokenSpan {
@@ -44,18 +42,15 @@ struct TokenSpan {
 
 // Leaves on their way into a trie, one after the other in flat arrays; leaf i has tokens[offsets[i] .. offsets[i + 1]).
 struct LeafList {
-    std::vector<Token> tokens;  // or the bytes of texts, each as a number
+    std::vector<Token> tokens;
     std::vector<std::uint64_t> offsets{0};
     // Empty for an unnamed list (its leaves are called by their position, "0", "1", ...), else one name a leaf.
     std::vector<std::string> names;
     // Fingerprint of the vocabulary that the tokens belong to, "" if unknown.
     std::string vocab;
-    bool texts = false;
 
     std::size_t size() const noexcept { return offsets.size() - 1; }
     void end_leaf() { offsets.push_back(tokens.size()); }
-    // One more leaf, of a text's bytes.
-    void add_text(std::string_view text);
     // After its own, those of another list that is named as this one is.
     void append(LeafList more);
 };
@@ -78,11 +73,10 @@ enum class Layout { by_size, flat, compact };
 class CompactTree;
 class Filter;
 class Joined;
-class Lexicon;
 
 // An immutable set of token sequences, shared between any number of cursors and threads.
 //
-// A tree holds the sequences it was given. Nodes are numbered level by level, so the children of one node are
+// Nodes are numbered level by level, so the children of one node are
 // neighbours, sorted by token, and node n + 1's children begin where node n's end. No pointers, no per-node objects:
 //
 //     leaves  D=[5]  A=[7]  B=[7,8]  C=[7,9]            node    0    1    2    3    4   end
@@ -96,18 +90,7 @@ class Lexicon;
 // first and leaf share a cache line, as a step needs both: 8 bytes a node, 4 for its token, 4 a leaf; 16 at the most.
 // A parent is found by binary search in first, which never decreases.
 //
-// A graph holds every sequence that spells one of the texts it was given. Its nodes are the texts' beginnings, byte by
-// byte, and its edges tokens, so that several may lead to one node and none leads back:
-//
-//     text  abc      tokens  a=1 b=2 c=3 ab=4 bc=5       node    0       1       2    3    end
-//                                                        first   1       3       5    6    6    as above, of edges
-//     0 -a-> 1 -b-> 2 -c-> 3                             token   1   4   2   5   3              of an edge
-//     0 ----ab----> 2                                    target  1   2   2   3   3              node it leads to
-//            1 ----bc----> 3                             entry   -       1       2    4         edge 1, 2, ... by which
-//                                                                                               a shortest spelling
-// 8 bytes an edge, 12 a node.                                                                   comes to the node
-//
-// A tree of many leaves is laid out as in compact_tree.h, with inner nodes numbered level by level and the nodes of
+// A trie of many leaves is laid out as in compact_tree.h, with inner nodes numbered level by level and the nodes of
 // each tail after them: children of one node are no neighbours there, its edges are.
 class Trie {
    public:
@@ -124,34 +107,26 @@ class Trie {
                                           std::string vocab,
                                           std::vector<Alias> aliases);
 
-    // Builds the graph of all spellings of texts, in time linear in its edges. Leaves are texts, as above. Throws
-    // Error: vocab if a text cannot be spelled or belongs to another vocabulary, limit.
-    static std::shared_ptr<const Trie> build(LeafList texts,
-                                             const Lexicon & lexicon,
-                                             std::size_t max_edges = kMaxGraphEdges);
-
     // Sorted sets as one, in memory for that one alone: as if the lists that they were built of came one after the
     // other, each with its first row there, by which leaves without names are called. tries are one at least, laid out
     // compactly, all with names or none. Throws Error: argument, vocab, limit, payload if one's file is damaged.
     static std::shared_ptr<const Trie> merged(const std::vector<std::shared_ptr<const Trie>> & tries,
                                               const std::vector<std::uint64_t> & first_rows);
 
-    // The same leaves, in the same order and under the same names, in another layout. A graph has but one. Of a view,
-    // those that are left, as a trie of their own.
+    // The same leaves, in the same order and under the same names, in another layout. Of a view, those that are left,
+    // as a trie of their own.
     static std::shared_ptr<const Trie> laid_out(const std::shared_ptr<const Trie> & trie, Layout layout);
 
     // Some of the leaves, those whose byte is not 0; leaves keep their numbers and names. Of a filtered trie, the ones
     // that are left of both. Costs a pass over the bytes, and another where leaves are not in the order of their
-    // tokens. Throws Error: argument if none is left, or of a graph.
+    // tokens. Throws Error: argument if none is left.
     static std::shared_ptr<const Trie> filtered(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep);
     // Both, as one: base's leaves, those whose byte in keep is not 0, if given, and after them those of more. Costs a
-    // pass over more, and one over keep. Throws Error: argument if a sequence is in both, or none is left, or of a
-    // graph, or of two that are joined already; limit.
+    // pass over more, and one over keep. Throws Error: argument if a sequence is in both, or none is left, or of two
+    // that are joined already; limit.
     static std::shared_ptr<const Trie> joined(const std::shared_ptr<const Trie> & base,
                                               const std::shared_ptr<const Trie> & more,
                                               const std::uint8_t * keep = nullptr);
-
-    bool is_tree() const noexcept { return targets_.empty(); }
 
     TokenSpan children(NodeId node) const {
         if (compact_ != nullptr) {
@@ -166,7 +141,7 @@ class Trie {
             return compact_child(node, token);
         }
         const EdgeId edge = flat_edge_by(node, token);
-        return edge == kNoEdge ? kNoNode : flat_target(edge);
+        return edge == kNoEdge ? kNoNode : edge;
     }
     // The ith of the node's children.
     NodeId child_at(NodeId node, std::uint32_t i) const { return target(edge_at(node, i)); }
@@ -187,16 +162,14 @@ class Trie {
         const std::uint32_t at = span.find(token);
         return at == span.size ? kNoEdge : edge_at(node, at);
     }
-    NodeId target(EdgeId edge) const noexcept { return compact_ != nullptr ? compact_target(edge) : flat_target(edge); }
+    NodeId target(EdgeId edge) const noexcept { return compact_ != nullptr ? compact_target(edge) : edge; }
     NodeId source(EdgeId edge) const noexcept;
-    // The one edge that leads to a node, which is not the root; in a graph, the last of a shortest spelling.
+    // The edge that leads to a node, which is not the root.
     EdgeId edge_to(NodeId node) const noexcept;
     Token token_of(EdgeId edge) const noexcept;
-    // Of a graph: edges are 1 to this.
-    EdgeId n_edges() const noexcept { return static_cast<EdgeId>(tokens_.size()); }
     // kNoLeaf if no leaf ends at node.
     LeafId leaf(NodeId node) const noexcept { return compact_ != nullptr ? compact_leaf(node) : nodes_[node].leaf; }
-    // Of any node but the root; in a graph, the last but one of a shortest spelling.
+    // Of any node but the root.
     NodeId parent(NodeId node) const noexcept { return source(edge_to(node)); }
     // The token that leads to a node, which is not the root, from its parent.
     Token token(NodeId node) const noexcept { return token_of(edge_to(node)); }
@@ -216,17 +189,12 @@ class Trie {
     std::uint32_t max_length() const noexcept { return max_length_; }
     Token max_token() const noexcept { return max_token_; }
     const std::string & vocab() const noexcept { return vocab_; }
-    // Identity of the lexicon that a graph was made with; "" in a tree.
-    const std::string & lexicon() const noexcept { return lexicon_; }
     // Of nodes and leaves; names apart.
     std::size_t structure_bytes() const noexcept;
     std::size_t total_bytes() const noexcept;
 
     NodeId leaf_node(LeafId leaf) const;
-    // Of a graph, one of the shortest that spell the leaf.
     std::vector<Token> sequence(LeafId leaf) const;
-    // What the leaf spells; "" in a tree, which does not know.
-    std::string_view text(LeafId leaf) const noexcept;
     std::string name(LeafId leaf) const;
     // Ends in NUL and lives as long as the trie; nullptr if the leaves have no names of their own.
     const char * stored_name(LeafId leaf) const noexcept;
@@ -247,7 +215,6 @@ class Trie {
     };
 
     class Builder;
-    class GraphBuilder;
     Trie() = default;
     static std::shared_ptr<const Trie> laid_out_for_view(const std::shared_ptr<const Trie> & trie);
     // May have nothing left.
@@ -261,7 +228,6 @@ class Trie {
         const std::uint32_t at = span.find(token);
         return at == span.size ? kNoEdge : first + at;
     }
-    NodeId flat_target(EdgeId edge) const noexcept { return is_tree() ? edge : targets_[edge - 1]; }
     TokenSpan compact_children(NodeId node) const;
     NodeId compact_child(NodeId node, Token token) const;
     EdgeId viewed_edge_at(NodeId node, std::uint32_t i) const;
@@ -275,20 +241,13 @@ class Trie {
     std::uint32_t n_nodes_ = 0;
     std::uint32_t n_leaves_ = 0;
     std::vector<Node> nodes_;         // n_nodes + 1
-    std::vector<Token> tokens_;       // one an edge: in a tree n_nodes - 1, as nothing leads to the root
+    std::vector<Token> tokens_;       // n_nodes - 1: nothing leads to the root
     std::vector<NodeId> leaf_nodes_;  // n_leaves
-    // Of a graph alone:
-    std::vector<NodeId> targets_;  // one an edge
-    std::vector<EdgeId> entries_;  // n_nodes
-    std::string texts_;
-    std::vector<std::uint64_t> text_offsets_;
-    //
     std::string names_;  // each followed by a NUL
     std::vector<std::uint64_t> name_offsets_;
     std::vector<std::uint32_t> rows_;  // unnamed: positions in the list, where they are not 0, 1, 2, ...
     std::vector<Alias> aliases_;
     std::string vocab_;
-    std::string lexicon_;
     std::uint64_t n_tokens_ = 0;
     std::uint32_t max_length_ = 0;
     Token max_token_ = -1;

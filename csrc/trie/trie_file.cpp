@@ -53,8 +53,6 @@ Sha256::Digest digest_of(const void * data, std::size_t n) {
 }
 
 std::shared_ptr<const Trie> compacted(const std::shared_ptr<const Trie> & trie) {
-    throw_if(!trie->is_tree(), Status::argument,
-             "a set of texts in any tokenization belongs to a loaded vocabulary; save its payload instead");
     std::shared_ptr<const Trie> made = Trie::laid_out(trie, Layout::compact);
     throw_if(made->compact() == nullptr, Status::limit, "a set of token ids from 4194304 on cannot be saved");
     return made;

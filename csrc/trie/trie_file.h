@@ -21,7 +21,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 // What a trie is in a file, piece by piece. Of a trie that is laid out flat, a compact one is made first.
 class TrieImage {
    public:
-    // Throws Error (argument) for a graph, whose edges belong to a loaded vocabulary.
+    // Throws Error (limit) if the trie cannot be laid out compactly.
     explicit TrieImage(const std::shared_ptr<const Trie> & trie);
     // Valid as long as this.
     const std::vector<std::string_view> & pieces() const noexcept { return pieces_; }

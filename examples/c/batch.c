@@ -25,7 +25,7 @@ static size_t make_prompt(const struct llama_vocab * vocab,
 /* Takes the answers as they become ready. */
 static void choose(struct token_trie_batch * batch, const struct llama_vocab * vocab) {
     const char * const texts[] = {" positive", " negative"};
-    struct token_trie_set * labels = require(token_trie_set_from_texts(vocab, texts, 2, false));
+    struct token_trie_set * labels = require(token_trie_set_from_texts(vocab, texts, 2));
     const struct token_trie_query query = {.size = sizeof query, .mode = TOKEN_TRIE_QUERY_BEST, .set = labels};
     int64_t tickets[N_PROMPTS];
     for (int i = 0; i < N_PROMPTS; ++i) {

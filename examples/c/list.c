@@ -17,7 +17,7 @@ int main(int argc, char ** argv) {
     const struct llama_vocab * vocab = token_trie_stream_get_vocab(stream);
 
     const char * const tags[] = {" food", " travel", " Italy", " family", " sports", " cooking"};
-    struct token_trie_set * set = require(token_trie_set_from_texts(vocab, tags, 6, false));
+    struct token_trie_set * set = require(token_trie_set_from_texts(vocab, tags, 6));
     llama_token comma[4];
     llama_token line_break[4];
     const struct token_trie_params params = {

@@ -29,7 +29,7 @@ int main(int argc, char ** argv) {
     check(token_trie_stream_prefill(stream, tokens, tokenize(vocab, argv[2], true, tokens, 512)));
 
     const char * const cities[N_CITIES] = {" Paris", " Lyon", " Lisbon", " New York", " New Delhi"};
-    struct token_trie_set * set = require(token_trie_set_from_texts(vocab, cities, N_CITIES, false));
+    struct token_trie_set * set = require(token_trie_set_from_texts(vocab, cities, N_CITIES));
     struct token_trie_query query = {.size = sizeof query, .mode = TOKEN_TRIE_QUERY_BEST, .set = set, .n_best = 2};
     struct token_trie_answer * answer = NULL;
     struct token_trie_answer_info info = {.size = sizeof info};

@@ -44,7 +44,7 @@ int main(int argc, char ** argv) {
 
     /* Texts are tokenized as they are: these follow a prompt that does not end with a space. */
     const char * const texts[] = {" red", " green", " blue"};
-    struct token_trie_set * colors = require(token_trie_set_from_texts(vocab, texts, 3, false));
+    struct token_trie_set * colors = require(token_trie_set_from_texts(vocab, texts, 3));
     const unsigned char keep[] = {1, 0, 1};
     struct token_trie_set * without_green = require(token_trie_set_filter(colors, keep, 3));
     print_set("filtered", without_green);

@@ -170,7 +170,7 @@ void Caller::append(Input & in) {
 }
 
 void Caller::set_trie(Input & in) {
-    PayloadCase payload = read_payload_case(in, ends_);
+    PayloadCase payload = read_payload_case(in);
     const int mode = static_cast<int>(in.below(8) == 7 ? 2 : in.below(2));
     const test::SetHandle set = set_of(payload, vocab());
     if (set == nullptr) {
@@ -189,7 +189,7 @@ void Caller::set_trie(Input & in) {
 }
 
 void Caller::set_trie_ext(Input & in) {
-    PayloadCase payload = read_payload_case(in, ends_);
+    PayloadCase payload = read_payload_case(in);
     const OptionsCase how(in, ends_, payload.set);
     const test::SetHandle set = set_of(payload, vocab());
     if (set == nullptr) {
@@ -209,7 +209,7 @@ void Caller::read_set(Input & in) {
     std::string text;
     std::int32_t status = 0;
     for (std::uint32_t n = in.below(3); n > 0; --n) {
-        PayloadCase one = read_payload_case(in, ends_);
+        PayloadCase one = read_payload_case(in);
         if (one.status != 0) {
             text = one.json;
             status = one.status;

@@ -8,13 +8,12 @@ namespace token_trie::fuzz {
 struct SetModel {
     std::set<test::Tokens> members;
     FollowSet::Options options;
-    bool is_any = false;         // texts in any tokenization: members are their spellings
-    std::size_t n_leaves = 0;    // members, or texts
-    std::size_t n_nodes = 0;     // of a tree
+    std::size_t n_leaves = 0;
+    std::size_t n_nodes = 0;
     std::size_t max_length = 0;  // tokens of the longest member
 
     // Whether each member has a probability of its own.
-    bool is_scorable() const { return !members.empty() && !is_any && !options.unique && options.min_items <= 1; }
+    bool is_scorable() const { return !members.empty() && !options.unique && options.min_items <= 1; }
 };
 
 // What a stream has to be, in plain C++: its tokens, and where it stands in its set.

@@ -30,29 +30,6 @@ const std::array<Tokens, 16> & palette() {
     return members;
 }
 
-constexpr std::array<const char *, 7> kTexts = {"READ", "READ_FILE", "READ_MAIL", "SEND", "A", "AB", "\xc3\xa9"};
-
-// All ways to spell a text in the tiny vocabulary.
-void spell(const std::string & text, const Tokens & begun, const std::set<Token> & ends, std::set<Tokens> & out) {
-    if (text.empty()) {
-        out.insert(begun);
-        return;
-    }
-    const auto go_on = [&](Token token, std::size_t n_bytes) {
-        Tokens longer = begun;
-        longer.push_back(token);
-        spell(text.substr(n_bytes), longer, ends, out);
-    };
-    go_on(3 + static_cast<unsigned char>(text[0]), 1);
-    Token word = test::kRead;
-    for (const std::string piece : {"READ", "_FILE", "_MAIL", "SEND"}) {
-        if (ends.count(word) == 0 && text.compare(0, piece.size(), piece) == 0) {
-            go_on(word, piece.size());
-        }
-        ++word;
-    }
-}
-
 void measure(SetModel & set) {
     std::set<Tokens> nodes;
     for (const Tokens & member : set.members) {
@@ -77,23 +54,8 @@ PayloadCase tokens_case(Input & in) {
     return out;
 }
 
-PayloadCase texts_case(Input & in, const std::set<Token> & ends) {
-    PayloadCase out;
-    std::set<std::string> texts;
-    out.json = R"({"descriptors": [{"tokenization": "any", "leaves": [)";
-    for (std::uint32_t n = 1 + in.below(3); n > 0; --n) {
-        const std::string text = in.one_of(kTexts);
-        texts.insert(text);
-        out.json += R"({"name": "t)" + std::to_string(n) + R"(", "text": ")" + text + (n > 1 ? "\"}, " : "\"}]}]}");
-        spell(text, {}, ends, out.set.members);
-    }
-    out.set.is_any = true;
-    out.set.n_leaves = texts.size();
-    return out;
-}
-
 PayloadCase refused_case(Input & in) {
-    static const std::array<std::pair<const char *, std::int32_t>, 10> cases = {{
+    static const std::array<std::pair<const char *, std::int32_t>, 8> cases = {{
         {"", TOKEN_TRIE_ERROR_PAYLOAD},
         {"{", TOKEN_TRIE_ERROR_PAYLOAD},
         {R"({"descriptors": []})", TOKEN_TRIE_ERROR_PAYLOAD},
@@ -103,12 +65,6 @@ PayloadCase refused_case(Input & in) {
         {R"({"vocab": "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",)"
          R"("descriptors": [{"leaves": [{"name": "a", "tokens": [7]}]}]})",
          TOKEN_TRIE_ERROR_VOCAB},
-        {R"({"vocab": "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",)"
-         R"("descriptors": [{"tokenization": "any", "leaves": [{"name": "a", "text": "a"}]}]})",
-         TOKEN_TRIE_ERROR_VOCAB},
-        {R"({"descriptors": [{"leaves": [{"name": "a", "tokens": [7]}]}, )"
-         R"({"tokenization": "any", "leaves": [{"name": "a", "text": "a"}]}]})",
-         TOKEN_TRIE_ERROR_PAYLOAD},
         {R"({"descriptors": [{"leaves": [{"name": "\u0000", "tokens": [7]}]}]})", TOKEN_TRIE_ERROR_PAYLOAD},
     }};
     const auto & [json, status] = in.one_of(cases);
@@ -124,9 +80,8 @@ test::SetHandle set_of(const PayloadCase & payload, const llama_vocab * vocab) {
     return set;
 }
 
-PayloadCase read_payload_case(Input & in, const std::set<Token> & ends) {
-    const std::uint32_t kind = in.below(8);
-    PayloadCase out = kind == 7 ? refused_case(in) : kind == 6 ? texts_case(in, ends) : tokens_case(in);
+PayloadCase read_payload_case(Input & in) {
+    PayloadCase out = in.below(8) == 7 ? refused_case(in) : tokens_case(in);
     measure(out.set);
     return out;
 }
@@ -154,7 +109,7 @@ OptionsCase::OptionsCase(Input & in, const std::set<Token> & ends, const SetMode
         options.separator = separators[rest / 16 % separators.size()];
         options.max_items = static_cast<std::int32_t>(in.below(5)) - (rest == 255 ? 5 : 0);
         const std::uint32_t list = in.byte();
-        options.unique = list % 2 == 1 && !set.is_any;  // a text's spellings go together, which the model does not know
+        options.unique = list % 2 == 1;
         options.min_items = static_cast<std::int32_t>(list / 2 % 4) - (list == 255 ? 4 : 0);
     }
     // Anything but null, where they are none.

@@ -12,7 +12,7 @@ struct PayloadCase {
     std::int32_t status = 0;  // token_trie_status
 };
 
-PayloadCase read_payload_case(Input & in, const std::set<Token> & ends);
+PayloadCase read_payload_case(Input & in);
 // Its set, null for one that is not valid, and then refused as it says.
 test::SetHandle set_of(const PayloadCase & payload, const llama_vocab * vocab);
 

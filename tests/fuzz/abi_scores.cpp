@@ -23,7 +23,7 @@ std::size_t depth(const SetModel & set, const token_trie_query & query) {
 void Caller::score(Input & in) {
     const std::uint32_t choice = in.byte();
     const std::uint32_t rest = in.byte();
-    const PayloadCase payload = read_payload_case(in, ends_);
+    const PayloadCase payload = read_payload_case(in);
     const Tokens prefix = choice / 2 % 4 == 3 ? read_tokens(in, model_.capacity()) : Tokens();
     const test::SetHandle handle = set_of(payload, vocab());
     if (handle == nullptr) {
@@ -80,7 +80,7 @@ void Caller::search(Input & in) {
     const std::uint32_t choice = in.byte();
     const std::size_t n_best = 1 + in.below(4);
     const std::uint32_t weighing = in.byte();
-    const PayloadCase payload = read_payload_case(in, ends_);
+    const PayloadCase payload = read_payload_case(in);
     const test::SetHandle handle = set_of(payload, vocab());
     if (handle == nullptr) {
         return;

@@ -122,7 +122,7 @@ class Caller {
     void submit(Input & in) {
         Asked asked;
         asked.tokens = read_tokens(in, n_ctx_);
-        asked.payload = read_payload_case(in, ends());
+        asked.payload = read_payload_case(in);
         token_trie_query & query = asked.query;
         query.size = sizeof query;
         asked.sampling.size = sizeof asked.sampling;

@@ -13,7 +13,7 @@ namespace {
 
 struct Leaf {
     std::string name;
-    std::vector<Token> tokens;  // or the bytes of a text
+    std::vector<Token> tokens;
 
     bool operator==(const Leaf & other) const { return name == other.name && tokens == other.tokens; }
 };
@@ -21,7 +21,6 @@ struct Leaf {
 struct Payload {
     std::vector<Leaf> leaves;
     std::string vocab;
-    bool texts = false;
 };
 
 // Reads as token_trie.h tells; nullopt for what it refuses.
@@ -104,36 +103,28 @@ class Reading {
             return false;
         }
         const Document * path = find(descriptor, "path", &again);
-        const Document * tokenization = find(descriptor, "tokenization", &again);
         const Document * leaves = find(descriptor, "leaves", &again);
-        if (again || !is_text(path) || !is_text(tokenization) || leaves == nullptr || !leaves->is_array()) {
-            return false;
-        }
-        const std::string how = tokenization == nullptr ? "canonical" : tokenization->get<std::string>();
-        if (how != "any" && how != "canonical") {
+        if (again || !is_text(path) || leaves == nullptr || !leaves->is_array()) {
             return false;
         }
         const bool is_kept = !path_ || *path_ == (path == nullptr ? "" : path->get<std::string>());
         *found_path = *found_path || is_kept;
         return std::all_of(leaves->begin(), leaves->end(),
-                           [&](const Document & leaf) { return read_leaf(leaf, how == "any", is_kept); });
+                           [&](const Document & leaf) { return read_leaf(leaf, is_kept); });
     }
 
-    bool read_leaf(const Document & leaf, bool is_any, bool is_kept) {
+    bool read_leaf(const Document & leaf, bool is_kept) {
         bool again = false;
         if (!leaf.is_object()) {
             return false;
         }
         const Document * name = find(leaf, "name", &again);
         const Document * tokens = find(leaf, "tokens", &again);
-        const Document * text = find(leaf, "text", &again);
-        if (again || name == nullptr || !is_text(name) || !is_text(text) || (is_any ? text : tokens) == nullptr ||
-            (tokens != nullptr && !tokens->is_array())) {
+        if (again || name == nullptr || !is_text(name) || tokens == nullptr || !tokens->is_array()) {
             return false;
         }
         Leaf out{name->get<std::string>(), {}};
-        for (std::size_t i = 0; tokens != nullptr && i < tokens->size(); ++i) {
-            const Document & token = (*tokens)[i];
+        for (const Document & token : *tokens) {
             constexpr std::uint64_t max = INT32_MAX;
             const bool is_id =
                 token.is_number_integer() &&
@@ -143,18 +134,7 @@ class Reading {
             }
             out.tokens.push_back(token.get<Token>());
         }
-        if (is_any) {
-            const auto & bytes = text->get_ref<const std::string &>();
-            out.tokens.clear();
-            for (const char byte : bytes) {
-                out.tokens.push_back(static_cast<unsigned char>(byte));
-            }
-        }
         if (is_kept) {
-            if (!out_.leaves.empty() && out_.texts != is_any) {
-                return false;
-            }
-            out_.texts = is_any;
             out_.leaves.push_back(std::move(out));
         }
         return true;
@@ -195,7 +175,7 @@ void compare(std::uint8_t first, std::string_view json) {
         return;
     }
     require(expected.has_value(), "what the header does not describe is refused");
-    require(leaves.texts == expected->texts && leaves.vocab == expected->vocab, "kind and fingerprint");
+    require(leaves.vocab == expected->vocab, "fingerprint");
     require(leaves.size() == expected->leaves.size() && leaves.names.size() == leaves.size(),
             "as many leaves as stand there");
     for (std::size_t i = 0; i < leaves.size(); ++i) {

@@ -88,7 +88,6 @@ def test_probabilities_are_those_of_choose(precise: Any, stream: StreamHandle) -
     [
         ([], {}, "choices: none given"),
         (ACTIONS, {"mode": "best"}, "mode: 'best' is none of"),
-        (ACTIONS, {"tokenization": "any", "mode": "exact"}, "scored in one spelling"),
         ({"READ": 1, " READ": 2}, {}, "stand for different values"),
     ],
 )
@@ -199,7 +198,6 @@ def test_a_grammar_begins_anew_after_the_answer(stream: StreamHandle, mode: Any)
     [
         lambda stream: stream.choose(["a\0"]),
         lambda stream: stream.choose(["a " * 400, "b"]),
-        lambda stream: stream.choose(["a", "b"], mode="exact", tokenization="any"),
         lambda stream: stream.choose_list(["a " * 400, "b"]),
         lambda stream: stream.fill({"type": "object", "properties": {"a": {"$ref": "nowhere"}}}),
     ],

@@ -43,60 +43,12 @@ std::set<Tokens> spelled(const std::set<Tokens> & members) {
     return out;
 }
 
-// A set to generate under: its payload, and all sequences that are members.
-struct Set {
-    std::string payload;
-    std::set<Tokens> members;
-    bool named;  // after its members' tokens
-};
-
-Set set_of_tokens(const std::set<Tokens> & members) { return {payload_of(members), members, true}; }
-
-// Texts of one to three words, each of which is one token or bytes.
-Set random_set_of_texts(std::mt19937 & rng) {
-    struct Word {
-        const char * text;
-        std::vector<Tokens> spellings;
-    };
-    static const std::vector<Word> words = {{"a", {bytes("a")}},
-                                            {"b", {bytes("b")}},
-                                            {"READ", {{kRead}, bytes("READ")}},
-                                            {"_FILE", {{kFile}, bytes("_FILE")}},
-                                            {"SEND", {{kSend}, bytes("SEND")}}};
-    Set out{R"({"descriptors": [{"tokenization": "any", "leaves": [)", {}, false};
-    const std::size_t n_members = 1 + below(rng, 6);
-    for (std::size_t i = 0; i < n_members; ++i) {
-        std::string text;
-        std::vector<Tokens> spellings = {{}};
-        const std::size_t n_words = 1 + below(rng, 3);
-        for (std::size_t k = 0; k < n_words; ++k) {
-            const Word & word = words[below(rng, words.size())];
-            text += word.text;
-            std::vector<Tokens> longer;
-            for (const Tokens & begun : spellings) {
-                for (const Tokens & spelling : word.spellings) {
-                    longer.push_back(joined(begun, spelling));
-                }
-            }
-            spellings = std::move(longer);
-        }
-        out.payload += i == 0 ? R"({"name": ")" : R"(, {"name": ")";
-        out.payload.append(text).append(R"(", "text": ")").append(text).append(R"("})");
-        out.members.insert(spellings.begin(), spellings.end());
-    }
-    out.payload += "]}]}";
-    return out;
-}
-
-FollowSet::Options random_options(std::mt19937 & rng, FollowSet::Options options, const Set & set) {
+FollowSet::Options random_options(std::mt19937 & rng, FollowSet::Options options) {
     options.separator = spelled(options.separator);
     options.end_tokens = spelled(options.end_tokens);
     // The vocabulary's own, which are neither passed on nor part of the sequence.
     if (options.on_complete != OnComplete::release && (options.end_tokens.empty() || one_in(rng, 2))) {
         options.end_tokens = {kTinyEnd};
-    }
-    if (!set.named) {  // the oracle takes each spelling for a member of its own
-        options.unique = false;
     }
     return options;
 }
@@ -226,8 +178,8 @@ void Streams::decide(std::mt19937 & rng, const Wrong & wrong) {
     token_trie_stream * stream = place.stream.get();
     const std::size_t prompt = below(rng, prompts().size());
     const RandomCase random(rng, static_cast<Token>(alphabet().size()));
-    const Set set = one_in(rng, 4) ? random_set_of_texts(rng) : set_of_tokens(spelled(random.members));
-    const FollowSet::Options options = random_options(rng, random.options, set);
+    const std::set<Tokens> members = spelled(random.members);
+    const FollowSet::Options options = random_options(rng, random.options);
     const Mode mode = one_in(rng, 2) ? Mode::greedy : Mode::sampled;
     const float temperature = one_in(rng, 3) ? 0.0F : 1.5F;
     const auto n = static_cast<std::int32_t>(one_in(rng, 4) ? 1 + below(rng, 6) : 20);
@@ -235,12 +187,12 @@ void Streams::decide(std::mt19937 & rng, const Wrong & wrong) {
     const Tokens & before = prompts()[prompt];
     if (token_trie_stream_prefill(stream, before.data(), before.size()) != TOKEN_TRIE_OK ||
         set_sampling(stream, temperature, 1, static_cast<std::uint32_t>(rng())) != TOKEN_TRIE_OK ||
-        token_trie_stream_set_token_trie(stream, set_of(set.payload, 0, token_trie_stream_get_vocab(stream)).get(),
+        token_trie_stream_set_token_trie(stream, set_of(payload_of(members), 0, token_trie_stream_get_vocab(stream)).get(),
                                          &params) != TOKEN_TRIE_OK) {
         wrong(token_trie_last_error());
         return;
     }
-    Listener listener(place.reference, prompt, Oracle(set.members, options),
+    Listener listener(place.reference, prompt, Oracle(members, options),
                       mode == Mode::greedy || temperature == 0.0F, wrong);
     if (generate(stream, one_in(rng, 2), n, listener) != TOKEN_TRIE_OK) {
         wrong(token_trie_last_error());
@@ -263,7 +215,7 @@ void Streams::decide(std::mt19937 & rng, const Wrong & wrong) {
     const std::string leaf = state.leaf_name == nullptr ? "" : state.leaf_name;
     if (state.span != static_cast<std::int32_t>(oracle.state()) || state.n_items != oracle.n_items() ||
         state.n_tokens != before.size() + listener.tokens().size() ||
-        (set.named && !oracle.item().empty() && leaf != (oracle.is_finished() ? name_of(oracle.item()) : ""))) {
+        (!oracle.item().empty() && leaf != (oracle.is_finished() ? name_of(oracle.item()) : ""))) {
         wrong("the stream stands elsewhere than the oracle, behind " + name_of(listener.tokens()));
     }
     if (!ended && std::abs(state.logprob - listener.logprob()) > kNear) {

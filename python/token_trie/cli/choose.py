@@ -90,9 +90,9 @@ def _describe_gap(decision: Decision[str]) -> str:
 _FLAGS = Flags(
     ChooseOptions,
     without=("probabilities", "calibration", "leading_space", "think"),
-    mode="exact: the most probable choice (the default); greedy: the best token at each branch point (the default for "
-    "--tokenization any); sampled: a random token at each branch point; aligned: a random choice, by the probabilities "
-    "of whole choices; beam: the best choice that a beam search finds.",
+    mode="exact: the most probable choice (the default); greedy: the best token at each branch point; sampled: a "
+    "random token at each branch point; aligned: a random choice, by the probabilities of whole choices; beam: the "
+    "best choice that a beam search finds.",
     temperature="For --mode sampled. Default: 1.",
     top_p="For --mode sampled.",
     seed="For --mode sampled and aligned: the same seed gives the same answer.",
@@ -102,7 +102,6 @@ _FLAGS = Flags(
     max_nodes="For --mode exact: number of nodes after which the search ends with the best so far; 0: no limit.",
     max_scored="Refuse to score all choices if the set has more nodes than this; 0: no limit.",
     timeout="For --mode exact: seconds after which the search ends.",
-    tokenization="canonical: a choice has the tokens that the tokenizer makes of it; any: all tokens that spell it.",
 )
 
 _DEFAULTS = {field.name: field.default for field in fields(ChooseOptions)}

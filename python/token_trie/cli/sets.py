@@ -22,7 +22,7 @@ from token_trie.errors import ArgumentError, PayloadError
 from token_trie.native.core import _core, llama_cpp
 from token_trie.native.llama_facts import wrapped_model
 from token_trie.progress import Progress
-from token_trie.sets.spelling import find_seam, joined, spell, to_tokens
+from token_trie.sets.tokenization import find_seam, joined, spell, to_tokens
 from token_trie.sets.trie import TokenTrie
 from token_trie.show.trie import count_leaves, draw, plain
 

@@ -27,7 +27,7 @@ from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lifetime import attachment
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
 from token_trie.sets.prompt import tokenize_prompt
-from token_trie.sets.spelling import Tokenization, check_start, joined
+from token_trie.sets.tokenization import check_start, joined
 from token_trie.sets.trie import TokenTrie, fit
 
 T = TypeVar("T")
@@ -124,21 +124,9 @@ def is_same(a: object, b: object) -> bool:
         return False
 
 
-def read_set(choices: ChoicesLike, tokenization: Tokenization = "canonical") -> TokenTrie | Choices[Any]:
-    """Read choices in a tokenization; ArgumentError for a trie with another tokenization than its own."""
-    if not isinstance(choices, TokenTrie):
-        return read_choices(choices)
-    if tokenization != "canonical":
-        raise ArgumentError("tokenization: goes with choices given as texts; a TokenTrie has its own tokens")
-    return choices
-
-
-def check_scorable(tokenization: Tokenization) -> None:
-    """Raise ArgumentError for sets whose members have no single spelling to score."""
-    if tokenization != "canonical":
-        raise ArgumentError(
-            'choices: whole answers are scored in one spelling; make the set with tokenization="canonical"'
-        )
+def read_set(choices: ChoicesLike) -> TokenTrie | Choices[Any]:
+    """Return a trie as it is, and other choices as read."""
+    return choices if isinstance(choices, TokenTrie) else read_choices(choices)
 
 
 def n_scored(trie: TokenTrie, max_scored: int | None) -> int:
@@ -211,14 +199,13 @@ def bind(
     prompt: list[int],
     choices: TokenTrie | Choices[T],
     leading_space: bool | None = None,
-    tokenization: Tokenization = "canonical",
 ) -> tuple[list[int], BoundChoices[T]]:
     """Bind choices to a prompt; return the prompt's tokens before them. Errors are those of `Request.bind`."""
     if isinstance(choices, TokenTrie):
         check_start(prompt, choices.start_token)
         bound = BoundChoices[T](choices)
     else:
-        trie, leaf_of, n_moved = fit(reader.vocab, reader.known, prompt, choices.texts, leading_space, tokenization)
+        trie, leaf_of, n_moved = fit(reader.vocab, reader.known, prompt, choices.texts, leading_space)
         if len(trie) < len(choices) and not choices.are_texts:
             _require_one_value_a_leaf(choices, leaf_of)
         bound = BoundChoices(trie, choices, leaf_of)
@@ -303,7 +290,7 @@ def bind_calibration(
     given: TokenTrie | Choices[Any],
     bound: BoundChoices[Any],
     leaf_end: LeafEnd,
-    *spelled: Any,
+    leading_space: bool | None,
     prior: Floats | None = None,
 ) -> BoundCalibration | None:
     """Bind a calibration to choices that are bound to a prompt; `prior` has the scores after its prompts, if known.
@@ -318,14 +305,14 @@ def bind_calibration(
     if calibrator.window is not None:
         refuse_over_rows(calibrator)
     if calibrator.binding is not None:
-        return _fitted(reader, calibrator, calibrator.binding, given, bound, leaf_end, *spelled)
+        return _fitted(reader, calibrator, calibrator.binding, given, bound, leaf_end, leading_space)
     if calibrator.weights is not None and calibrator.weights.ndim:
         _check_weights(calibrator.weights, bound)
     if prior is not None or not calibrator.prompts:
         return BoundCalibration(calibrator, bound, prior=prior)
     if reader.owner == "handle":
         raise ArgumentError("calibration: Contextual goes with a Llama, as its prompt takes the place of another")
-    priors = (bind(reader, reader.tokenize(prompt), given, *spelled) for prompt in calibrator.prompts)
+    priors = (bind(reader, reader.tokenize(prompt), given, leading_space) for prompt in calibrator.prompts)
     return BoundCalibration(calibrator, bound, priors=tuple(priors), leaf_end=leaf_end)
 
 
@@ -350,13 +337,13 @@ def _fitted(
     given: TokenTrie | Choices[Any],
     bound: BoundChoices[Any],
     leaf_end: LeafEnd,
-    *spelled: Any,
+    leading_space: bool | None,
 ) -> BoundCalibration:
     """Bind a fitted calibration to all of its choices, or to those that a filter leaves."""
     left = bound.left()
     classes = left if len(binding.classes) == len(left) else np.arange(len(bound))
     texts = tuple(map(bound.text, classes.tolist()))
-    tokens = spelled_as(given, *spelled, with_filtered=classes is not left)
+    tokens = spelled_as(given, leading_space, with_filtered=classes is not left)
     binding.require(Binding(reader.model(), _core.llama_loaded(), "", texts, leaf_end, tokens))
     if calibrator.needs_scores and calibrator.needs_state and len(left) < len(classes):
         raise CalibrationError(

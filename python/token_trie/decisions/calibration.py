@@ -129,9 +129,7 @@ def _facts(facts: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}".replace(" ", r"\u0020") for name, value in sorted(written.items()))
 
 
-def spelled_as(
-    choices: object, leading_space: bool | None = None, tokenization: str = "canonical", *, with_filtered: bool = False
-) -> str:
+def spelled_as(choices: object, leading_space: bool | None = None, *, with_filtered: bool = False) -> str:
     """Return how choices are tokenized, as far as the prompt does not decide it; empty for texts in the default way.
 
     `with_filtered`: whether members of a `TokenTrie` that are filtered out count, too.
@@ -141,8 +139,7 @@ def spelled_as(
         for array in (choices.core if with_filtered else choices.core.kept_alone()).arrays():
             tokens.update(array.tobytes())
         return f"sha256:{tokens.hexdigest()}"
-    given = {} if leading_space is None else {"leading_space": leading_space}
-    return _facts(given if tokenization == "canonical" else {**given, "tokenization": tokenization})
+    return _facts({} if leading_space is None else {"leading_space": leading_space})
 
 
 _SAME_RESULT = {

@@ -19,7 +19,6 @@ from token_trie.decisions.bound_choices import (
     bind,
     bind_calibration,
     check_finite,
-    check_scorable,
     check_size,
     n_scored,
     read_set,
@@ -106,11 +105,8 @@ class ScoreRequest(Request[Floats]):
 
     @classmethod
     def read(cls, choices: ChoicesLike, options: ScoreOptions) -> ScoreRequest:
-        """Read choices; ArgumentError if they cannot be scored."""
-        read = read_set(choices)
-        if isinstance(read, TokenTrie):
-            check_scorable(read.tokenization)
-        return cls(read, options)
+        """Read choices."""
+        return cls(read_set(choices), options)
 
     @property
     def n_choices(self) -> int:
@@ -123,11 +119,17 @@ class ScoreRequest(Request[Floats]):
 
     def steps(self, reader: Reader, prefix: Prefix, *, is_beside: bool = False) -> Plan[Floats]:
         """Score the choices, and for a prior also without a prompt; `is_beside` is that of `PlanStep`."""
-        options, spelled = self.options, self.options.leading_space
-        tokens, choices = bind(reader, prefix.tokens, self.choices, spelled)
+        options = self.options
+        tokens, choices = bind(reader, prefix.tokens, self.choices, options.leading_space)
         check_size(choices.trie, options.max_scored)
         calibration = bind_calibration(
-            reader, options.calibration, self.choices, choices, options.leaf_end, spelled, prior=self.prior
+            reader,
+            options.calibration,
+            self.choices,
+            choices,
+            options.leaf_end,
+            options.leading_space,
+            prior=self.prior,
         )
         takes_state = calibration is not None and calibration.needs_state
         if takes_state and is_beside:
@@ -297,15 +299,8 @@ class ChoiceRequest(Written[Any]):
 
     @classmethod
     def read(cls, choices: ChoicesLike, options: ChooseOptions) -> ChoiceRequest:
-        """Read choices; ArgumentError if they and the options do not fit together."""
-        read = read_set(choices, options.tokenization)
-        tokenization = read.tokenization if isinstance(read, TokenTrie) else options.tokenization
-        mode = options.mode or options.default_mode(tokenization)
-        if tokenization != options.tokenization:
-            options.require_fitting(mode)
-        if mode not in ("greedy", "sampled"):
-            check_scorable(tokenization)
-        return cls(read, options, mode)
+        """Read choices."""
+        return cls(read_set(choices), options, options.mode or "exact")
 
     def evaluated(self, llm: Llama) -> ChoiceRequest:
         """Return the request with the scores after its calibration's prompts, if any, evaluated on a Llama.
@@ -344,10 +339,15 @@ class ChoiceRequest(Written[Any]):
 
     def _bound(self, reader: Reader, prefix: Prefix) -> BoundChoice:
         options = self.options
-        spelled = options.leading_space, options.tokenization
-        tokens, choices = bind(reader, prefix.tokens, self.choices, *spelled)
+        tokens, choices = bind(reader, prefix.tokens, self.choices, options.leading_space)
         calibration = bind_calibration(
-            reader, options.calibration, self.choices, choices, options.leaf_end, *spelled, prior=self.prior
+            reader,
+            options.calibration,
+            self.choices,
+            choices,
+            options.leaf_end,
+            options.leading_space,
+            prior=self.prior,
         )
         has_prior = calibration is not None and bool(calibration.priors) and not options.scores_all
         weighs_found = has_prior and n_scored(choices.trie, options.max_scored) > 0

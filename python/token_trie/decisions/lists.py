@@ -20,7 +20,7 @@ from token_trie.native.core import Llama, _core
 from token_trie.native.options import takes
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.prompt import Prompt
-from token_trie.sets.spelling import check_tokens, inner_tokens, to_tokens
+from token_trie.sets.tokenization import check_tokens, inner_tokens, to_tokens
 from token_trie.sets.trie import TokenTrie
 
 if TYPE_CHECKING:
@@ -114,14 +114,13 @@ class ListRequest(Written[ListDecision[Any]]):
 
     @classmethod
     def read(cls, choices: ChoicesLike, options: ListOptions) -> ListRequest:
-        """Read choices; ArgumentError if they and the options do not fit together."""
-        return cls(read_set(choices, options.tokenization), options)
+        """Read choices."""
+        return cls(read_set(choices), options)
 
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[ListDecision[Any]]:
         """Let the model write the list."""
         options = self.options
-        spelled = options.leading_space, options.tokenization
-        tokens, choices = bind(reader, prefix.tokens, self.choices, *spelled)
+        tokens, choices = bind(reader, prefix.tokens, self.choices, options.leading_space)
         between = _separator(reader.vocab, choices.trie, tokens, options.separator)
         rules = SpanOptions(
             on_complete="restart",

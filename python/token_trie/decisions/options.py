@@ -11,7 +11,7 @@ from token_trie.errors import ArgumentError
 from token_trie.llama.query import LEAF_ENDS, LeafEnd, Sampling
 from token_trie.llama.span import STEP_MODES, StepMode
 from token_trie.native.options import Options, check_counts, check_flags, check_limits, check_name, check_numbers
-from token_trie.sets.spelling import Tokenization, to_tokens
+from token_trie.sets.tokenization import to_tokens
 
 Mode: TypeAlias = Literal["exact", "greedy", "sampled", "aligned", "beam"]
 RecordMode: TypeAlias = Literal["exact", "greedy", "sampled"]
@@ -68,10 +68,10 @@ class ChooseOptions(Sampling):
     ----------
     mode : {"exact", "greedy", "sampled", "aligned", "beam"}, optional
         "exact", the default: the most probable whole answer, with a proof if max_nodes allows it. "greedy": the best
-        token at each branch point; this is the fastest mode and the default for any tokenization, but it may miss the
-        most probable answer. "sampled": a token drawn at random at each branch point. "aligned": a whole answer drawn
-        at random, by the model's probabilities of whole answers. "beam": the best answer that is found by keeping the
-        beam_width best beginnings of each length.
+        token at each branch point; this is the fastest mode, but it may miss the most probable answer. "sampled": a
+        token drawn at random at each branch point. "aligned": a whole answer drawn at random, by the model's
+        probabilities of whole answers. "beam": the best answer that is found by keeping the beam_width best beginnings
+        of each length.
     probabilities : bool
         For exact: score the whole set, however large, instead of searching it, for `Decision.probabilities` and what is
         computed from them. Aligned mode always does this.
@@ -99,9 +99,8 @@ class ChooseOptions(Sampling):
     max_scored : int or None
         For probabilities and aligned mode: a set with more nodes than this is refused, because each is evaluated, and
         thousands can take minutes. None: any number.
-    leading_space, tokenization
-        As for `TokenTrie.from_choices`; for choices given as texts. Exact, aligned and beam need the canonical
-        tokenization.
+    leading_space : bool, optional
+        As for `TokenTrie.from_choices`; for choices given as texts.
     think : Think, optional
         Lets the model write freely up to a marker first, for `Decision.thought`. The answer follows the marker, in any
         mode, and choices are tokenized as they follow it.
@@ -117,11 +116,9 @@ class ChooseOptions(Sampling):
     timeout: float | None = None
     max_scored: int | None = MAX_SCORED
     leading_space: bool | None = None
-    tokenization: Tokenization = "canonical"
     think: Think | None = None
 
     def __post_init__(self) -> None:
-        check_name(self.tokenization, get_args(Tokenization), "tokenization")
         check_flags(probabilities=self.probabilities)
         if self.mode is not None:
             check_name(self.mode, get_args(Mode), "mode")
@@ -129,7 +126,7 @@ class ChooseOptions(Sampling):
         self.check_sampling(draws=True)
         check_counts(n_best=self.n_best, beam_width=self.beam_width)
         check_limits(max_nodes=self.max_nodes, max_scored=self.max_scored)
-        self.require_fitting(self.mode or self.default_mode(self.tokenization))
+        self._check_mode()
         if self.timeout is not None:
             check_numbers(timeout=self.timeout)
             if not 0 < self.timeout <= LONGEST:
@@ -146,12 +143,9 @@ class ChooseOptions(Sampling):
         """Whether the whole set is scored."""
         return self.mode == "aligned" or self.probabilities
 
-    def default_mode(self, tokenization: Tokenization) -> Mode:
-        """Return the default mode for a set in this tokenization."""
-        return "greedy" if tokenization == "any" else "exact"
-
-    def require_fitting(self, mode: Mode) -> None:
+    def _check_mode(self) -> None:
         """Raise ArgumentError for options that the mode does not support."""
+        mode = self.mode or "exact"
         is_bounded = self.max_nodes not in (None, MAX_NODES) or self.timeout is not None
         if self.scores_all and (mode not in ("exact", "aligned") or is_bounded):
             raise ArgumentError(
@@ -189,7 +183,7 @@ class ListOptions(Sampling):
         min_items.
     think : Think, optional
         Lets the model write freely up to a marker first, for `ListDecision.thought`. The list follows the marker.
-    leading_space, tokenization
+    leading_space : bool, optional
         As for `choose`.
     """
 
@@ -203,10 +197,8 @@ class ListOptions(Sampling):
     max_tokens: int | None = None
     think: Think | None = None
     leading_space: bool | None = None
-    tokenization: Tokenization = "canonical"
 
     def __post_init__(self) -> None:
-        check_name(self.tokenization, get_args(Tokenization), "tokenization")
         if self.mode is not None:
             check_name(self.mode, STEP_MODES, "mode")
         self.check_sampling(draws=True)
@@ -330,7 +322,6 @@ if TYPE_CHECKING:  # by scripts/keywords
         timeout: float | None
         max_scored: int | None
         leading_space: bool | None
-        tokenization: Tokenization
         think: Think | None
 
     class ListKeywords(SamplingKeywords, total=False):
@@ -346,7 +337,6 @@ if TYPE_CHECKING:  # by scripts/keywords
         max_tokens: int | None
         think: Think | None
         leading_space: bool | None
-        tokenization: Tokenization
 
     class ScoreKeywords(TypedDict, total=False):
         """Keywords of `ScoreOptions`."""

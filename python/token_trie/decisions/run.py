@@ -29,7 +29,7 @@ from token_trie.native.lifetime import attachment
 from token_trie.native.options import check_limits, encode, nth_seed
 from token_trie.sets.lru import Memory, memory_in
 from token_trie.sets.prompt import Prompt
-from token_trie.sets.spelling import inner_tokens
+from token_trie.sets.tokenization import inner_tokens
 from token_trie.sets.trie import TokenTrie
 
 R = TypeVar("R")

@@ -15,7 +15,7 @@ from token_trie.errors import ArgumentError
 from token_trie.llama.span import SpanOptions, follow_set, read_span
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.options import check_counts, takes
-from token_trie.sets.spelling import Tokens, check_start, to_token, to_tokens
+from token_trie.sets.tokenization import Tokens, check_start, to_token, to_tokens
 from token_trie.sets.trie import TokenTrie
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ class UniqueMatchers:
     Parameters
     ----------
     trie : TokenTrie
-        The set, of token sequences: not one of texts in any tokenization.
+        The set.
     n : int
         Number of sequences; at most the number of members that can end.
     vocab_size : int
@@ -329,10 +329,6 @@ class UniqueMatchers:
     def __init__(self, trie: TokenTrie, n: int, vocab_size: int, *, end_tokens: Sequence[int]) -> None:
         check_counts(n=n)
         self._matchers = [TrieMatcher(trie, vocab_size, end_tokens=end_tokens) for _ in range(n)]
-        if not trie.core.is_tree:
-            raise ArgumentError(
-                "trie: a set of texts in any tokenization, whose members have no positions of their own"
-            )
         if n > len(trie):
             raise ArgumentError(f"n: {n} sequences, and {len(trie)} members")
         self._trie = trie

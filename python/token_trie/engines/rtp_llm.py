@@ -36,8 +36,7 @@ def write_prefix_dict(trie: TokenTrie, start: int | None = None, end: int = 2, s
     Raises
     ------
     ArgumentError
-        A member holds the end token, start and end are equal, ids are ambiguous with the separator, or the set is of
-        texts in any tokenization.
+        A member holds the end token, start and end are equal, or ids are ambiguous with the separator.
     """
     if start is None:
         start = 225 if trie.start_token is None else trie.start_token
@@ -48,8 +47,6 @@ def write_prefix_dict(trie: TokenTrie, start: int | None = None, end: int = 2, s
     if not sep or set(sep) & set("-0123456789"):
         raise ArgumentError(f"sep: {sep!r}: it does not separate token ids")
     core = trie.core
-    if not core.is_tree:
-        raise ArgumentError("a set of texts in any tokenization has no prefix_dict; make it with canonical tokens")
     tokens, offsets = core.arrays()
     at = np.flatnonzero(tokens == end)
     if len(at):

@@ -13,7 +13,7 @@ from token_trie.engines.matcher import PUT_BACK
 from token_trie.errors import ArgumentError, LimitError, VocabularyError
 from token_trie.native.core import _core
 from token_trie.native.options import check_counts, check_name
-from token_trie.sets.spelling import to_tokens
+from token_trie.sets.tokenization import to_tokens
 from token_trie.sets.trie import TokenTrie
 
 try:
@@ -167,7 +167,7 @@ class DeviceTries:
         Parameters
         ----------
         trie : TokenTrie
-            The set, in either tokenization.
+            The set.
         on_complete : {"end", "release"}
             What may follow a member: an end token; or any token, and then the row is free.
         end_tokens : sequence of int, optional

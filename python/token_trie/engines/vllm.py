@@ -38,7 +38,7 @@ from token_trie.native.core import _core
 from token_trie.native.options import check_name, encode
 from token_trie.sets.choices import read_choices
 from token_trie.sets.lru import Memory
-from token_trie.sets.spelling import find_seam, inner_tokens, joined, spell
+from token_trie.sets.tokenization import find_seam, inner_tokens, joined, spell
 from token_trie.sets.trie import TokenTrie
 
 try:

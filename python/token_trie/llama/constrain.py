@@ -14,7 +14,7 @@ from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.span import RELEASE, STEP_MODES, SpanOptions, StepMode, follow_set, read_span
 from token_trie.native.core import Llama, _core, llama_cpp, logger, vocab_of
 from token_trie.native.options import takes
-from token_trie.sets.spelling import check_start
+from token_trie.sets.tokenization import check_start
 from token_trie.sets.trie import TokenTrie
 
 if TYPE_CHECKING:

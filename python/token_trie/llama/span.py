@@ -13,7 +13,7 @@ from token_trie.errors import ArgumentError
 from token_trie.native.core import _core
 from token_trie.native.ffi import c_strings, ffi, new_struct
 from token_trie.native.options import Options, check_counts, check_flags, check_limits, check_name, encode_names
-from token_trie.sets.spelling import Speller, inner_tokens, to_tokens
+from token_trie.sets.tokenization import Speller, inner_tokens, to_tokens
 
 StepMode: TypeAlias = Literal["greedy", "sampled"]
 OnComplete: TypeAlias = Literal["release", "end", "restart"]

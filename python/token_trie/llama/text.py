@@ -16,7 +16,7 @@ from token_trie.llama.stream import Stream
 from token_trie.native.core import _core
 from token_trie.native.options import check_counts, encode
 from token_trie.sets.prompt import tokenize_text
-from token_trie.sets.spelling import check_tokens, find_seam, inner_seam
+from token_trie.sets.tokenization import check_tokens, find_seam, inner_seam
 
 if TYPE_CHECKING:
     from token_trie.llama.query import SamplingKeywords

@@ -172,8 +172,6 @@ class Choice(Generic[T]):
         check_counts(top=top)
         if self.other:
             raise ArgumentError("other: goes with options that are all scored, without top")
-        if isinstance(given, TokenTrie) and given.tokenization == "any":
-            raise ArgumentError('options: whole answers are scored in one spelling; make the set "canonical"')
         if isinstance(given, Mapping):
             raise ArgumentError("top: goes with a set or texts, and not with descriptions")
         for name, value in (("top", top), ("members", given if is_set else read_choices(given))):

@@ -59,7 +59,7 @@ from token_trie.records.plan import (
     ways,
 )
 from token_trie.sets.lru import Memory, memory_in
-from token_trie.sets.spelling import Seam, inner_seam, joined
+from token_trie.sets.tokenization import Seam, inner_seam, joined
 from token_trie.sets.trie import TokenTrie
 
 _DECODER = json.JSONDecoder()

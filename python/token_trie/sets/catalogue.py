@@ -21,7 +21,7 @@ import numpy as np
 from token_trie.errors import ArgumentError, PayloadError, VocabularyError
 from token_trie.native.core import _core
 from token_trie.native.files import sync_folder
-from token_trie.sets.spelling import Tokens
+from token_trie.sets.tokenization import Tokens
 from token_trie.sets.trie import TokenTrie, leaves_named, save_image
 
 SUFFIX = ".changes"
@@ -119,14 +119,12 @@ class Catalogue:
         Raises
         ------
         ArgumentError
-            The members have ``tokenization="any"``, a sequence has two names, or the changes cannot be written.
+            A sequence has two names, or the changes cannot be written.
         PayloadError, VocabularyError, LimitError
             A sequence is empty or not valid; the members were tokenized for another vocabulary, which is known if both
             sets have a fingerprint; or a token id is too large for a file.
         """
         given = members if isinstance(members, TokenTrie) else TokenTrie.from_sequences(members)
-        if given.tokenization == "any":
-            raise ArgumentError("members: of any tokenization, where token sequences belong")
         for alias, name in given.aliases.items():
             raise ArgumentError(f"members: {alias!r} and {name!r} have the same tokens; give one of them")
         rows = [(np.asarray(leaf.tokens, np.int32).tobytes(), leaf.name) for leaf in given]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from token_trie.errors import ArgumentError, PayloadError
@@ -69,9 +69,6 @@ def named_leaves(trie: _core.Trie) -> list[tuple[str, int]]:
 def payload_of(trie: _core.Trie, model_id: str, path: str) -> str:
     """Write the payload of a set, with its aliases."""
     named = named_leaves(trie)
-    if not trie.is_tree:
-        names = [name for name, _ in named]
-        return payload_of_texts(names, [trie.text(leaf).decode() for _, leaf in named], model_id, path)
     tokens, offsets = trie.arrays()
     leaves = [{"name": name, "tokens": tokens[slice(*offsets[leaf : leaf + 2])].tolist()} for name, leaf in named]
     payload: dict[str, Any] = {"modelId": model_id}
@@ -79,10 +76,3 @@ def payload_of(trie: _core.Trie, model_id: str, path: str) -> str:
         payload["vocab"] = trie.vocab
     payload["descriptors"] = [{"path": path, "leaves": leaves}]
     return json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
-
-
-def payload_of_texts(names: Iterable[str], texts: Iterable[str], model_id: str = "", path: str = "") -> str:
-    """Write a payload with ``tokenization="any"``."""
-    leaves = [{"name": name, "text": text} for name, text in zip(names, texts, strict=True)]
-    descriptor = {"path": path, "tokenization": "any", "leaves": leaves}
-    return json.dumps({"modelId": model_id, "descriptors": [descriptor]}, ensure_ascii=False, separators=(",", ":"))

@@ -22,7 +22,7 @@ from token_trie.native.llama_facts import formatter_of, model_of, registered_cha
 from token_trie.native.options import encode
 from token_trie.sets.control_tokens import Rendered, read, render, tokens_of
 from token_trie.sets.lru import Memory, memory_in
-from token_trie.sets.spelling import check_tokens
+from token_trie.sets.tokenization import check_tokens
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +16,12 @@ from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import set_of
 from token_trie.native.files import write_whole
 from token_trie.native.lifetime import attachment
-from token_trie.native.options import check_name, encode, encode_names
+from token_trie.native.options import encode, encode_names
 from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.lru import memory_in
-from token_trie.sets.payload import json_of, named_leaves, payload_of, payload_of_texts, read_prefix_dict
+from token_trie.sets.payload import json_of, named_leaves, payload_of, read_prefix_dict
 from token_trie.sets.prompt import Prompt, tokenize_prompt
-from token_trie.sets.spelling import (
-    Tokenization,
-    Tokens,
-    find_seam,
-    following,
-    joined,
-    spell,
-    to_tokens,
-)
+from token_trie.sets.tokenization import Tokens, find_seam, joined, spell, to_tokens
 
 TokenIds = npt.NDArray[np.int32]
 
@@ -39,7 +31,6 @@ class Leaf(NamedTuple):
 
     name: str
     tokens: tuple[int, ...]
-    """The token sequence; with ``tokenization="any"``, one of the shortest."""
 
 
 class TokenTrie(Collection[Leaf]):
@@ -82,7 +73,6 @@ class TokenTrie(Collection[Leaf]):
         *,
         prompt: Prompt | None = None,
         leading_space: bool | None = None,
-        tokenization: Tokenization = "canonical",
     ) -> TokenTrie:
         """Build the set from texts, tokenized as they will follow the prompt.
 
@@ -100,23 +90,19 @@ class TokenTrie(Collection[Leaf]):
             Whether there is a space between prompt and answer. By default, there is one where written text has one: for
             example after a word or ``:``, but not after a line break, an opening bracket, or a control token of a chat
             template.
-        tokenization : {"canonical", "any"}
-            "canonical": the tokens that the tokenizer makes of a choice; models are trained on these. "any": all tokens
-            that spell it. The set is then a graph instead of a tree; a step costs the same.
 
         Raises
         ------
         VocabularyError
-            A choice cannot be spelled. Or, with "canonical", the prompt ends in a token that merges with the choices,
-            such as a trailing space; `choose` handles this case by itself.
+            A choice cannot be spelled, or the prompt ends in a token that merges with the choices, such as a trailing
+            space; `choose` handles this case by itself.
         ArgumentError
             There are no choices, or one is empty.
         """
-        check_name(tokenization, get_args(Tokenization), "tokenization")
         read = read_choices(choices)
         vocab = vocab_of(llm)
         tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
-        trie, _, n_moved = fit(vocab, attachment(llm).known, tokens, read.texts, leading_space, tokenization)
+        trie, _, n_moved = fit(vocab, attachment(llm).known, tokens, read.texts, leading_space)
         if n_moved:
             raise VocabularyError(
                 "the prompt's last tokens merge with the choices. Let the prompt end earlier (often: without its "
@@ -157,15 +143,14 @@ class TokenTrie(Collection[Leaf]):
         path : str, optional
             Use only the descriptors with this path. By default, all descriptors form one set.
         llm : llama_cpp.Llama, optional
-            If given, the tokens are checked against its vocabulary. It is required for descriptors with
-            ``"tokenization": "any"``, whose leaves have a ``"text"``.
+            If given, the tokens are checked against its vocabulary.
 
         Raises
         ------
         PayloadError, LimitError
             With a message that begins with the place, such as ``descriptors[0].leaves[3].tokens[1]``.
         VocabularyError
-            A text cannot be spelled, or there is no model to spell it with.
+            A token is outside the vocabulary.
         """
         if llm is None:
             return cls.read_payload(payload, path, None)
@@ -274,11 +259,6 @@ class TokenTrie(Collection[Leaf]):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.tokenization == "any":
-            raise ArgumentError(
-                "a trie of any tokenization belongs to a loaded vocabulary and cannot be pickled; "
-                "take payload() along, and from_payload(…, llm=llm) at the other end"
-            )
         if self.core.is_view:  # its members keep their indices
             core = self.core
             names = [core.name(leaf) for leaf in range(core.n_leaves)]
@@ -331,33 +311,28 @@ class TokenTrie(Collection[Leaf]):
         return np.empty(0, np.int32) if node is None else self.core.children(node)
 
     def payload(self, model_id: str = "", path: str = "") -> str:
-        """Return the set, with its aliases, as TokenTreePayload JSON for `from_payload`, C and other hosts.
-
-        With ``tokenization="any"`` it holds the texts, and fits any model.
-        """
+        """Return the set, with its aliases, as TokenTreePayload JSON for `from_payload`, C and other hosts."""
         encode(model_id, "model_id"), encode(path, "path")
         return payload_of(self.core.kept_alone(), model_id, path)
 
-    def only(self, names: Iterable[str], *, llm: Llama | None = None) -> TokenTrie:
+    def only(self, names: Iterable[str]) -> TokenTrie:
         """Build a set of some of the members, in the same order, for the same vocabulary.
 
         Parameters
         ----------
         names : iterable of str
             Names, or `aliases`, of members.
-        llm : llama_cpp.Llama, optional
-            Needed with ``tokenization="any"``.
 
         Raises
         ------
         ArgumentError
             There is no member with a name, or no member is left.
         """
-        return self.of_core(_subset(self.core, names, llm, keep=True), self._start)
+        return self.of_core(_subset(self.core, names, keep=True), self._start)
 
-    def without(self, names: Iterable[str], *, llm: Llama | None = None) -> TokenTrie:
+    def without(self, names: Iterable[str]) -> TokenTrie:
         """Build a set without some of the members; everything else is as in `only`."""
-        return self.of_core(_subset(self.core, names, llm, keep=False), self._start)
+        return self.of_core(_subset(self.core, names, keep=False), self._start)
 
     def rows(self, names: Sequence[str], *, missing_ok: bool = False) -> npt.NDArray[np.int64]:
         """Return the leaf of each row of the table that the set was built from; rows with equal tokens share one.
@@ -405,8 +380,7 @@ class TokenTrie(Collection[Leaf]):
         Raises
         ------
         ArgumentError
-            The mask has another length or type, an index does not exist or occurs twice, no leaf is left, or the set
-            has ``tokenization="any"``.
+            The mask has another length or type, an index does not exist or occurs twice, or no leaf is left.
         """
         n_leaves = self.core.n_leaves
         leaf_of = None if rows is None else np.asarray(rows)
@@ -450,7 +424,7 @@ class TokenTrie(Collection[Leaf]):
         Raises
         ------
         ArgumentError
-            The file cannot be written, or the set has ``tokenization="any"``; save its `payload` instead.
+            The file cannot be written.
         """
         save_image(_core.TrieImage(self.core), path)
 
@@ -462,11 +436,6 @@ class TokenTrie(Collection[Leaf]):
         """The set itself for the C ABI: a cffi ``struct token_trie_set *``, valid as long as the trie."""
         # The first one is kept, because a replaced one would be freed during another thread's call.
         return self._c_sets.get("") or self._c_sets.setdefault("", set_of(self.core))
-
-    @property
-    def tokenization(self) -> Tokenization:
-        """Whether a member is one token sequence ("canonical") or any that spells its text ("any")."""
-        return "canonical" if self.core.is_tree else "any"
 
     @property
     def nbytes(self) -> int:
@@ -490,7 +459,7 @@ class TokenTrie(Collection[Leaf]):
 
     @property
     def n_nodes(self) -> int:
-        """Nodes of the tree or graph, the root included."""
+        """Nodes of the tree, the root included."""
         return self.core.n_nodes
 
     @property
@@ -500,7 +469,7 @@ class TokenTrie(Collection[Leaf]):
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of the longest leaf; with ``tokenization="any"``, of the longest spelling of one."""
+        """Tokens of the longest leaf."""
         return self.core.max_length
 
     def __repr__(self) -> str:
@@ -520,7 +489,6 @@ def fit(
     prompt: list[int],
     texts: tuple[str, ...],
     leading_space: bool | None = None,
-    tokenization: Tokenization = "canonical",
 ) -> tuple[TokenTrie, npt.NDArray[np.int64], int]:
     """Build the set of texts as they follow a prompt; the last sets of a model are kept in `known`.
 
@@ -530,17 +498,12 @@ def fit(
     seam = find_seam(vocab, prompt, leading_space)
     memory = memory_in(known, "sets", _MAX_SETS, _MAX_TEXTS)
     is_whole = len(seam.tail) == len(prompt)
-    key = texts, seam, leading_space, tokenization, is_whole
+    key = texts, seam, leading_space, is_whole
 
     def make() -> tuple[TokenTrie, npt.NDArray[np.int64], int]:
         all_spaced = leading_space is True
-        if tokenization == "any":
-            spelled = map(bytes.decode, following(seam, texts, all_spaced=all_spaced))
-            core, n_moved = _core.cached_trie(payload_of_texts(texts, spelled).encode(), None, vocab), 0
-        else:
-            tokens, offsets, n_moved = spell(vocab, seam, texts, all_spaced=all_spaced, is_whole=is_whole)
-            core = _core.Trie.build(tokens, offsets, list(texts), vocab.fingerprint())
-        trie = TokenTrie.of_core(core)
+        tokens, offsets, n_moved = spell(vocab, seam, texts, all_spaced=all_spaced, is_whole=is_whole)
+        trie = TokenTrie.of_core(_core.Trie.build(tokens, offsets, list(texts), vocab.fingerprint()))
         return trie, np.arange(len(trie)) if len(trie) == len(texts) else trie.rows(texts), n_moved
 
     found: tuple[TokenTrie, npt.NDArray[np.int64], int] = memory.get(key, len(texts), make)
@@ -566,7 +529,7 @@ def leaves_named(core: _core.Trie, names: Iterable[str], missing_ok: bool = Fals
     return found
 
 
-def _subset(trie: _core.Trie, names: Iterable[str], llm: Llama | None, *, keep: bool) -> _core.Trie:
+def _subset(trie: _core.Trie, names: Iterable[str], *, keep: bool) -> _core.Trie:
     """Build a trie of the members with these names, or of all others."""
     trie = trie.kept_alone()
     named = {leaf for _, leaf in leaves_named(trie, names)}
@@ -574,11 +537,6 @@ def _subset(trie: _core.Trie, names: Iterable[str], llm: Llama | None, *, keep: 
     if not kept:
         raise ArgumentError("names: no member of the set is left")
     names_kept = [name for name, _ in kept]
-    if not trie.is_tree:
-        if llm is None:
-            raise ArgumentError("llm: a set of texts in any tokenization is made for a model; give it")
-        payload = payload_of_texts(names_kept, [trie.text(leaf).decode() for _, leaf in kept])
-        return _core.cached_trie(payload.encode(), None, vocab_of(llm))
     tokens, offsets = trie.arrays()
     rows = [tokens[offsets[leaf] : offsets[leaf + 1]] for _, leaf in kept]
     return _core.Trie.build(*joined(rows), names_kept, trie.vocab)

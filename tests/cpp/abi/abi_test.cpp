@@ -128,31 +128,6 @@ TEST_F(AbiVocab, EndTokensAreTheVocabulariesUnlessGiven) {
     EXPECT_EQ(refusal([&] { return init_ext(params, vocab); }).rfind("end_tokens[0]: ", 0), 0U);
 }
 
-TEST_F(AbiVocab, TextsBecomeASamplerOfAllTheirSpellings) {
-    const char * json = R"({"descriptors": [{"tokenization": "any", "leaves": [{"name": "yes", "text": " yes"}]}]})";
-    EXPECT_EQ(refusal([&] { return init(json); }),
-              "tokenization: \"any\" needs the vocabulary of a model with a tokenizer");
-    std::set<std::string> seen;
-    const auto n = static_cast<std::size_t>(llama_vocab_n_tokens(vocab));
-    const Sampler sampler = init(json, TOKEN_TRIE_SAMPLED, vocab);
-    ASSERT_NE(sampler, nullptr) << token_trie_last_error();
-    Candidates candidates = Candidates::at_own_index(std::vector<float>(n, 1.0F));
-    llama_sampler_apply(sampler.get(), candidates.get());
-    for (const Token token : candidates.ids()) {
-        seen.insert(detokenize(vocab, {token}));
-        llama_sampler_reset(sampler.get());
-        llama_sampler_accept(sampler.get(), token);
-        const token_trie_sampler_state state = state_of(sampler.get());
-        if (detokenize(vocab, {token}) == " yes") {
-            EXPECT_EQ(state.state, TOKEN_TRIE_COMPLETE);
-            EXPECT_STREQ(state.leaf_name, "yes");
-        } else {
-            EXPECT_EQ(state.state, TOKEN_TRIE_CONSTRAINED);
-        }
-    }
-    EXPECT_EQ(seen, std::set<std::string>({" ", " y", " ye", " yes"}));
-}
-
 TEST_F(AbiVocab, APayloadMadeForAnotherVocabularyIsNull) {
     const std::string other = "sha256:" + std::string(64, '0');
     const std::string json =

@@ -95,22 +95,6 @@ TEST_F(MemoryVocab, RunningOutWhileLookingIntoTheVocabulary) {
     });
 }
 
-TEST_F(MemoryVocab, RunningOutWhileSpellingTexts) {
-    const std::string texts =
-        R"({"descriptors": [{"tokenization": "any", "leaves": [{"name": "a", "text": "a long text, in many tokens"}]}]})";
-    const std::string tokens = payload_of({{"A", {7}}});
-    const Sampler prepared(llama_sampler_init_token_trie(vocab, texts.c_str(), TOKEN_TRIE_GREEDY));
-    ASSERT_NE(prepared, nullptr) << token_trie_last_error();
-    fail_at_every_allocation([&]() -> llama_sampler * {
-        const Sampler sampler(llama_sampler_init_token_trie(vocab, texts.c_str(), TOKEN_TRIE_GREEDY));
-        if (sampler == nullptr) {
-            return nullptr;
-        }
-        allowance = -1;
-        return llama_sampler_init_token_trie(nullptr, tokens.c_str(), TOKEN_TRIE_GREEDY);
-    });
-}
-
 class MemoryStream : public WithTinyModel {
    protected:
     // Runs work with no allocation, with one, ... until it succeeds; returns how many that took.

@@ -86,7 +86,6 @@ TEST_F(AbiSet, OfTokensHasThemNamedOrNumbered) {
     EXPECT_EQ(name, "");
     EXPECT_EQ(info(named).max_tokens, 2U);
     EXPECT_EQ(info(named).n_nodes, 5U);
-    EXPECT_EQ(info(named).any, 0);
     ASSERT_EQ(pick(stream_, named, nullptr), TOKEN_TRIE_OK);
     EXPECT_NE(name_of(stream_), "");
 }
@@ -146,22 +145,19 @@ TEST_F(AbiSet, IsOpenedFromAFile) {
     EXPECT_EQ(token_trie_set_open(nullptr), nullptr);
 }
 
-TEST_F(AbiSet, OfTextsIsSpelledAsTheTokenizerDoesOrInAnyTokens) {
+TEST_F(AbiSet, OfTextsIsSpelledAsTheTokenizerDoes) {
     const std::array<const char *, 2> texts = {"READ", "SEND"};
-    for (const bool any : {false, true}) {
-        const SetHandle set(token_trie_set_from_texts(vocab_, texts.data(), texts.size(), any));
-        ASSERT_NE(set, nullptr) << token_trie_last_error();
-        EXPECT_EQ(info(set).any, any ? 1 : 0);
-        ASSERT_EQ(prefill(stream_, kPrompt), TOKEN_TRIE_OK);
-        ASSERT_EQ(pick(stream_, set, nullptr), TOKEN_TRIE_OK) << token_trie_last_error();
-        const std::string name = name_of(stream_);
-        EXPECT_TRUE(name == "READ" || name == "SEND");
-    }
+    const SetHandle set(token_trie_set_from_texts(vocab_, texts.data(), texts.size()));
+    ASSERT_NE(set, nullptr) << token_trie_last_error();
+    ASSERT_EQ(prefill(stream_, kPrompt), TOKEN_TRIE_OK);
+    ASSERT_EQ(pick(stream_, set, nullptr), TOKEN_TRIE_OK) << token_trie_last_error();
+    const std::string name = name_of(stream_);
+    EXPECT_TRUE(name == "READ" || name == "SEND");
 }
 
-TEST_F(AbiSet, OfTextsBeyondAsciiIsSpelledInAnyTokens) {
+TEST_F(AbiSet, OfTextsMayBeBeyondAscii) {
     const char * const text = "caf\u00e9";
-    const SetHandle set(token_trie_set_from_texts(vocab_, &text, 1, true));
+    const SetHandle set(token_trie_set_from_texts(vocab_, &text, 1));
     ASSERT_NE(set, nullptr) << token_trie_last_error();
     std::string name;
     EXPECT_FALSE(member(set, 0, name).empty());
@@ -246,31 +242,17 @@ TEST_F(AbiSet, WhatThereIsNotIsRefusedByName) {
     EXPECT_EQ(refused(token_trie_set_from_tokens(nullptr, falling.data(), 1, nullptr, nullptr)), "tokens: null");
     EXPECT_EQ(refused(token_trie_set_from_tokens(tokens.data(), nullptr, 1, nullptr, nullptr)), "offsets: null");
     const char * const none = nullptr;
-    EXPECT_EQ(refused(token_trie_set_from_texts(vocab_, &none, 1, false)), "texts[0]: null");
-    EXPECT_EQ(refused(token_trie_set_from_texts(nullptr, &none, 1, false)), "vocab: null");
+    EXPECT_EQ(refused(token_trie_set_from_texts(vocab_, &none, 1)), "texts[0]: null");
+    EXPECT_EQ(refused(token_trie_set_from_texts(nullptr, &none, 1)), "vocab: null");
     const std::string long_text(65536, 'a');
     const std::array<const char *, 2> texts = {"a", long_text.c_str()};
-    for (const bool any : {false, true}) {
-        EXPECT_EQ(refused(token_trie_set_from_texts(vocab_, texts.data(), texts.size(), any)),
-                  "texts[1]: 65536 bytes; at most 65535");
-    }
+    EXPECT_EQ(refused(token_trie_set_from_texts(vocab_, texts.data(), texts.size())),
+              "texts[1]: 65536 bytes; at most 65535");
     std::size_t n = 0;
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_set_get_member(two.get(), 3, nullptr, nullptr, 0, &n)),
               "i: 3 of 3 members");
     EXPECT_EQ(token_trie_set_get_info(two.get(), nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(token_trie_set_get_info(nullptr, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
-}
-
-TEST_F(AbiSet, OfTokensAndOfTextsIsUsedByPathAlone) {
-    const SetHandle mixed =
-        set_of(R"({"descriptors": [{"path": "t", "leaves": [{"name": "Oslo", "tokens": [90]}]},)"
-               R"({"path": "any", "tokenization": "any", "leaves": [{"name": "a", "text": "READ"}]}]})",
-               0, vocab_);
-    ASSERT_NE(mixed, nullptr) << token_trie_last_error();
-    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, pick(stream_, mixed, nullptr)),
-              "path: null, where descriptors of tokens and of texts do not make one set");
-    EXPECT_EQ(pick(stream_, mixed, "t"), TOKEN_TRIE_OK);
-    EXPECT_EQ(pick(stream_, mixed, "any"), TOKEN_TRIE_OK);
 }
 
 }  // namespace

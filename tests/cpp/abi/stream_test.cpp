@@ -79,21 +79,6 @@ TEST_F(AbiStream, ADecisionFromOpeningToClosing) {
     EXPECT_GE(state.generate_ns, state.decode_ns);
 }
 
-TEST_F(AbiStream, TextsAreSpelledInAnyWay) {
-    const Context context = tiny_context();
-    const Handle stream = open(context);
-    const std::string texts = R"({"descriptors": [{"tokenization": "any", "leaves": [
-        {"name": "read", "text": "READ_FILE"}, {"name": "send", "text": "SEND_MAIL"}]}]})";
-    ASSERT_EQ(set(stream, texts), TOKEN_TRIE_OK) << token_trie_last_error();
-    const std::string text = text_of(stream);
-    const token_trie_stream_state state = state_of(stream);
-    EXPECT_EQ(state.stop, TOKEN_TRIE_STOP_COMPLETE);
-    ASSERT_GE(state.leaf, 0);
-    EXPECT_EQ(text, state.leaf == 0 ? "READ_FILE" : "SEND_MAIL");
-    EXPECT_STREQ(state.leaf_name, state.leaf == 0 ? "read" : "send");
-    EXPECT_GT(state.n_branches, 1U) << "whole words and bytes";
-}
-
 TEST_F(AbiStream, ANullStreamIsRefusedByEveryFunction) { expect_all_refused(nullptr, "stream: null"); }
 
 TEST_F(AbiStream, AClosedStreamIsRefusedByEveryFunction) {

@@ -12,7 +12,6 @@ TEST(VocabNone, ANullVocabularyIsOfUnknownSizeAndEndsNothing) {
     EXPECT_EQ(none.size(), 0);
     EXPECT_EQ(none.fingerprint(), "");
     EXPECT_TRUE(none.end_of_generation().empty());
-    EXPECT_EQ(none.lexicon(), nullptr);
     const auto trie = trie_of({{"far", {300000}}});
     EXPECT_EQ(message_of([&] { check_vocab(*trie, none); }), "");
     EXPECT_EQ(message_of([] { tokenize(nullptr, {"a"}, "choices"); }),
@@ -70,35 +69,6 @@ TEST_F(VocabTest, TextsOfControlTokensAreThoseThatAreReadOnlyWhereSpecialsAre) {
         EXPECT_EQ(tokenize(vocab, {text}, "texts", /* special = */ true).tokens, Tokens{token});
     }
     EXPECT_EQ(tokens, expected);
-}
-
-// The lexicon, token by token: what llama.cpp prints without special text leads to the token, and nothing else does.
-TEST_F(VocabTest, EachTokenSpellsWhatLlamaPrintsWithoutSpecialText) {
-    const std::shared_ptr<const Lexicon> lexicon = facts.lexicon();
-    EXPECT_EQ(lexicon, Vocab(vocab).lexicon()) << "shared";
-    EXPECT_EQ(lexicon->vocab(), facts.fingerprint());
-    std::set<NodeId> nodes;
-    std::size_t n_spelling = 0;
-    for (Token token = 0; token < llama_vocab_n_tokens(vocab); ++token) {
-        char piece[256];
-        const std::int32_t n = llama_token_to_piece(vocab, token, piece, sizeof piece, 0, /* special = */ false);
-        ASSERT_GE(n, 0);
-        NodeId node = kRoot;
-        for (std::int32_t i = 0; i < n && node != kNoNode; ++i) {
-            node = lexicon->next(node, static_cast<unsigned char>(piece[i]));
-        }
-        const bool spells = n > 0 && !llama_vocab_is_eog(vocab, token);
-        EXPECT_EQ(node != kNoNode && lexicon->tokens(node).contains(token), spells) << token;
-        if (spells) {
-            ++n_spelling;
-            nodes.insert(node);
-        }
-    }
-    std::size_t n_found = 0;
-    for (const NodeId node : nodes) {
-        n_found += lexicon->tokens(node).size;
-    }
-    EXPECT_EQ(n_found, n_spelling);
 }
 
 TEST_F(VocabTest, ATrieThatCannotBelongToItIsRefusedNamingTheLeaf) {
@@ -175,41 +145,12 @@ class VocabTwins : public WithTinyModel {
    protected:
     const Vocab one_{tiny_vocab()};
     const Vocab other_{llama_model_get_vocab(tiny_model(TinyKind::other_end))};
-    const std::string any_ =
-        R"({"descriptors": [{"tokenization": "any", "leaves": [{"name": "SEND", "text": "SEND"}]}]})";
 };
 
 TEST_F(VocabTwins, HaveOneFingerprintAsTheirSequencesMeanTheSame) {
     EXPECT_EQ(one_.fingerprint(), other_.fingerprint());
     EXPECT_EQ(one_.end_of_generation(), Tokens{kTinyEnd});
     EXPECT_EQ(other_.end_of_generation(), (Tokens{kTinyEnd, kSend}));
-}
-
-TEST_F(VocabTwins, HaveALexiconEachAsTheirTokensSpellOtherwise) {
-    EXPECT_NE(one_.lexicon()->identity(), other_.lexicon()->identity());
-}
-
-TEST_F(VocabTwins, OfOnePayloadOfTextsEachGetsItsOwnGraph) {
-    Cache cache;
-    const auto graph_for = [&](const Vocab & vocab) {
-        return cache.get(any_, std::nullopt, vocab.size(), [&] { return vocab.lexicon(); });
-    };
-    const auto of_one = graph_for(one_);
-    const auto of_other = graph_for(other_);
-    EXPECT_TRUE(of_one->children(kRoot).contains(kSend));
-    EXPECT_FALSE(of_other->children(kRoot).contains(kSend)) << "it ends a generation here";
-    EXPECT_EQ(graph_for(one_), of_one);
-    EXPECT_EQ(graph_for(other_), of_other);
-}
-
-TEST_F(VocabTwins, AGraphOfOneIsRefusedByTheOther) {
-    const auto graph = Cache().get(any_, std::nullopt, 0, [&] { return one_.lexicon(); });
-    EXPECT_EQ(message_of([&] { check_vocab(*graph, one_); }), "");
-    EXPECT_EQ(message_of([&] { check_vocab(*graph, other_); }),
-              "vocab: the set was made for another vocabulary (" + one_.lexicon()->identity() +
-                  ") than this model's (" + other_.lexicon()->identity() +
-                  "): the texts are the same, but not which tokens are for control or end a generation; build it again "
-                  "with this model");
 }
 
 // The allocator mostly gives the second model the first one's place.

@@ -84,47 +84,11 @@ TEST(Cache, AHitIsStillRefusedByASmallerVocabularyNamingThePlace) {
     EXPECT_EQ(cache.get(payload_number(300), std::nullopt, 301), trie);
 }
 
-const std::string kTexts = R"({"descriptors": [{"tokenization": "any", "leaves": [{"name": "ab", "text": "ab"}]}]})";
-
-TEST(Cache, OfTextsThereIsOneTrieAVocabulary) {
-    Cache cache;
-    const auto get = [&](const std::shared_ptr<const Lexicon> & lexicon) {
-        return cache.get(kTexts, std::nullopt, 0, [&] { return lexicon; });
-    };
-    const auto one = std::make_shared<const Lexicon>(std::vector<std::string>{"a", "b"}, "one");
-    const auto other = std::make_shared<const Lexicon>(std::vector<std::string>{"b", "a", "ab"}, "other");
-    const auto first = get(one);
-    const auto second = get(other);
-    EXPECT_EQ(first->max_token(), 1);
-    EXPECT_EQ(second->max_token(), 2);
-    EXPECT_EQ(get(one), first);
-    EXPECT_EQ(get(other), second);
-    EXPECT_EQ(get(std::make_shared<const Lexicon>(std::vector<std::string>{"a", "b"}, "one")), first);
-    EXPECT_EQ(cache.stats().entries, 2U);
-    EXPECT_EQ(cache.stats().hits, 3U);
-    EXPECT_EQ(cache.stats().misses, 2U);
-}
-
-TEST(Cache, TextsWithoutAVocabularyAreRefusedAlsoWhenCached) {
-    Cache cache;
-    const auto refusal = [&](const Cache::FindLexicon & lexicon) {
-        return message_of([&] { cache.get(kTexts, std::nullopt, 0, lexicon); });
-    };
-    const auto two_tokens = std::make_shared<const Lexicon>(std::vector<std::string>{"a", "b"}, "one");
-    for (int round = 0; round < 2; ++round) {
-        EXPECT_EQ(refusal(nullptr), "tokenization: \"any\" needs the vocabulary of a model with a tokenizer");
-        EXPECT_EQ(refusal([] { return nullptr; }),
-                  "tokenization: \"any\" needs the vocabulary of a model with a tokenizer");
-        EXPECT_EQ(refusal([&] { return std::shared_ptr<const Lexicon>(two_tokens); }), "");
-    }
-}
-
 TEST(Cache, APayloadByPathIsReadOnceAndRefusedByASmallerVocabulary) {
     Cache cache;
     const std::string json = R"({"descriptors": [{"path": "p", "leaves": [{"name": "a", "tokens": [1]}]},
-                                                 {"path": "q", "tokenization": "any", "leaves": [{"name": "ab", "text": "ab"}]}]})";
-    auto two_tokens = std::make_shared<const Lexicon>(std::vector<std::string>{"a", "b"}, "one");
-    const auto get = [&](std::int32_t n_vocab) { return cache.get_paths(json, n_vocab, [&] { return two_tokens; }); };
+                                                 {"path": "q", "leaves": [{"name": "b", "tokens": [0]}]}]})";
+    const auto get = [&](std::int32_t n_vocab) { return cache.get_paths(json, n_vocab); };
     const TrieSets first = get(0);
     EXPECT_EQ(cache.stats().hits, 0U);
     EXPECT_EQ(get(2), first);
@@ -134,13 +98,6 @@ TEST(Cache, APayloadByPathIsReadOnceAndRefusedByASmallerVocabulary) {
     EXPECT_EQ(get(0), first);
     cache.clear();
     EXPECT_NE(get(0), first);
-}
-
-TEST(Cache, TheVocabularyIsNotAskedForWhereThereAreTokens) {
-    Cache cache;
-    const auto unasked = []() -> std::shared_ptr<const Lexicon> { throw Error(Status::internal, "asked"); };
-    EXPECT_EQ(cache.get(payload_number(1), std::nullopt, 0, unasked),
-              cache.get(payload_number(1), std::nullopt, 0, unasked));
 }
 
 }  // namespace

@@ -67,62 +67,6 @@ TEST(Payload, APathSelectsItsDescriptorsAlone) {
     EXPECT_EQ(read_payload(twice, "", kVocabSize).tokens, Tokens({4})) << "no path is the empty path";
 }
 
-std::string text_of(const LeafList & leaves) { return {leaves.tokens.begin(), leaves.tokens.end()}; }
-
-TEST(Payload, LeavesAreTextsWhereTokenizationIsAnyWhereverThatStands) {
-    const LeafList leaves = read(with_descriptors(
-        R"([{"tokenization": "any", "leaves": [{"name": "a", "text": " yes"}, {"text": "caf\u00e9", "name": "b"}]},
-            {"leaves": [{"name": "c", "text": "", "tokens": [1]}, {"name": "d", "text": "no"}], "tokenization": "any"}])"));
-    EXPECT_TRUE(leaves.texts);
-    EXPECT_EQ(leaves.names, std::vector<std::string>({"a", "b", "c", "d"}));
-    EXPECT_EQ(text_of(leaves), " yescaf\u00e9no");
-    EXPECT_EQ(leaves.offsets, std::vector<std::uint64_t>({0, 4, 9, 9, 11}));
-}
-
-TEST(Payload, LeavesAreTokensWhereTokenizationIsCanonicalOrLeftOut) {
-    const LeafList leaves = read(with_descriptors(
-        R"([{"tokenization": "canonical", "leaves": [{"name": "a", "tokens": [1], "text": "yes"}]},
-            {"leaves": [{"name": "b", "text": "no", "tokens": [2]}]}])"));
-    EXPECT_FALSE(leaves.texts);
-    EXPECT_EQ(leaves.tokens, Tokens({1, 2}));
-    EXPECT_EQ(leaves.offsets, std::vector<std::uint64_t>({0, 1, 2}));
-}
-
-TEST(Payload, APathSelectsBetweenTextsAndTokens) {
-    const std::string json = with_descriptors(
-        R"([{"path": "p", "leaves": [{"name": "a", "tokens": [1]}]},
-            {"path": "q", "leaves": [{"name": "b", "text": "bb"}], "tokenization": "any"},
-            {"path": "p", "leaves": [{"name": "c", "tokens": [3]}]},
-            {"path": "q", "leaves": [{"name": "d", "text": "d"}], "tokenization": "any"}])");
-    EXPECT_EQ(read_payload(json, "p", kVocabSize).tokens, Tokens({1, 3}));
-    EXPECT_EQ(read_payload(json, "p", kVocabSize).names, std::vector<std::string>({"a", "c"}));
-    EXPECT_EQ(text_of(read_payload(json, "q", kVocabSize)), "bbd");
-    EXPECT_EQ(read_payload(json, "q", kVocabSize).names, std::vector<std::string>({"b", "d"}));
-    EXPECT_EQ(read_payload(json, "q", kVocabSize).offsets, std::vector<std::uint64_t>({0, 2, 3}));
-    EXPECT_EQ(refusal(json),
-              R"(descriptors[1].tokenization: "any" and "canonical" in one set; choose one by its path)");
-}
-
-TEST(Payload, TextsAndTokensInTheWrongPlaceAreRefused) {
-    const std::string any = R"("tokenization": "any")";
-    expect_refused({
-        {with_leaves(R"([{"name": "a", "tokens": [1]}, {"name": "b", "text": "b"}])"),
-         R"(descriptors[0].leaves[1]: the key "tokens" is missing)"},
-        {with_descriptors(R"([{"leaves": []}, {"leaves": [{"name": "a", "tokens": [1]}], )" + any + "}]"),
-         R"(descriptors[1].leaves[0]: the key "text" is missing)"},
-        {with_descriptors(R"([{"tokenization": "some"}])"),
-         R"(descriptors[0].tokenization: "some" is neither "any" nor "canonical")"},
-        {with_descriptors(R"([{"tokenization": 1}])"), "descriptors[0].tokenization: a number where a string belongs"},
-        {with_leaves(R"([{"name": "a", "text": ["a"]}])"),
-         "descriptors[0].leaves[0].text: an array where a string belongs"},
-        {with_leaves(R"([{"name": "a", "text": "\u0000"}])"), "descriptors[0].leaves[0].text: holds a NUL character"},
-        {with_leaves(R"([{"name": "a", "text": ")" + std::string(65536, 'a') + R"("}])"),
-         "descriptors[0].leaves[0].text: a string of 65536 bytes; at most 65535"},
-        {with_descriptors("[{" + any + R"(, "leaves": [{"name": "a", "text": ""}]}])"),
-         "payload: no leaf with tokens: a set needs at least one"},
-    });
-}
-
 TEST(Payload, APathThatNoDescriptorHasIsRefusedNamingThoseThereAre) {
     EXPECT_EQ(message_of([] { read_payload(kPayload, "nowhere", kVocabSize); }),
               R"(payload: no descriptor has the path "nowhere"; there is "action", "mood")");

@@ -259,12 +259,6 @@ def test_bad_options_are_refused(precise: Any, options: dict[str, Any], message:
         choose(precise, "Word:", ACTIONS, mode="exact", **options)
 
 
-@pytest.mark.parametrize("mode", ["exact", "aligned", "beam"])
-def test_a_set_in_any_tokenization_cannot_be_scored(precise: Any, mode: Any) -> None:
-    with pytest.raises(ArgumentError, match="scored in one spelling"):
-        choose(precise, "Word:", ACTIONS, mode=mode, tokenization="any")
-
-
 @pytest.mark.parametrize("llm", [None, 5, "model.gguf"])
 def test_what_is_no_llama_is_refused(llm: Any) -> None:
     for mode in ("greedy", "exact"):

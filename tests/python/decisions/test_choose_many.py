@@ -69,7 +69,6 @@ WAYS: list[dict[str, Any]] = [
     {"mode": "beam", "beam_width": 2, "n_best": 2},
     {"mode": "exact", "n_best": 3, "leaf_end": "any"},
     {"probabilities": True, "leaf_end": "follow"},
-    {"tokenization": "any"},
     {"think": Think("\n", max_tokens=4)},
     {"mode": "sampled", "seed": 6, "think": Think("e", max_tokens=9, temperature=1.0, top_p=0.95)},
     {"probabilities": True, "think": Think("\nA:", max_tokens=0)},

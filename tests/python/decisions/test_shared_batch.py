@@ -26,7 +26,6 @@ WAYS: list[dict[str, Any]] = [
     {"mode": "aligned", "seed": 5},
     {"mode": "beam", "beam_width": 2, "n_best": 2},
     {"probabilities": True, "leaf_end": "follow"},
-    {"tokenization": "any"},
     {"calibration": Contextual("Request.\nAction:")},
     {"think": Think("\n", max_tokens=4)},
 ]

@@ -21,7 +21,7 @@ from token_trie import (
 )
 from token_trie.asynchronous import achoose
 from token_trie.native.core import vocab_of
-from token_trie.sets.spelling import inner_tokens
+from token_trie.sets.tokenization import inner_tokens
 
 PROMPT = "Is water wet? Think, then say yes or no.\n"
 MARKER = "\nAnswer:"

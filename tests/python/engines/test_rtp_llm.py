@@ -82,7 +82,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
             TokenTrie.from_prefix_dict(wrong)  # type: ignore[arg-type]
 
 
-def test_what_cannot_be_written_is_refused(precise: Any) -> None:
+def test_what_cannot_be_written_is_refused() -> None:
     trie = TokenTrie.from_sequences({"a": [7], "b": [7, 2, 8]})
     with pytest.raises(ArgumentError, match="end: 2 is a token of the member 'b'"):
         write_prefix_dict(trie)
@@ -94,8 +94,6 @@ def test_what_cannot_be_written_is_refused(precise: Any) -> None:
     for wrong in (-1, 2**31, None, "2"):
         with pytest.raises(ArgumentError, match="end"):
             write_prefix_dict(trie, end=wrong)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="any tokenization"):
-        write_prefix_dict(TokenTrie.from_choices(precise, ["a"], tokenization="any"))
 
 
 def test_a_copy_remembers_the_start_token() -> None:

@@ -94,19 +94,6 @@ def test_beams_are_reordered_and_drafts_are_rows() -> None:
     assert allowed(made, torch.cat(rows)) == [[7], [END, 8], [END], [END]]
 
 
-def test_any_tokenization_walks_its_graph(precise: Any) -> None:
-    trie = TokenTrie.from_choices(precise, ["banana", "band"], tokenization="any")
-    n_vocab, rng = precise.n_vocab(), np.random.default_rng(3)
-    made = DeviceTries(n_vocab)
-    node, matcher = torch.tensor([made.add(trie, end_tokens=[END])]), TrieMatcher(trie, n_vocab, end_tokens=[END])
-    while not matcher.is_terminated():
-        expected = matcher.allowed_tokens().tolist()
-        assert allowed(made, node) == [expected]
-        token = int(rng.choice(expected))
-        matcher.accept_token(token)
-        node = made.step(node, torch.tensor([token]))
-
-
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.filterwarnings("ignore")  # of the compiler
 @pytest.mark.skipif(shutil.which("c++") is None, reason="inductor needs a compiler")

@@ -52,14 +52,12 @@ def test_a_path_is_set_without_reading_the_payload_again(stream: StreamHandle, p
     assert cache_stats() == before
 
 
-def test_descriptors_of_one_path_are_one_set_and_texts_may_stand_beside_tokens(
-    smollm2: Any, stream: StreamHandle
-) -> None:
-    first, second = leaves(smollm2, ["a"]), leaves(smollm2, ["b"])
-    texts = {"path": "text", "tokenization": "any", "leaves": [{"name": "yes", "text": " yes"}]}
-    stream.set_payload({"descriptors": [{"path": "x", "leaves": first}, texts, {"path": "x", "leaves": second}]})
+def test_descriptors_of_one_path_are_one_set(smollm2: Any, stream: StreamHandle) -> None:
+    first, other, second = (leaves(smollm2, [text]) for text in ("a", " yes", "b"))
+    descriptors = [{"path": path, "leaves": each} for path, each in (("x", first), ("y", other), ("x", second))]
+    stream.set_payload({"descriptors": descriptors})
     assert stream.choose_list(path="x", min_items=2).stop == "none_left"
-    assert stream.choose(path="text").value == "yes"
+    assert stream.choose(path="y").value == " yes"
 
 
 def test_a_failed_choice_puts_the_path_back(stream: StreamHandle, payload: dict[str, Any]) -> None:
@@ -89,16 +87,6 @@ def test_a_fork_has_the_paths_too(stream: StreamHandle, payload: dict[str, Any])
             {"descriptors": [{"path": "x", "leaves": [{"name": "a", "tokens": [10**6]}]}]},
             VocabularyError,
             r"descriptors\[0\].leaves\[0\].tokens\[0\]: 1000000 is outside",
-        ),
-        (
-            {
-                "descriptors": [
-                    {"path": "x", "leaves": [{"name": "a", "tokens": [5]}]},
-                    {"path": "x", "tokenization": "any", "leaves": [{"name": "b", "text": "b"}]},
-                ]
-            },
-            PayloadError,
-            r"descriptors\[1\].tokenization",
         ),
         ({"vocab": "sha256:" + "0" * 64, "descriptors": [{"path": "x", "leaves": []}]}, PayloadError, "no leaf"),
     ],

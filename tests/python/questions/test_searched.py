@@ -325,8 +325,6 @@ def test_a_set_that_does_not_fit_the_model_is_refused(precise: Any, smollm2: Any
     other = TokenTrie.from_choices(smollm2, TEXTS)
     with pytest.raises(VocabularyError, match=r"questions\['team'\]: .*another vocabulary"):
         decide(precise, STATE, {"team": Choice(ASK, other)})
-    with pytest.raises(ArgumentError, match=r"make the set .canonical."):
-        Choice(ASK, TokenTrie.from_choices(precise, TEXTS, tokenization="any"))
     long = TokenTrie.from_sequences({"long": [300] * 2000})
     with pytest.raises(ContextError):
         decide(precise, STATE, Choice(ASK, long))

@@ -414,8 +414,6 @@ def test_a_change_that_was_cut_off_at_any_byte_is_absent(tmp_path: Path) -> None
 
 def test_what_does_not_fit_is_refused(tmp_path: Path, precise: Any) -> None:
     with catalogue_of(tmp_path, "a") as catalogue:
-        with pytest.raises(ArgumentError, match="any tokenization"):
-            catalogue.add(TokenTrie.from_choices(precise, ["band"], tokenization="any"))
         with pytest.raises(ArgumentError, match="sequences"):
             catalogue.add([("b", [1])])  # type: ignore[arg-type]
         with pytest.raises(ArgumentError, match="'c' and 'b' have the same tokens"):

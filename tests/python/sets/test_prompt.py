@@ -216,8 +216,6 @@ def test_a_prompt_of_megabytes_is_refused_by_its_length_alone(tiny: Any) -> None
             with pytest.raises(ContextError, match="bytes do not fit the context"):
                 choose(tiny, prompt, choices)
         with pytest.raises(ContextError, match="bytes do not fit the context"):
-            choose(tiny, prompt, ["yes", "no"], tokenization="any")
-        with pytest.raises(ContextError, match="bytes do not fit the context"):
             score(tiny, prompt, trie)
         with StreamHandle(tiny) as stream, pytest.raises(ContextError, match="bytes do not fit the context"):
             stream.prefill(prompt)

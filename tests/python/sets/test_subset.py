@@ -45,17 +45,6 @@ def test_members_without_names_keep_their_numbers() -> None:
     assert whole.without(["1"]).names == ["0", "2"]
 
 
-def test_texts_in_any_tokenization_need_the_model(smollm2: Any) -> None:
-    whole = TokenTrie.from_choices(smollm2, ["yes", "no", "yes please"], tokenization="any")
-    left = whole.without(["yes"], llm=smollm2)
-    assert (left.names, left.tokenization) == (["no", "yes please"], "any")
-    kept = whole.only(["no", "yes please"], llm=smollm2)
-    assert (kept.names, kept.tokenization) == (["no", "yes please"], "any")
-    for part in (whole.without, whole.only):
-        with pytest.raises(ArgumentError, match="llm: a set of texts"):
-            part(["yes"])
-
-
 def test_names_that_are_none_and_a_set_of_nothing_are_refused() -> None:
     trie = TokenTrie.from_sequences({"a": [1], "b": [2]})
     for part in (trie.without, trie.only):

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from token_trie.native.core import vocab_of
 from token_trie.sets.prompt import tokenize_prompt
-from token_trie.sets.spelling import find_seam, spell
-from token_trie.sets.trie import fit
+from token_trie.sets.tokenization import find_seam, spell
 
 PROMPT = "The user wants to read a file. Action:"
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM"]
@@ -33,9 +32,3 @@ def fit_choices(llm: Any, prompt: Any, choices: list[str], *, leading_space: boo
     is_whole = len(seam.tail) == len(tokens)
     spelled, offsets, n_moved = spell(vocab_of(llm), seam, choices, all_spaced=leading_space is True, is_whole=is_whole)
     return Fitted(tokens, len(tokens) - n_moved, spelled, offsets)
-
-
-def spell_choices(llm: Any, prompt: Any, choices: list[str]) -> list[str]:
-    tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
-    trie, leaf_of, _ = fit(vocab_of(llm), {}, tokens, tuple(choices), tokenization="any")
-    return [trie.core.text(int(leaf)).decode() for leaf in leaf_of]

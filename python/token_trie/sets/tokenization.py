@@ -7,15 +7,13 @@ import operator
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, LimitError, VocabularyError
 from token_trie.native.options import encode
-
-Tokenization: TypeAlias = Literal["canonical", "any"]
 
 
 class Speller(Protocol):
@@ -94,7 +92,7 @@ def spell(
     `all_spaced`: whether the seam's space comes before every choice, even one that begins with white space. `is_whole`:
     whether the tail is the whole prompt; then part of it must stay.
     """
-    written = [seam.text + text for text in following(seam, texts, all_spaced=all_spaced)]
+    written = [seam.text + text for text in _following(seam, texts, all_spaced=all_spaced)]
     tokens, offsets = vocab.tokenize(written, "choices")
     n_same = _common_prefix(np.array(seam.tail, np.int32), tokens, offsets)
     if is_whole and seam.tail and n_same == 0:
@@ -104,7 +102,7 @@ def spell(
     return *_drop_each(tokens, offsets, n_same), len(seam.tail) - n_same
 
 
-def following(seam: Seam, texts: Sequence[str], *, all_spaced: bool) -> list[bytes]:
+def _following(seam: Seam, texts: Sequence[str], *, all_spaced: bool) -> list[bytes]:
     """Return choices as written after a seam; parameters as of `spell`."""
     encoded = check_texts(texts)
     if not seam.takes_space:
