@@ -88,8 +88,7 @@ void token_trie_set_free(token_trie_set * set) { const std::unique_ptr<token_tri
 
 int32_t token_trie_set_get_info(const token_trie_set * set, token_trie_set_info * info) {
     return guard([&] {
-        const Set & read = to_set(set);
-        const Trie & trie = *read.whole();
+        const Trie & trie = *to_set(set).whole();
         token_trie_set_info out{};
         out.n_members = trie.n_leaves();
         out.n_nodes = trie.n_nodes();

@@ -172,7 +172,6 @@ void register_trie(py::module_ & module) {
     py::class_<TrieImage>(module, "TrieImage")
         .def(py::init<std::shared_ptr<Trie>>(), py::arg("trie").none(false), Unlocked())
         .def("__len__", [](const TrieImage & image) { return image.pieces().size(); })
-        .def_property_readonly("digest", [](const TrieImage & image) { return py::bytes(image.digest()); })
         // Valid as long as the image, which memoryviews keep.
         .def(
             "piece",
@@ -183,16 +182,9 @@ void register_trie(py::module_ & module) {
             "i"_a);
     module.def(
         "open_trie", [](const std::string & path) { return shared(open_trie_file(path)); }, "path"_a, Unlocked());
-    module.def("trie_digest", [](const std::string & path) { return py::bytes(trie_file_digest(path)); }, "path"_a);
     module.def("verify_trie", &verify_trie_file, "path"_a, Unlocked());
     py::class_<Trie, std::shared_ptr<Trie>>(module, "Trie")
         .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a, "compact"_a = py::none())
-        .def_static(
-            "merged",
-            [](const std::vector<std::shared_ptr<Trie>> & tries, const std::vector<std::uint64_t> & first_rows) {
-                return shared(Trie::merged({tries.begin(), tries.end()}, first_rows));
-            },
-            "tries"_a, "first_rows"_a, Unlocked())
         .def_property_readonly("n_nodes", &Trie::n_nodes)
         .def_property_readonly("n_leaves", &Trie::n_leaves)
         .def_property_readonly("n_tokens", &Trie::n_tokens)
@@ -220,14 +212,6 @@ void register_trie(py::module_ & module) {
             "kept_alone",
             [](const std::shared_ptr<Trie> & trie) { return shared(Trie::laid_out(trie, Layout::by_size)); },
             Unlocked())
-        .def(
-            "joined",
-            [](const std::shared_ptr<Trie> & base, const std::shared_ptr<Trie> & more, const Mask & keep) {
-                const std::uint8_t * bytes = mask_of(*base, keep);
-                const py::gil_scoped_release unlocked;
-                return shared(Trie::joined(base, more, bytes));
-            },
-            py::arg("more").none(false), py::arg("keep").noconvert())
         .def("leaves_named", &Trie::leaves_named, "names"_a, Unlocked())
         .def_property_readonly("is_view", &Trie::is_view)
         .def_property_readonly("n_members", &Trie::n_members)

@@ -2,6 +2,8 @@
 
 #include "trie/compact_tree.h"
 
+#include <algorithm>
+#include <limits>
 #include <mutex>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -9,15 +11,8 @@ namespace [[gnu::visibility("default")]] token_trie {
 LeafWeights::LeafWeights(std::shared_ptr<const Trie> trie, std::vector<double> of_leaves)
     : trie_(std::move(trie)),
       of_leaves_(std::move(of_leaves)),
-      least_(*std::min_element(of_leaves_.begin(), of_leaves_.end())) {
-    if (trie_->parts() == nullptr) {
-        base_ = bounds_of(*trie_, 0);
-    } else {
-        const Joined & joined = *trie_->parts();
-        base_ = bounds_of(*joined.base(), 0);
-        more_ = bounds_of(*joined.more(), joined.base()->n_leaves());
-    }
-}
+      least_(*std::min_element(of_leaves_.begin(), of_leaves_.end())),
+      bounds_(bounds()) {}
 
 std::shared_ptr<const LeafWeights> LeafWeights::of(const std::shared_ptr<const Trie> & trie,
                                                    std::vector<double> of_leaves) {
@@ -34,37 +29,34 @@ std::shared_ptr<const LeafWeights> LeafWeights::of(const std::shared_ptr<const T
     return weights;
 }
 
-std::vector<double> LeafWeights::bounds_of(const Trie & trie, LeafId first) const {
-    // Of a filtered tree all nodes, as its children would have to be listed; of_kept leaves its other members out.
-    const auto of_first = [&](const auto & tree, NodeId n) {
-        std::vector<double> out(n, kLeast);
-        for (NodeId node = n; node-- > 0;) {  // edges lead to higher numbers
-            const TokenSpan children = tree.children(node);
-            const EdgeId edge = tree.first_edge(node);
-            for (EdgeId i = 0; i < children.size; ++i) {
-                const NodeId child = tree.target(edge + i);
-                out[node] = std::max(out[node],
-                                     child < n ? out[child] : of_kept(trie, first, trie.compact()->leaf_below(child)));
-            }
-            if (const LeafId leaf = tree.leaf(node); leaf != kNoLeaf) {
-                out[node] = std::max(out[node], of_kept(trie, first, leaf));
+std::vector<double> LeafWeights::bounds() const {
+    // Of a filtered trie all nodes, as its children would have to be listed; its other members are left out by weight.
+    constexpr double least = -std::numeric_limits<double>::infinity();
+    const CompactTree * const compact = trie_->compact().get();
+    const auto n = compact != nullptr ? static_cast<NodeId>(compact->shape().n_inner) : trie_->n_nodes();
+    std::vector<double> out(n, least);
+    for (NodeId node = n; node-- > 0;) {  // children have higher numbers
+        const auto raise = [&](double weight) { out[node] = std::max(out[node], weight); };
+        const auto raise_to_leaf = [&](LeafId leaf) { raise(trie_->has_leaf(leaf) ? of_leaves_[leaf] : least); };
+        const std::uint32_t n_children = compact != nullptr ? compact->children(node).size : trie_->children(node).size;
+        const EdgeId edge = compact != nullptr ? compact->first_edge(node) : 0;
+        for (std::uint32_t i = 0; i < n_children; ++i) {
+            const NodeId child = compact != nullptr ? compact->target(edge + i) : trie_->child_at(node, i);
+            if (child < n) {
+                raise(out[child]);
+            } else {
+                raise_to_leaf(compact->leaf_below(child));
             }
         }
-        return out;
-    };
-    const CompactTree * const compact = trie.compact().get();
-    return compact != nullptr ? of_first(*compact, static_cast<NodeId>(compact->shape().n_inner))
-                              : of_first(trie, trie.n_nodes());
+        if (const LeafId leaf = compact != nullptr ? compact->leaf(node) : trie_->leaf(node); leaf != kNoLeaf) {
+            raise_to_leaf(leaf);
+        }
+    }
+    return out;
 }
 
-double LeafWeights::bound_in(const Trie & trie,
-                             const std::vector<double> & bounds,
-                             LeafId first,
-                             NodeId node) const noexcept {
-    if (node < bounds.size()) {
-        return bounds[node];
-    }
-    return of_leaves_[first + trie.compact()->leaf_below(node)];
+double LeafWeights::of_leaf_below(NodeId tail_node) const noexcept {
+    return of_leaves_[trie_->compact()->leaf_below(tail_node)];
 }
 
 }  // namespace token_trie

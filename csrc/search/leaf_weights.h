@@ -1,10 +1,7 @@
 #pragma once
 
 #include "trie/trie.h"
-#include "trie/views.h"
 
-#include <algorithm>
-#include <limits>
 #include <memory>
 #include <vector>
 
@@ -24,33 +21,19 @@ class LeafWeights {
     double of_leaf(LeafId leaf) const noexcept { return of_leaves_[leaf]; }
     // The most that is added to a leaf that ends at node or below.
     double bound(NodeId node) const noexcept {
-        if (trie_->parts() == nullptr) {
-            return bound_in(*trie_, base_, 0, node);
-        }
-        const Joined & joined = *trie_->parts();
-        const Joined::Parts in = joined.parts(node);
-        return std::max(
-            in.base == kNoNode ? kLeast : bound_in(*joined.base(), base_, 0, in.base),
-            in.more == kNoNode ? kLeast : bound_in(*joined.more(), more_, joined.base()->n_leaves(), in.more));
+        return node < bounds_.size() ? bounds_[node] : of_leaf_below(node);
     }
     // Between the least and the most of all.
     double spread() const noexcept { return bound(kRoot) - least_; }
 
    private:
-    static constexpr double kLeast = -std::numeric_limits<double>::infinity();
-
-    // Leaf 0 of trie is leaf first of all.
-    double bound_in(const Trie & trie, const std::vector<double> & bounds, LeafId first, NodeId node) const noexcept;
-    std::vector<double> bounds_of(const Trie & trie, LeafId first) const;
-    double of_kept(const Trie & trie, LeafId first, LeafId leaf) const {
-        return trie.has_leaf(leaf) ? of_leaves_[first + leaf] : kLeast;
-    }
+    std::vector<double> bounds() const;
+    double of_leaf_below(NodeId tail_node) const noexcept;
 
     const std::shared_ptr<const Trie> trie_;
     const std::vector<double> of_leaves_;
     const double least_;
-    std::vector<double> base_;
-    std::vector<double> more_;  // of a joined trie
+    const std::vector<double> bounds_;
 };
 
 }  // namespace token_trie

@@ -2,7 +2,6 @@
 
 #include "search/tree_evaluator.h"
 #include "trie/compact_tree.h"
-#include "trie/views.h"
 
 #include <algorithm>
 #include <cmath>
@@ -53,37 +52,6 @@ class Heap {
    private:
     std::vector<Entry> entries_;
 };
-
-// Tokens from a node to the nearest end of a leaf, as far as 16 bits count. Of a filtered tree, of any leaf; of a
-// joined one, the nearer of both.
-std::uint16_t tokens_to_end(const Trie & trie, NodeId node) {
-    const auto in_part = [](const Trie & part, NodeId of) {
-        if (of == kNoNode || part.compact() != nullptr) {
-            return of == kNoNode ? std::uint16_t{UINT16_MAX} : part.compact()->tokens_to_end(of);
-        }
-        // Where it is flat, the nodes of each depth below a node are neighbours, and an edge has its target's number.
-        std::uint16_t n = 0;
-        NodeId begin = of;
-        NodeId end = of + 1;
-        const auto ends_leaf = [&] {
-            NodeId at = begin;
-            for (; at < end && part.leaf(at) == kNoLeaf; ++at) {
-            }
-            return at < end;
-        };
-        for (; !ends_leaf(); ++n) {
-            begin = part.first_edge(begin);
-            end = part.first_edge(end);
-        }
-        return n;
-    };
-    if (trie.parts() == nullptr) {
-        return in_part(trie, node);
-    }
-    const Joined & joined = *trie.parts();
-    const Joined::Parts in = joined.parts(node);
-    return std::min(in_part(*joined.base(), in.base), in_part(*joined.more(), in.more));
-}
 
 // What a search has found, and what it knows of the rest.
 class FoundLeaves {
@@ -227,7 +195,7 @@ class BestLeaves final : public TreeQuery {
         if (!goes_on(open_)) {
             return;
         }
-        const std::uint64_t n_depths = tokens_to_end(trie_, open_.top().node) + 1U;
+        const std::uint64_t n_depths = trie_.tokens_to_end(open_.top().node) + 1U;
         const std::uint64_t rest = is_spent()                ? 1
                                    : options_.max_nodes == 0 ? kMaxDive * n_depths
                                                              : options_.max_nodes - n_evaluated_;
@@ -285,7 +253,7 @@ class BestLeaves final : public TreeQuery {
         if (options_.max_nodes == 0 || is_late_ || n_evaluated_ >= most || open_.empty()) {
             return budget(options_.beam_width);
         }
-        const std::uint64_t n_later = std::max<std::uint64_t>(tokens_to_end(trie_, open_.top().node), 1) - 1;
+        const std::uint64_t n_later = std::max<std::uint64_t>(trie_.tokens_to_end(open_.top().node), 1) - 1;
         const std::uint64_t n_kept = n_evaluated_ + n_later * options_.n_best;
         const std::uint64_t rest = options_.max_nodes - std::min(options_.max_nodes, n_kept);
         const std::uint64_t width = std::max<std::uint64_t>(rest, options_.n_best);

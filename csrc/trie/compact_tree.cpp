@@ -134,29 +134,16 @@ NodeId CompactTree::child(NodeId node, Token token) const noexcept {
     return at == span.size ? kNoNode : target(static_cast<EdgeId>(span.data - tokens_) + at + 1);
 }
 
-EdgeId CompactTree::first_edge(NodeId node) const noexcept {
-    return is_inner(node) ? static_cast<EdgeId>(edges_begin(node) + 1)
-                          : static_cast<EdgeId>(shape_.n_edges + 2 + (node - shape_.n_inner));
-}
-
 std::uint64_t CompactTree::tail_begin(std::uint64_t tail) const noexcept {
     const std::uint64_t at = tail == 0 ? 0 : tail_ends_.select(tail - 1) + 1;
     return std::min(at, shape_.n_tail_nodes - 1);
 }
 
 NodeId CompactTree::target(EdgeId edge) const noexcept {
-    if (edge > shape_.n_edges) {
-        return static_cast<NodeId>(edge - shape_.n_edges - 1 + shape_.n_inner);
-    }
     const std::uint64_t n_inner_before = inner_.rank(edge - std::uint64_t{1});
     return inner_[edge - std::uint64_t{1}]
                ? static_cast<NodeId>(n_inner_before + 1)
                : static_cast<NodeId>(shape_.n_inner + tail_begin(edge - 1 - n_inner_before));
-}
-
-NodeId CompactTree::source(EdgeId edge) const noexcept {
-    return edge > shape_.n_edges ? static_cast<NodeId>(edge - shape_.n_edges - 2 + shape_.n_inner)
-                                 : static_cast<NodeId>(last_.rank(edge - std::uint64_t{1}));
 }
 
 std::uint64_t CompactTree::edge_of_tail_at(std::uint64_t at) const noexcept {
@@ -164,19 +151,22 @@ std::uint64_t CompactTree::edge_of_tail_at(std::uint64_t at) const noexcept {
 }
 
 EdgeId CompactTree::edge_to(NodeId node) const noexcept {
-    if (is_inner(node)) {
-        return static_cast<EdgeId>(inner_.select(node - std::uint64_t{1}) + 1);
-    }
-    const std::uint64_t at = node - shape_.n_inner;
-    return at == 0 || tail_ends_[at - 1] ? static_cast<EdgeId>(edge_of_tail_at(at) + 1)
-                                         : static_cast<EdgeId>(shape_.n_edges + 1 + at);
+    return static_cast<EdgeId>(1 + (is_inner(node) ? inner_.select(node - std::uint64_t{1})
+                                                   : edge_of_tail_at(node - shape_.n_inner)));
 }
 
-Token CompactTree::token_of(EdgeId edge) const noexcept {
-    if (edge > shape_.n_edges) {
-        return std::max(next_in_tail(edge - shape_.n_edges - 2), 0);
-    }
-    return std::clamp(tokens_[edge - 1], 0, shape_.max_token);
+Token CompactTree::token_of(EdgeId edge) const noexcept { return std::clamp(tokens_[edge - 1], 0, shape_.max_token); }
+
+NodeId CompactTree::parent(NodeId node) const noexcept {
+    return is_inner(node) || begins_tail(node - shape_.n_inner)
+               ? static_cast<NodeId>(last_.rank(edge_to(node) - std::uint64_t{1}))
+               : node - 1;
+}
+
+Token CompactTree::token(NodeId node) const noexcept {
+    return is_inner(node) || begins_tail(node - shape_.n_inner)
+               ? token_of(edge_to(node))
+               : std::max(next_in_tail(node - shape_.n_inner - 1), 0);
 }
 
 std::uint64_t CompactTree::first_member(EdgeId edge) const noexcept {
@@ -188,7 +178,7 @@ CompactTree::Range CompactTree::members(NodeId node) const noexcept {
     if (node != kRoot) {
         range.begin = first_member(edge_to(node));
     }
-    for (; node != kRoot; node = source(edge_to(node))) {
+    for (; node != kRoot; node = parent(node)) {
         const EdgeId edge = edge_to(node);
         if (!last_[edge - std::uint64_t{1}]) {
             range.end = first_member(edge + 1);

@@ -11,6 +11,8 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
+using EdgeId = std::uint32_t;
+
 // The layout of a large tree. Members are counted in the order of their tokens. A node below which there is but one
 // member is part of a tail, which lies flat; the others are inner nodes, numbered level by level:
 //
@@ -87,11 +89,11 @@ class CompactTree {
     // As those of Trie.
     TokenSpan children(NodeId node) const noexcept;
     NodeId child(NodeId node, Token token) const noexcept;
-    EdgeId first_edge(NodeId node) const noexcept;
-    NodeId target(EdgeId edge) const noexcept;
-    NodeId source(EdgeId edge) const noexcept;
-    EdgeId edge_to(NodeId node) const noexcept;
-    Token token_of(EdgeId edge) const noexcept;
+    NodeId child_at(NodeId node, std::uint32_t i) const noexcept {
+        return is_inner(node) ? target(first_edge(node) + i) : node + 1;
+    }
+    NodeId parent(NodeId node) const noexcept;
+    Token token(NodeId node) const noexcept;
     LeafId leaf(NodeId node) const noexcept;
     // The one below a node of a tail.
     LeafId leaf_below(NodeId tail_node) const noexcept {
@@ -105,13 +107,16 @@ class CompactTree {
     bool has_names() const noexcept { return shape_.n_name_bytes > 0; }
 
     bool is_inner(NodeId node) const noexcept { return node < shape_.n_inner; }
+    // Edges lead out of inner nodes, from 1 on, those of one node in the order of its children.
+    EdgeId first_edge(NodeId inner_node) const noexcept { return static_cast<EdgeId>(edges_begin(inner_node) + 1); }
+    NodeId target(EdgeId edge) const noexcept;
     // Members in the order of their tokens; below a node they are neighbours.
     struct Range {
         std::uint64_t begin;
         std::uint64_t end;
     };
     Range members(NodeId inner_node) const noexcept;
-    std::uint64_t first_member(EdgeId edge) const noexcept;  // of an inner node's edge
+    std::uint64_t first_member(EdgeId edge) const noexcept;
     // The last of some edges of an inner node that begins with a member or before it.
     EdgeId edge_of_member(EdgeId begin, EdgeId end, std::uint64_t member) const noexcept;
     bool ends_member(NodeId inner_node) const noexcept { return ends_[inner_node]; }
@@ -137,6 +142,11 @@ class CompactTree {
         std::uint64_t begin;
         std::uint64_t end;
     };
+    // Whether a node of a tail is its first one, to which an edge leads.
+    bool begins_tail(std::uint64_t at) const noexcept { return at == 0 || tail_ends_[at - 1]; }
+    // That leads to an inner node, or to the first one of a tail; not the root.
+    EdgeId edge_to(NodeId node) const noexcept;
+    Token token_of(EdgeId edge) const noexcept;
     // Without a look at its edges, of which there may be as many as tokens.
     std::uint64_t edges_begin(NodeId inner_node) const noexcept;
     Edges edges_of(NodeId inner_node) const noexcept;

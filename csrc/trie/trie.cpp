@@ -1,4 +1,4 @@
-#include "trie/views.h"
+#include "trie/filter.h"
 
 #include <algorithm>
 #include <iterator>
@@ -6,7 +6,6 @@
 
 namespace token_trie {
 
-// NOLINTBEGIN(misc-no-recursion): of a joined trie into its parts, which are not joined
 namespace {
 
 std::uint32_t find_between(const TokenSpan & span, const Token * low, const Token * high, Token token) noexcept {
@@ -115,61 +114,100 @@ std::shared_ptr<const Trie> Trie::laid_out(const std::shared_ptr<const Trie> & t
     return made;
 }
 
-NodeId Trie::leaf_node(LeafId leaf) const {
-    if (joined_ != nullptr) {
-        return joined_->leaf_node(leaf);
+std::shared_ptr<const Trie> Trie::filtered(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep) {
+    const std::shared_ptr<const Trie> base = trie->is_view() ? trie : laid_out(trie, Layout::compact);
+    throw_if(base->compact_ == nullptr, Status::limit, "a set of token ids from 4194304 on has no filter");
+    const auto out = std::make_shared<Trie>(*base);
+    out->filter_ = std::make_shared<const Filter>(base->compact_, keep, base->filter_.get());
+    throw_if(out->n_members() == 0, Status::argument, "no member of the set is left");
+    return out;
+}
+
+TokenSpan Trie::compact_children(NodeId node) const {
+    return filter_ != nullptr ? filter_->children(node) : compact_->children(node);
+}
+
+NodeId Trie::compact_child(NodeId node, Token token) const {
+    return filter_ != nullptr ? filter_->child(node, token) : compact_->child(node, token);
+}
+
+NodeId Trie::compact_child_at(NodeId node, std::uint32_t i) const {
+    return filter_ != nullptr ? filter_->child_at(node, i) : compact_->child_at(node, i);
+}
+
+LeafId Trie::compact_leaf(NodeId node) const noexcept {
+    return filter_ != nullptr ? filter_->leaf(node) : compact_->leaf(node);
+}
+
+NodeId Trie::parent(NodeId node) const noexcept {
+    if (compact_ != nullptr) {
+        return compact_->parent(node);
     }
+    const auto next = std::upper_bound(nodes_.begin(), nodes_.end(), node,
+                                       [](NodeId value, const Node & n) { return value < n.first; });
+    return static_cast<NodeId>(next - nodes_.begin()) - 1;
+}
+
+Token Trie::token(NodeId node) const noexcept { return compact_ != nullptr ? compact_->token(node) : tokens_[node - 1]; }
+
+std::uint16_t Trie::tokens_to_end(NodeId node) const {
+    if (compact_ != nullptr) {
+        return compact_->tokens_to_end(node);
+    }
+    // The nodes of each depth below a node are neighbours.
+    std::uint16_t n = 0;
+    NodeId begin = node;
+    NodeId end = node + 1;
+    const auto ends_leaf = [&] {
+        return std::any_of(nodes_.begin() + begin, nodes_.begin() + end,
+                           [](const Node & each) { return each.leaf != kNoLeaf; });
+    };
+    for (; !ends_leaf(); ++n) {
+        begin = nodes_[begin].first;
+        end = nodes_[end].first;
+    }
+    return n;
+}
+
+NodeId Trie::leaf_node(LeafId leaf) const {
     return compact_ != nullptr ? compact_->leaf_node(leaf) : leaf_nodes_[leaf];
 }
 
 std::vector<Token> Trie::sequence(LeafId leaf) const {
-    const auto [trie, own] = owner(leaf);
-    if (trie->compact_ != nullptr) {
-        return trie->compact_->sequence(own);
+    if (compact_ != nullptr) {
+        return compact_->sequence(leaf);
     }
     std::vector<Token> out;
-    for (NodeId node = trie->leaf_nodes_[own]; node != kRoot; node = trie->parent(node)) {
-        out.push_back(trie->token(node));
+    for (NodeId node = leaf_nodes_[leaf]; node != kRoot; node = parent(node)) {
+        out.push_back(token(node));
     }
     std::reverse(out.begin(), out.end());
     return out;
 }
 
-bool Trie::has_names() const noexcept {
-    if (joined_ != nullptr) {
-        return joined_->base()->has_names() || joined_->more()->has_names();
-    }
-    return compact_ != nullptr ? compact_->has_names() : !name_offsets_.empty();
-}
-
-// Where it is joined, its part that has a leaf, and the leaf's number there.
-std::pair<const Trie *, LeafId> Trie::owner(LeafId leaf) const noexcept {
-    return joined_ != nullptr ? joined_->owner(leaf) : std::pair(this, leaf);
-}
+bool Trie::has_names() const noexcept { return compact_ != nullptr ? compact_->has_names() : !name_offsets_.empty(); }
 
 const char * Trie::stored_name(LeafId leaf) const noexcept {
-    const auto [trie, own] = owner(leaf);
-    if (trie->compact_ != nullptr) {
-        return trie->compact_->stored_name(own);
+    if (compact_ != nullptr) {
+        return compact_->stored_name(leaf);
     }
-    return trie->has_names() ? trie->names_.data() + trie->name_offsets_[own] : nullptr;
+    return has_names() ? names_.data() + name_offsets_[leaf] : nullptr;
 }
 
 std::string Trie::name(LeafId leaf) const {
     if (const char * const stored = stored_name(leaf)) {
         return stored;
     }
-    const auto [trie, own] = owner(leaf);
-    if (trie->compact_ != nullptr) {
-        return std::to_string(trie->compact_->row(own));
-    }
-    return std::to_string(trie->rows_.empty() ? own : trie->rows_[own]);
+    return std::to_string(compact_ != nullptr ? compact_->row(leaf) : rows_.empty() ? leaf : rows_[leaf]);
 }
 
+std::uint32_t Trie::n_members() const noexcept {
+    return filter_ != nullptr ? static_cast<std::uint32_t>(filter_->n_kept()) : n_leaves_;
+}
+
+bool Trie::has_leaf(LeafId leaf) const { return filter_ == nullptr || filter_->has_leaf(leaf); }
+
 std::size_t Trie::structure_bytes() const noexcept {
-    if (joined_ != nullptr) {
-        return joined_->base()->structure_bytes() + joined_->more()->structure_bytes() + joined_->n_bytes();
-    }
     if (compact_ != nullptr) {
         return compact_->n_bytes() - compact_->shape().n_name_bytes + (filter_ == nullptr ? 0 : filter_->n_bytes());
     }
@@ -177,9 +215,6 @@ std::size_t Trie::structure_bytes() const noexcept {
 }
 
 std::size_t Trie::total_bytes() const noexcept {
-    if (joined_ != nullptr) {
-        return joined_->base()->total_bytes() + joined_->more()->total_bytes() + joined_->n_bytes();
-    }
     std::size_t bytes = structure_bytes() + (compact_ == nullptr ? 0 : compact_->shape().n_name_bytes) + names_.size() +
                         name_offsets_.size() * sizeof(std::uint64_t) + rows_.size() * sizeof(std::uint32_t) +
                         vocab_.size();
@@ -187,120 +222,6 @@ std::size_t Trie::total_bytes() const noexcept {
         bytes += sizeof(Alias) + alias.name.size();
     }
     return bytes;
-}
-
-// Tries that are views of others: filtered, joined.
-
-std::shared_ptr<const Trie> Trie::laid_out_for_view(const std::shared_ptr<const Trie> & trie) {
-    std::shared_ptr<const Trie> out = trie->filter_ != nullptr ? trie : laid_out(trie, Layout::compact);
-    throw_if(out->compact_ == nullptr, Status::limit, "a set of token ids from 4194304 on has no views");
-    return out;
-}
-
-std::shared_ptr<const Trie> Trie::left_of(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep) {
-    if (trie->joined_ != nullptr) {
-        return join(left_of(trie->joined_->base(), keep),
-                    left_of(trie->joined_->more(), keep + trie->joined_->base()->n_leaves()));
-    }
-    const std::shared_ptr<const Trie> base = laid_out_for_view(trie);
-    const auto out = std::make_shared<Trie>(*base);
-    out->filter_ = std::make_shared<const Filter>(base->compact_, keep, trie->filter_.get());
-    return out;
-}
-
-std::shared_ptr<const Trie> Trie::filtered(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep) {
-    std::shared_ptr<const Trie> out = left_of(trie, keep);
-    throw_if(out->n_members() == 0, Status::argument, "no member of the set is left");
-    return out;
-}
-
-std::shared_ptr<const Trie> Trie::join(std::shared_ptr<const Trie> base, std::shared_ptr<const Trie> more) {
-    const std::shared_ptr<Trie> out(new Trie);
-    out->compact_ = base->compact_;
-    out->n_nodes_ = base->n_nodes() + more->n_nodes();
-    out->n_leaves_ = base->n_leaves() + more->n_leaves();
-    out->n_tokens_ = base->n_tokens() + more->n_tokens();
-    out->max_length_ = std::max(base->max_length(), more->max_length());
-    out->max_token_ = std::max(base->max_token(), more->max_token());
-    out->vocab_ = base->vocab();
-    out->aliases_ = base->aliases();
-    for (const Alias & alias : more->aliases()) {
-        out->aliases_.push_back({alias.name, base->n_leaves() + alias.leaf});
-    }
-    out->joined_ = std::make_shared<const Joined>(std::move(base), std::move(more));
-    return out;
-}
-
-std::shared_ptr<const Trie> Trie::joined(const std::shared_ptr<const Trie> & base,
-                                         const std::shared_ptr<const Trie> & more,
-                                         const std::uint8_t * keep) {
-    for (const std::shared_ptr<const Trie> & trie : {base, more}) {
-        throw_if(trie->joined_ != nullptr, Status::argument, "sets are joined of two that are laid out");
-    }
-    throw_if(more->max_token() >= kMaxCompactToken, Status::limit, "token ", more->max_token(),
-             " is too large for a file of a set");
-    throw_if(!base->vocab().empty() && !more->vocab().empty() && base->vocab() != more->vocab(), Status::vocab,
-             "the sets belong to different vocabularies");
-    const std::shared_ptr<const Trie> laid = laid_out_for_view(base);
-    std::shared_ptr<const Trie> out = join(keep == nullptr ? laid : left_of(laid, keep), more);
-    throw_if(out->n_members() == 0, Status::argument, "no member of the set is left");
-    return out;
-}
-
-std::uint32_t Trie::n_members() const noexcept {
-    if (joined_ != nullptr) {
-        return joined_->base()->n_members() + joined_->more()->n_members();
-    }
-    return filter_ != nullptr ? static_cast<std::uint32_t>(filter_->n_kept()) : n_leaves_;
-}
-
-bool Trie::has_leaf(LeafId leaf) const {
-    const auto [trie, own] = owner(leaf);
-    return trie->filter_ == nullptr || trie->filter_->has_leaf(own);
-}
-
-TokenSpan Trie::compact_children(NodeId node) const {
-    return joined_ != nullptr   ? joined_->children(node)
-           : filter_ != nullptr ? filter_->children(node)
-                                : compact_->children(node);
-}
-NodeId Trie::compact_child(NodeId node, Token token) const {
-    return joined_ != nullptr   ? joined_->child(node, token)
-           : filter_ != nullptr ? filter_->child(node, token)
-                                : compact_->child(node, token);
-}
-EdgeId Trie::viewed_edge_at(NodeId node, std::uint32_t i) const {
-    return joined_ != nullptr ? joined_->edge_at(node, i) : filter_->edge_at(node, i);
-}
-LeafId Trie::compact_leaf(NodeId node) const noexcept {
-    return joined_ != nullptr ? joined_->leaf(node) : filter_ != nullptr ? filter_->leaf(node) : compact_->leaf(node);
-}
-EdgeId Trie::compact_first_edge(NodeId node) const noexcept { return compact_->first_edge(node); }
-NodeId Trie::compact_target(EdgeId edge) const noexcept {
-    return joined_ != nullptr ? joined_->target(edge) : compact_->target(edge);
-}
-
-NodeId Trie::source(EdgeId edge) const noexcept {
-    if (compact_ != nullptr) {
-        return joined_ != nullptr ? joined_->source(edge) : compact_->source(edge);
-    }
-    const auto next = std::upper_bound(nodes_.begin(), nodes_.end(), edge,
-                                       [](EdgeId value, const Node & n) { return value < n.first; });
-    return static_cast<NodeId>(next - nodes_.begin()) - 1;
-}
-
-EdgeId Trie::edge_to(NodeId node) const noexcept {
-    if (compact_ != nullptr) {
-        return joined_ != nullptr ? joined_->edge_to(node) : compact_->edge_to(node);
-    }
-    return node;
-}
-
-Token Trie::token_of(EdgeId edge) const noexcept {
-    if (compact_ != nullptr) {
-        return joined_ != nullptr ? joined_->token_of(edge) : compact_->token_of(edge);
-    }
-    return tokens_[edge - 1];
 }
 
 std::vector<std::pair<std::size_t, LeafId>> Trie::leaves_named(const std::vector<std::string> & names) const {
@@ -329,7 +250,5 @@ std::vector<std::pair<std::size_t, LeafId>> Trie::leaves_named(const std::vector
     std::sort(out.begin(), out.end());
     return out;
 }
-
-// NOLINTEND(misc-no-recursion)
 
 }  // namespace token_trie

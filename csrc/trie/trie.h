@@ -14,12 +14,10 @@ namespace [[gnu::visibility("default")]] token_trie {
 using Token = std::int32_t;
 using NodeId = std::uint32_t;
 using LeafId = std::uint32_t;
-using EdgeId = std::uint32_t;
 
 constexpr NodeId kRoot = 0;
 constexpr NodeId kNoNode = UINT32_MAX;
 constexpr LeafId kNoLeaf = UINT32_MAX;
-constexpr EdgeId kNoEdge = 0;
 
 constexpr std::size_t kMaxNameBytes = 65535;
 constexpr std::size_t kMaxLeafTokens = 65535;
@@ -72,12 +70,12 @@ enum class Layout { by_size, flat, compact };
 
 class CompactTree;
 class Filter;
-class Joined;
 
-// An immutable set of token sequences, shared between any number of cursors and threads.
+// An immutable set of token sequences, shared between any number of cursors and threads, as a tree. Children of a node
+// come in the order of their tokens, and have higher numbers than it.
 //
-// Nodes are numbered level by level, so the children of one node are
-// neighbours, sorted by token, and node n + 1's children begin where node n's end. No pointers, no per-node objects:
+// Flat: nodes are numbered level by level, so the children of one node are neighbours, and node n + 1's children begin
+// where node n's end. No pointers, no per-node objects:
 //
 //     leaves  D=[5]  A=[7]  B=[7,8]  C=[7,9]            node    0    1    2    3    4   end
 //                                                       first   1    3    3    5    5    5    children of n are
@@ -90,8 +88,8 @@ class Joined;
 // first and leaf share a cache line, as a step needs both: 8 bytes a node, 4 for its token, 4 a leaf; 16 at the most.
 // A parent is found by binary search in first, which never decreases.
 //
-// A trie of many leaves is laid out as in compact_tree.h, with inner nodes numbered level by level and the nodes of
-// each tail after them: children of one node are no neighbours there, its edges are.
+// Compact, of many leaves: as in compact_tree.h, with inner nodes numbered level by level and the nodes of each tail
+// after them. Filtered, a compact one of which some leaves are left: as in filter.h.
 class Trie {
    public:
     // Builds the set in one sort and then time linear in the tokens. Empty leaves are skipped; equal ones become one
@@ -107,26 +105,14 @@ class Trie {
                                           std::string vocab,
                                           std::vector<Alias> aliases);
 
-    // Sorted sets as one, in memory for that one alone: as if the lists that they were built of came one after the
-    // other, each with its first row there, by which leaves without names are called. tries are one at least, laid out
-    // compactly, all with names or none. Throws Error: argument, vocab, limit, payload if one's file is damaged.
-    static std::shared_ptr<const Trie> merged(const std::vector<std::shared_ptr<const Trie>> & tries,
-                                              const std::vector<std::uint64_t> & first_rows);
-
-    // The same leaves, in the same order and under the same names, in another layout. Of a view, those that are left,
-    // as a trie of their own.
+    // The same leaves, in the same order and under the same names, in another layout. Of a filtered trie, those that
+    // are left, as a trie of their own.
     static std::shared_ptr<const Trie> laid_out(const std::shared_ptr<const Trie> & trie, Layout layout);
 
     // Some of the leaves, those whose byte is not 0; leaves keep their numbers and names. Of a filtered trie, the ones
     // that are left of both. Costs a pass over the bytes, and another where leaves are not in the order of their
     // tokens. Throws Error: argument if none is left.
     static std::shared_ptr<const Trie> filtered(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep);
-    // Both, as one: base's leaves, those whose byte in keep is not 0, if given, and after them those of more. Costs a
-    // pass over more, and one over keep. Throws Error: argument if a sequence is in both, or none is left, or of two
-    // that are joined already; limit.
-    static std::shared_ptr<const Trie> joined(const std::shared_ptr<const Trie> & base,
-                                              const std::shared_ptr<const Trie> & more,
-                                              const std::uint8_t * keep = nullptr);
 
     TokenSpan children(NodeId node) const {
         if (compact_ != nullptr) {
@@ -140,49 +126,32 @@ class Trie {
         if (compact_ != nullptr) {
             return compact_child(node, token);
         }
-        const EdgeId edge = flat_edge_by(node, token);
-        return edge == kNoEdge ? kNoNode : edge;
-    }
-    // The ith of the node's children.
-    NodeId child_at(NodeId node, std::uint32_t i) const { return target(edge_at(node, i)); }
-    // Edges out of one node are neighbours, in the order of its children, and each leads to a node of a higher number;
-    // but of a view they are any.
-    EdgeId first_edge(NodeId node) const noexcept {
-        return compact_ != nullptr ? compact_first_edge(node) : EdgeId{nodes_[node].first};
-    }
-    EdgeId edge_at(NodeId node, std::uint32_t i) const {
-        return is_view() ? viewed_edge_at(node, i) : first_edge(node) + i;
-    }
-    // kNoEdge if token does not lead on from node.
-    EdgeId edge_by(NodeId node, Token token) const {
-        if (compact_ == nullptr) {
-            return flat_edge_by(node, token);
-        }
         const TokenSpan span = children(node);
         const std::uint32_t at = span.find(token);
-        return at == span.size ? kNoEdge : edge_at(node, at);
+        return at == span.size ? kNoNode : nodes_[node].first + at;
     }
-    NodeId target(EdgeId edge) const noexcept { return compact_ != nullptr ? compact_target(edge) : edge; }
-    NodeId source(EdgeId edge) const noexcept;
-    // The edge that leads to a node, which is not the root.
-    EdgeId edge_to(NodeId node) const noexcept;
-    Token token_of(EdgeId edge) const noexcept;
+    // The ith of the node's children.
+    NodeId child_at(NodeId node, std::uint32_t i) const {
+        return compact_ != nullptr ? compact_child_at(node, i) : nodes_[node].first + i;
+    }
     // kNoLeaf if no leaf ends at node.
     LeafId leaf(NodeId node) const noexcept { return compact_ != nullptr ? compact_leaf(node) : nodes_[node].leaf; }
     // Of any node but the root.
-    NodeId parent(NodeId node) const noexcept { return source(edge_to(node)); }
+    NodeId parent(NodeId node) const noexcept;
     // The token that leads to a node, which is not the root, from its parent.
-    Token token(NodeId node) const noexcept { return token_of(edge_to(node)); }
+    Token token(NodeId node) const noexcept;
     // The node that a sequence leads to from the root, kNoNode if it is no path.
     NodeId descend(const Token * tokens, std::size_t n) const;
+    // From a node to the nearest end of a leaf, filtered out or not, as far as 16 bits count.
+    std::uint16_t tokens_to_end(NodeId node) const;
 
     std::uint32_t n_nodes() const noexcept { return n_nodes_; }
     // Numbers of leaves are below this.
     std::uint32_t n_leaves() const noexcept { return n_leaves_; }
-    // Leaves that are there: fewer of a view.
+    // Leaves that are there: fewer of a filtered trie.
     std::uint32_t n_members() const noexcept;
-    // Whether it is filtered or joined, of others' nodes.
-    bool is_view() const noexcept { return filter_ != nullptr || joined_ != nullptr; }
+    // Whether it is filtered.
+    bool is_view() const noexcept { return filter_ != nullptr; }
     bool has_leaf(LeafId leaf) const;
     std::uint64_t n_tokens() const noexcept { return n_tokens_; }
     // Tokens of the longest sequence.
@@ -204,9 +173,8 @@ class Trie {
     std::vector<std::pair<std::size_t, LeafId>> leaves_named(const std::vector<std::string> & names) const;
 
     const std::vector<Alias> & aliases() const noexcept { return aliases_; }
-    // Null of a trie that is laid out flat; of one that is joined, its base's.
+    // Null of a trie that is laid out flat.
     const std::shared_ptr<const CompactTree> & compact() const noexcept { return compact_; }
-    const std::shared_ptr<const Joined> & parts() const noexcept { return joined_; }
 
    private:
     struct Node {
@@ -216,34 +184,20 @@ class Trie {
 
     class Builder;
     Trie() = default;
-    static std::shared_ptr<const Trie> laid_out_for_view(const std::shared_ptr<const Trie> & trie);
-    // May have nothing left.
-    static std::shared_ptr<const Trie> left_of(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep);
-    static std::shared_ptr<const Trie> join(std::shared_ptr<const Trie> base, std::shared_ptr<const Trie> more);
 
-    std::pair<const Trie *, LeafId> owner(LeafId leaf) const noexcept;
-    EdgeId flat_edge_by(NodeId node, Token token) const noexcept {
-        const std::uint32_t first = nodes_[node].first;
-        const TokenSpan span{tokens_.data() + (first - 1), nodes_[node + 1].first - first};
-        const std::uint32_t at = span.find(token);
-        return at == span.size ? kNoEdge : first + at;
-    }
     TokenSpan compact_children(NodeId node) const;
     NodeId compact_child(NodeId node, Token token) const;
-    EdgeId viewed_edge_at(NodeId node, std::uint32_t i) const;
-    EdgeId compact_first_edge(NodeId node) const noexcept;
-    NodeId compact_target(EdgeId edge) const noexcept;
+    NodeId compact_child_at(NodeId node, std::uint32_t i) const;
     LeafId compact_leaf(NodeId node) const noexcept;
 
     std::shared_ptr<const CompactTree> compact_;  // where it is there, nothing else is of the structure
     std::shared_ptr<const Filter> filter_;        // of a compact one
-    std::shared_ptr<const Joined> joined_;        // then compact_ is its base's
     std::uint32_t n_nodes_ = 0;
     std::uint32_t n_leaves_ = 0;
     std::vector<Node> nodes_;         // n_nodes + 1
     std::vector<Token> tokens_;       // n_nodes - 1: nothing leads to the root
     std::vector<NodeId> leaf_nodes_;  // n_leaves
-    std::string names_;  // each followed by a NUL
+    std::string names_;               // each followed by a NUL
     std::vector<std::uint64_t> name_offsets_;
     std::vector<std::uint32_t> rows_;  // unnamed: positions in the list, where they are not 0, 1, 2, ...
     std::vector<Alias> aliases_;

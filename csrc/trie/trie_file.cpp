@@ -177,7 +177,6 @@ TrieImage::TrieImage(const std::shared_ptr<const Trie> & trie) : trie_(compacted
     }
     header.n_file = at;
     header.digest = digest_of(&header, offsetof(Header, digest));
-    digest_.assign(header.digest.begin(), header.digest.end());
     pieces_.push_back(owned_.emplace_back(reinterpret_cast<const char *>(&header), sizeof header));
     const std::string & zeros = owned_.emplace_back(kAlignment, '\0');
     const auto pad = [&](std::uint64_t n) { pieces_.push_back(std::string_view(zeros).substr(0, aligned(n) - n)); };
@@ -217,12 +216,6 @@ void seal_trie_image(char * bytes, std::size_t n) {
 std::shared_ptr<const Trie> open_trie_file(const std::string & path) {
     const auto file = std::make_shared<const Mapping>(path);
     return open_trie_image(file->bytes(), file, path);
-}
-
-std::string trie_file_digest(const std::string & path) {
-    const Mapping file(path);
-    const Header header = read_header(file.bytes(), path);
-    return {header.digest.begin(), header.digest.end()};
 }
 
 void verify_trie_file(const std::string & path) {

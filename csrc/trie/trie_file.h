@@ -25,14 +25,11 @@ class TrieImage {
     explicit TrieImage(const std::shared_ptr<const Trie> & trie);
     // Valid as long as this.
     const std::vector<std::string_view> & pieces() const noexcept { return pieces_; }
-    // As trie_file_digest gives it when this is written.
-    const std::string & digest() const noexcept { return digest_; }
 
    private:
     std::shared_ptr<const Trie> trie_;
     std::deque<std::string> owned_;
     std::vector<std::string_view> pieces_;
-    std::string digest_;
 };
 
 // The set in a file, which is mapped, read-only and shared with all who map it, as long as the trie lives. It may be
@@ -48,9 +45,6 @@ std::shared_ptr<const Trie> open_trie_image(std::string_view bytes,
                                             const std::string & name);
 // Writes into the header of bytes, if they are long enough, the checksum of what is in it: for tests of damage.
 void seal_trie_image(char * bytes, std::size_t n);
-
-// The header's checksum, 32 bytes, which differs where anything in two files does. Throws Error as open_trie_file.
-std::string trie_file_digest(const std::string & path);
 
 // Compares all checksums, which reads the whole file. Throws Error (argument, payload), naming the part.
 void verify_trie_file(const std::string & path);

@@ -47,8 +47,8 @@ void use(const Trie & trie) {
             const Token token = children.data[i];
             require(token >= 0 && token <= trie.max_token(), "children are tokens");
             const NodeId child = trie.child_at(node, i);
-            require(child > node && child < trie.n_nodes(), "edges lead forward");
-            require(trie.token_of(trie.edge_at(node, i)) <= trie.max_token(), "edges have tokens");
+            require(child > node && child < trie.n_nodes(), "children come after their parents");
+            require(trie.token(child) <= trie.max_token(), "nodes have tokens");
             trie.child(node, token);
             trie.parent(child);
             open.push_back(child);
@@ -77,29 +77,8 @@ void use_views(const std::shared_ptr<const Trie> & trie) {
     }
     std::vector<std::uint8_t> keep(trie->n_leaves(), 1);
     keep[0] = 0;
-    LeafList more;
-    more.tokens = {1, 2, 4, 4, 4, 4, 4, 4, 4};
-    more.end_leaf();
-    std::shared_ptr<const Trie> joined;
-    try {
-        joined = Trie::joined(trie, Trie::build(std::move(more)), keep.data());
-    } catch (const Error & error) {
-        require(error.status() == Status::argument, "a damaged set may have the member");
-        return;
-    }
-    std::vector<NodeId> open{kRoot};
-    for (std::size_t n = 0; !open.empty() && n < kMostVisits; ++n) {
-        const NodeId node = open.back();
-        open.pop_back();
-        const TokenSpan children = joined->children(node);
-        for (std::uint32_t i = 0; i < children.size; ++i) {
-            const NodeId child = joined->child_at(node, i);
-            require(child < joined->n_nodes(), "edges lead to nodes");
-            joined->child(node, children.data[i]);
-            joined->parent(child);
-            open.push_back(child);
-        }
-        require(joined->leaf(node) == kNoLeaf || joined->leaf(node) < joined->n_leaves(), "leaves are numbered");
+    if (trie->n_leaves() > 1) {
+        use(*Trie::filtered(trie, keep.data()));
     }
 }
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -66,14 +65,6 @@ def build(
             help="With --text: whether a space comes before each text. Default: texts are used as they are.",
         ),
     ] = None,
-    batch: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="ROWS",
-            help="Number of rows in memory. More rows are sorted in temporary files next to the output, and merged.",
-        ),
-    ] = 5_000_000,
     table_format: Annotated[
         Format | None, typer.Option("--format", help="Format of TABLE. Default: by the ending of its name.")
     ] = None,
@@ -98,9 +89,9 @@ def build(
         else:
             assert ids is not None
             members_of = partial(_of_ids, ids=ids, name=name)
-        parts = _parts(opened, min(batch, _PART_ROWS), members_of)
+        parts = _parts(opened, members_of)
         fingerprint = "" if vocab is None else vocab.fingerprint()
-        trie, n_rows = _merged(_sets(opened, parts, batch, fingerprint, progress), output.absolute().parent)
+        trie, n_rows = _trie_of(opened, parts, fingerprint, progress)
         if ids is not None and vocab is not None:
             vocab.check(trie.core)
     trie.save(output)
@@ -137,10 +128,10 @@ class _Members(NamedTuple):
     names: list[str]
 
 
-def _parts(table: Table, n_rows: int, members_of: Callable[[list[TableRow]], _Members]) -> Iterator[_Members]:
-    """Yield the members of at most n_rows rows at a time."""
+def _parts(table: Table, members_of: Callable[[list[TableRow]], _Members]) -> Iterator[_Members]:
+    """Yield the members of some rows at a time."""
     rows = table.rows()
-    while some := list(islice(rows, n_rows)):
+    while some := list(islice(rows, _PART_ROWS)):
         yield members_of(some)
 
 
@@ -204,53 +195,21 @@ def _number(digits: str) -> int:
     return int(digits)
 
 
-def _sets(
-    table: Table, parts: Iterator[_Members], batch: int, fingerprint: str, progress: Progress
-) -> Iterator[tuple[_core.Trie | None, int]]:
-    """Yield each batch of rows as a set, None if it has no tokens, with the number of rows."""
-    held: list[_Members] = []
-    n_held = n_rows = 0
-
-    def made() -> tuple[_core.Trie | None, int]:
-        tokens, lengths, names = (list(each) for each in zip(*held, strict=True))
-        offsets = np.concatenate([[0], *lengths]).cumsum()
-        if offsets[-1] == 0:
-            return None, n_held
-        return _core.Trie.build(np.concatenate(tokens), offsets, list(chain(*names)), fingerprint), n_held
-
+def _trie_of(table: Table, parts: Iterator[_Members], fingerprint: str, progress: Progress) -> tuple[TokenTrie, int]:
+    """Return the set of all rows, and their number."""
+    tokens, lengths = [np.empty(0, np.int32)], [np.zeros(1, np.int64)]
+    names: list[str] = []
+    n_rows = 0
     for part in parts:
-        if held and n_held + len(part.lengths) > batch:
-            yield made()
-            held, n_held = [], 0
-        held.append(part)
-        n_held += len(part.lengths)
+        tokens.append(part.tokens)
+        lengths.append(part.lengths)
+        names += part.names
         n_rows += len(part.lengths)
         progress.move(n_rows, table.read)
-    if held:
-        yield made()
-
-
-def _merged(sets: Iterator[tuple[_core.Trie | None, int]], folder: Path) -> tuple[TokenTrie, int]:
-    """Return the set of all batches and the number of rows; several batches are saved in the folder and merged."""
-    first, second = next(sets, (None, 0)), next(sets, None)
-    runs: list[_core.Trie] = []
-    first_rows, n_rows = [], 0
-    with TemporaryDirectory(prefix=".token-trie-", dir=folder) as home:
-        for core, n in [first] if second is None else chain([first, second], sets):
-            if core is not None and second is not None:
-                run = Path(home) / f"{len(runs)}.trie"
-                TokenTrie.of_core(core).save(run)
-                core = _core.open_trie(str(run))
-            if core is not None:
-                runs.append(core)
-                first_rows.append(n_rows)
-            n_rows += n
-        if not runs:
-            raise PayloadError("no row with tokens: a set needs at least one")
-        if second is None:
-            return TokenTrie.of_core(runs[0]), n_rows
-        console.print(f"merging {len(runs)} sorted batches")
-        return TokenTrie.of_core(_core.Trie.merged(runs, first_rows)), n_rows
+    flat = np.concatenate(tokens)
+    if not len(flat):
+        raise PayloadError("no row with tokens: a set needs at least one")
+    return TokenTrie.of_core(_core.Trie.build(flat, np.concatenate(lengths).cumsum(), names, fingerprint)), n_rows
 
 
 def draw_set(file: Path, path: str | None, model: Path | None) -> None:

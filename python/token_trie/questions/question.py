@@ -15,7 +15,6 @@ from token_trie.decisions.calibration import CalibrationName
 from token_trie.decisions.decision import Candidate
 from token_trie.errors import ArgumentError
 from token_trie.native.options import check_counts, check_flags, encode
-from token_trie.sets.catalogue import Catalogue
 from token_trie.sets.choices import Choices, read_choices
 from token_trie.sets.trie import TokenTrie
 
@@ -73,7 +72,7 @@ T = TypeVar("T")
 NONE_OF_THESE = "none of these"
 """The additional option with `Choice.other`."""
 
-Members: TypeAlias = TokenTrie | Catalogue | Choices[Any]
+Members: TypeAlias = TokenTrie | Choices[Any]
 """A set whose members are the options of a question."""
 TOP = 5
 """Default number of members of a set that an answer has."""
@@ -97,16 +96,16 @@ class Choice(Generic[T]):
     ----------
     instructions : str or JSON value
         The question.
-    options : mapping of values to descriptions, choices as for `choose`, TokenTrie or Catalogue
+    options : mapping of values to descriptions, choices as for `choose`, or TokenTrie
         The possible answers. A description is a text, a JSON object, or a list of several texts for the same option. An
         option without a description, or with a blank one, is described by its name as words (``book_flight`` as "book
-        flight"). The model does not see the names of the other options. The members of a `TokenTrie` or `Catalogue`, of
-        any number, are options as they are: their tokens follow the question. Members of one name are one value.
+        flight"). The model does not see the names of the other options. The members of a `TokenTrie`, of any number, are
+        options as they are: their tokens follow the question. Members of one name are one value.
     other : bool
         Whether to offer "none of these", too. Its probability is an attribute of the answer. Not with `top`.
     top : int, optional
         Searches the options for so many of the best, instead of scoring each; the others are not in the answer. By
-        default 5 for a `TokenTrie` or `Catalogue`; None: all options are scored. Not with descriptions.
+        default 5 for a `TokenTrie`; None: all options are scored. Not with descriptions.
 
     Raises
     ------
@@ -131,7 +130,7 @@ class Choice(Generic[T]):
         def __init__(
             self: Choice[str],
             instructions: Wording,
-            options: TokenTrie | Catalogue | Choices[str],
+            options: TokenTrie | Choices[str],
             *,
             top: int | None = ...,
         ) -> None: ...
@@ -148,7 +147,7 @@ class Choice(Generic[T]):
     def __post_init__(self) -> None:
         text_of(self.instructions, "instructions")
         check_flags(other=self.other)
-        is_set = isinstance(self.options, (TokenTrie, Catalogue))
+        is_set = isinstance(self.options, TokenTrie)
         if is_set or self.top is not None:
             self._search(is_set=is_set)
             return

@@ -23,7 +23,6 @@ from token_trie.questions.form import FormAsked, Forms, FormView, contextual, li
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import Answered, Choice, ChoiceAnswer, Members, QuestionStats, text_of
 from token_trie.questions.scores import LEAF_END, Reading, Scored
-from token_trie.sets.catalogue import Catalogue
 from token_trie.sets.choices import Choices
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
@@ -139,7 +138,7 @@ class SetAsked(FormView):
         instructions, members, top = text_of(question.instructions, "instructions"), question.members, question.top
         assert members is not None  # because it is searched
         assert top is not None
-        return cls(form, instructions, members=members, top=top, calibrator=calibrator, profile=profile)
+        return cls(form, instructions, members=self.members, top=top, calibrator=calibrator, profile=profile)
 
     @property
     def views(self) -> Sequence[SetAsked]:
@@ -147,11 +146,10 @@ class SetAsked(FormView):
         return (self,)
 
     def reading_by(self, prompt_of: Callable[[bool], Prompt], *, is_prior: bool) -> Reading:
-        """Return the reading after a prompt, of the set as it is now."""
-        members = self.members.trie if isinstance(self.members, Catalogue) else self.members
+        """Return the reading after a prompt."""
         n_best = self.top if self.calibrator is None else max(self.top, N_FOUND)
         absent = None if self.calibrator is None else prompt_of(True)
-        return SetReading(prompt_of(is_prior), members=members, n_best=n_best, absent=absent)
+        return SetReading(prompt_of(is_prior), members=self.members, n_best=n_best, absent=absent)
 
     def over_rows(self, calibrator: Calibrator) -> SetAsked:
         """Return the question itself."""

@@ -426,7 +426,11 @@ class TokenTrie(Collection[Leaf]):
         ArgumentError
             The file cannot be written.
         """
-        save_image(_core.TrieImage(self.core), path)
+        image = _core.TrieImage(self.core)
+        try:
+            write_whole(Path(path), (image.piece(i) for i in range(len(image))))
+        except (OSError, ValueError) as error:
+            raise ArgumentError(f"path: {error}") from error
 
     def _leaves(self) -> Iterator[int]:
         return (i for i in range(self.core.n_leaves) if self.core.has_leaf(i))
@@ -510,14 +514,6 @@ def fit(
     return found
 
 
-def save_image(image: _core.TrieImage, path: str | os.PathLike[str]) -> None:
-    """Write the image of a set to a file."""
-    try:
-        write_whole(Path(path), (image.piece(i) for i in range(len(image))))
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"path: {error}") from error
-
-
 def leaves_named(core: _core.Trie, names: Iterable[str], missing_ok: bool = False) -> list[tuple[int, int]]:
     """Return positions of names or aliases, each with a leaf of this name; ArgumentError for one without a leaf."""
     given = [name.decode() for name in encode_names(names, "names")]
@@ -551,26 +547,10 @@ def _of_view(
     vocab: str,
     start_token: int | None,
 ) -> TokenTrie:
-    """Rebuild a filtered or joined set, with one bit of `left` for each leaf, 0 if it is filtered out.
-
-    A leaf of the joined part may have the tokens of a filtered leaf of the base:
-
-        leaves   D=[5]  A=[7]  B=[7,8]  b=[7,8]  C=[9]
-        left       1      0       0        1       1
-                                           ^ the joined part begins here at the latest
-    """
+    """Rebuild a filtered set, with one bit of `left` for each leaf, 0 if it is filtered out."""
     rows = [tokens[begin:end] for begin, end in itertools.pairwise(offsets.tolist())]
-    first = {row.tobytes(): i for i, row in reversed(list(enumerate(rows)))}
-    n_base = next((i for i, row in enumerate(rows) if first[row.tobytes()] < i), len(rows))
-
-    def built(begin: int, end: int) -> _core.Trie:
-        # Aliases come after the leaves, so that they become aliases again.
-        own = [(name, leaf) for name, leaf in aliases if begin <= leaf < end]
-        given = [*rows[begin:end], *(rows[leaf] for _, leaf in own)]
-        return _core.Trie.build(*joined(given), [*names[begin:end], *(name for name, _ in own)], vocab)
-
+    # Aliases come after the leaves, so that they become aliases again.
+    given = [*rows, *(rows[leaf] for _, leaf in aliases)]
+    core = _core.Trie.build(*joined(given), [*names, *(name for name, _ in aliases)], vocab)
     keep = np.unpackbits(left, count=len(rows)).astype(np.bool_)
-    core = built(0, n_base)
-    if n_base < len(rows):
-        core = core.joined(built(n_base, len(rows)), keep[:n_base])
     return TokenTrie.of_core(core.filtered(keep), start_token)

@@ -1,5 +1,5 @@
 #include "support.h"
-#include "trie/views.h"
+#include "trie/filter.h"
 
 #include <algorithm>
 #include <thread>

@@ -35,11 +35,10 @@ def test_titles_become_a_set_that_is_chosen_from(tmp_path: Path, model_paths: di
     assert {answer["text"] for answer in json.loads(explained.output)["answers"]} == {*TITLES}
 
 
-@pytest.mark.parametrize("batch", [1, 2, 5_000_000])
-def test_titles_keep_the_names_of_their_rows(tmp_path: Path, model_paths: dict[str, Path], batch: int) -> None:
+def test_titles_keep_the_names_of_their_rows(tmp_path: Path, model_paths: dict[str, Path]) -> None:
     table, out, model = tmp_path / "titles.csv", tmp_path / "titles.trie", model_paths["smollm2"]
     table.write_text("sku,title\n" + "".join(f'S{i},"{title}"\n' for i, title in enumerate([*TITLES, TITLES[0]])))
-    options = ["build", table, "--text", "title", "-m", model, "--batch", batch]
+    options = ["build", table, "--text", "title", "-m", model]
     assert run(*options, "-o", tmp_path / "texts.trie").exit_code == 0
     built = run(*options, "--name", "sku", "-o", out)
     assert "1 rows have the tokens of another" in built.output
@@ -70,28 +69,24 @@ def test_ids_become_a_set_under_their_names(tmp_path: Path, kind: str) -> None:
     assert trie.aliases == {"c": "a"}
 
 
-@pytest.mark.parametrize("batch", [1, 2, 7, 1000])
 @pytest.mark.parametrize("named", [True, False])
-def test_a_set_of_many_batches_is_that_of_one(tmp_path: Path, batch: int, named: bool) -> None:
+def test_rows_of_the_same_tokens_or_none_are_counted(tmp_path: Path, named: bool) -> None:
     rows = [([1, 2], "b"), ([], "none"), ([1, 3, 4], "c"), ([1, 2], "a"), ([0], "e"), ([1, 3], "d"), ([], "z")] * 2
-    table, whole, merged = tmp_path / "items.jsonl", tmp_path / "whole.trie", tmp_path / "merged.trie"
+    table, out = tmp_path / "items.jsonl", tmp_path / "items.trie"
     table.write_text("".join(json.dumps({"sku": name, "ids": ids}) + "\n" for ids, name in rows))
-    arguments = ["build", table, "--ids", "ids", *(["--name", "sku"] if named else [])]
-    assert run(*arguments, "-o", whole).exit_code == 0
-    built = run(*arguments, "-o", merged, "--batch", batch)
+    built = run("build", table, "--ids", "ids", *(["--name", "sku"] if named else []), "-o", out)
     assert built.exit_code == 0, built.output
     assert "10 rows have the tokens of another, or none" in built.output
-    one, other = TokenTrie.open(whole, verify=True), TokenTrie.open(merged, verify=True)
-    assert [(leaf.name, leaf.tokens) for leaf in other] == [(leaf.name, leaf.tokens) for leaf in one]
-    assert other.aliases == one.aliases
-    assert merged.read_bytes() == whole.read_bytes() or one.aliases
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["items.jsonl", "merged.trie", "whole.trie"]
+    leaves = [(leaf.name, leaf.tokens) for leaf in TokenTrie.open(out, verify=True)]
+    names = ["a", "c", "e", "d"] if named else ["0", "2", "4", "5"]
+    assert leaves == list(zip(names, [(1, 2), (1, 3, 4), (0,), (1, 3)], strict=True))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["items.jsonl", "items.trie"]
 
 
-def test_texts_in_batches_are_the_same_set(tmp_path: Path, model_paths: dict[str, Path]) -> None:
+def test_equal_texts_are_one_member(tmp_path: Path, model_paths: dict[str, Path]) -> None:
     table, out = tmp_path / "titles.jsonl", tmp_path / "titles.trie"
     table.write_text("".join(json.dumps({"title": title}) + "\n" for title in [*TITLES, TITLES[0]]))
-    built = run("build", table, "--text", "title", "-m", model_paths["smollm2"], "-o", out, "--batch", 2)
+    built = run("build", table, "--text", "title", "-m", model_paths["smollm2"], "-o", out)
     assert built.exit_code == 0, built.output
     assert TokenTrie.open(out).names == TITLES
 
@@ -101,7 +96,7 @@ def test_a_table_without_members_is_refused(tmp_path: Path) -> None:
     for rows in ("", '{"ids": []}\n' * 3):
         table.write_text(rows)
         with pytest.raises(TokenTrieError, match="a set needs at least one"):
-            run("build", table, "--ids", "ids", "-o", tmp_path / "items.trie", "--batch", 2)
+            run("build", table, "--ids", "ids", "-o", tmp_path / "items.trie")
 
 
 @pytest.mark.parametrize(

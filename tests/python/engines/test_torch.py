@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from token_trie import ArgumentError, TokenTrie, VocabularyError
 

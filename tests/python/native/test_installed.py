@@ -34,10 +34,6 @@ assert len(trie.filtered(np.array([True, False, True]))) == 2
 trie.save(FILE)
 opened = token_trie.TokenTrie.open(FILE, verify=True)
 assert opened.payload() == trie.payload() == token_trie.TokenTrie.from_payload(trie.payload()).payload()
-from token_trie.sets.catalogue import Catalogue
-with Catalogue(FILE) as catalogue:
-    catalogue.add({"more": [5, 6]})
-    assert len(catalogue.trie) == 4
 matcher = TrieMatcher(opened, 8, end_tokens=[0])
 assert matcher.accept_token(1) and not matcher.accept_token(4)
 """
@@ -53,7 +49,7 @@ def run(before: str, code: str, *, names: dict[str, Path] | None = None) -> str:
 
 
 @pytest.mark.parametrize("before", [WITHOUT, WITHOUT_CUDA], ids=["no llama_cpp", "broken"])
-def test_sets_files_catalogues_and_matchers_need_no_llama(before: str, tmp_path: Path) -> None:
+def test_sets_files_and_matchers_need_no_llama(before: str, tmp_path: Path) -> None:
     run(before, SETS_AND_MATCHERS, names={"FILE": tmp_path / "a.trie"})
 
 

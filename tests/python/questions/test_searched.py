@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from token_trie.native.lifetime import attachment
 from token_trie.questions.examples import Examples
 from token_trie.questions.options import PROFILES
 from token_trie.questions.searched import MAX_WHOLE, N_FOUND
-from token_trie.sets.catalogue import Catalogue
 
 STATE, ASK = "I was charged twice for Pizza in Paris.", "Which team?"
 PROMPT = "{}\n\nQuestion: Which team?\nAnswer:"
@@ -214,26 +212,6 @@ def test_a_set_in_a_file_answers_as_the_set(precise: Any, many: TokenTrie, tmp_p
     opened = TokenTrie.open(tmp_path / "many.trie")
     found, expected = (decide(precise, STATE, Choice(ASK, trie)) for trie in (opened, many))
     assert found.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
-
-
-def test_a_catalogue_is_asked_as_it_is_at_the_moment(precise: Any, few: TokenTrie, tmp_path: Path) -> None:
-    few.save(tmp_path / "few.trie")
-    with Catalogue(tmp_path / "few.trie") as catalogue:
-        question = Choice(ASK, catalogue, top=9)
-        before = decide(precise, STATE, question)
-        expected = decide(precise, STATE, Choice(ASK, few, top=9))
-        assert before.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
-
-        def states() -> Iterator[str]:
-            yield STATE
-            catalogue.remove([before.value])
-            yield from [STATE] * 300
-
-        answers = list(decide_many(precise, states(), question))
-        assert before.value in answers[0].probabilities
-        assert before.value not in answers[-1].probabilities
-        after = decide(precise, STATE, question)
-        assert after.probabilities == pytest.approx(answers[-1].probabilities, abs=1e-5)
 
 
 def test_members_of_one_name_are_one_value(precise: Any) -> None:
