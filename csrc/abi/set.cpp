@@ -26,8 +26,8 @@ token_trie_set * token_trie_set_read(const llama_vocab * vocab,
         require_not_null(payload_json, "payload_json");
         check_not_negative(n_vocab, "n_vocab");
         const Vocab facts(vocab);
-        auto set = std::make_unique<Set>(std::string_view(payload_json, payload_len),
-                                         n_vocab == 0 ? facts.size() : n_vocab);
+        auto set =
+            std::make_unique<Set>(std::string_view(payload_json, payload_len), n_vocab == 0 ? facts.size() : n_vocab);
         for (const auto & entry : set->by_path()) {
             check_vocab(*entry.second, facts);
         }
@@ -51,9 +51,7 @@ token_trie_set * token_trie_set_from_tokens(const llama_token * tokens,
     });
 }
 
-token_trie_set * token_trie_set_from_texts(const llama_vocab * vocab,
-                                           const char * const * texts,
-                                           size_t n_texts) {
+token_trie_set * token_trie_set_from_texts(const llama_vocab * vocab, const char * const * texts, size_t n_texts) {
     return guard_pointer<token_trie_set *>([&] {
         require_not_null(vocab, "vocab");
         return std::make_unique<Set>(build_texts(Vocab(vocab), to_names(texts, n_texts, "texts"))).release();

@@ -1,17 +1,12 @@
 #include "bindings/bindings.h"
 #include "llama/vocab.h"
 #include "trie/cache.h"
-#include "trie/prefix_dict.h"
 #include "trie/tensors.h"
 #include "trie/trie_file.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <functional>
 #include <optional>
-#include <sstream>
 
 namespace token_trie {
 namespace {
@@ -32,32 +27,6 @@ std::shared_ptr<Trie> build(const TokenArray & tokens,
     const Layout layout = !compact.has_value() ? Layout::by_size : *compact ? Layout::compact : Layout::flat;
     const py::gil_scoped_release unlocked;
     return shared(Trie::build(leaves, std::move(names), std::move(vocab), layout));
-}
-
-py::tuple prefix_dict(const std::string & given, bool is_path) {
-    PrefixDict dict;
-    std::shared_ptr<Trie> trie;
-    {
-        const py::gil_scoped_release unlocked;
-        std::ifstream file;
-        std::istringstream text;
-        if (is_path) {
-            errno = 0;
-            file.open(given, std::ios::binary);
-            if (!file) {
-                throw Error(Status::argument, "file: ", quote(given, kMaxPathBytes), ": ", std::strerror(errno));
-            }
-        } else {
-            text.str(given);
-        }
-        try {
-            dict = read_prefix_dict(is_path ? static_cast<std::istream &>(file) : text);
-        } catch (const std::ios_base::failure & error) {
-            throw Error(Status::argument, "file: ", quote(given, kMaxPathBytes), ": ", error.what());
-        }
-        trie = shared(Trie::build(std::move(dict.members)));
-    }
-    return py::make_tuple(trie, dict.start, dict.n_ids_skipped, dict.n_keys_unreached, dict.keys_unreached);
 }
 
 // A method that has a leaf, or a node, for its first argument, which is looked at.
@@ -162,7 +131,6 @@ py::list to_aliases(const Trie & trie) {
 void register_trie(py::module_ & module) {
     using namespace pybind11::literals;
     using Unlocked = py::call_guard<py::gil_scoped_release>;
-    module.def("read_prefix_dict", &prefix_dict, "given"_a, "is_path"_a);
     module.def(
         "set_of",
         [](std::shared_ptr<Trie> trie) {

@@ -20,9 +20,7 @@ class LeafWeights {
 
     double of_leaf(LeafId leaf) const noexcept { return of_leaves_[leaf]; }
     // The most that is added to a leaf that ends at node or below.
-    double bound(NodeId node) const noexcept {
-        return node < bounds_.size() ? bounds_[node] : of_leaf_below(node);
-    }
+    double bound(NodeId node) const noexcept { return node < bounds_.size() ? bounds_[node] : of_leaf_below(node); }
     // Between the least and the most of all.
     double spread() const noexcept { return bound(kRoot) - least_; }
 

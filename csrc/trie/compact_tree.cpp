@@ -151,8 +151,8 @@ std::uint64_t CompactTree::edge_of_tail_at(std::uint64_t at) const noexcept {
 }
 
 EdgeId CompactTree::edge_to(NodeId node) const noexcept {
-    return static_cast<EdgeId>(1 + (is_inner(node) ? inner_.select(node - std::uint64_t{1})
-                                                   : edge_of_tail_at(node - shape_.n_inner)));
+    return static_cast<EdgeId>(
+        1 + (is_inner(node) ? inner_.select(node - std::uint64_t{1}) : edge_of_tail_at(node - shape_.n_inner)));
 }
 
 Token CompactTree::token_of(EdgeId edge) const noexcept { return std::clamp(tokens_[edge - 1], 0, shape_.max_token); }
@@ -164,9 +164,8 @@ NodeId CompactTree::parent(NodeId node) const noexcept {
 }
 
 Token CompactTree::token(NodeId node) const noexcept {
-    return is_inner(node) || begins_tail(node - shape_.n_inner)
-               ? token_of(edge_to(node))
-               : std::max(next_in_tail(node - shape_.n_inner - 1), 0);
+    return is_inner(node) || begins_tail(node - shape_.n_inner) ? token_of(edge_to(node))
+                                                                : std::max(next_in_tail(node - shape_.n_inner - 1), 0);
 }
 
 std::uint64_t CompactTree::first_member(EdgeId edge) const noexcept {

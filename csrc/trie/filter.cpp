@@ -36,8 +36,8 @@ const Filter::Listed & Filter::listed(NodeId inner_node) const {
     std::unique_ptr<Listed> made = list(inner_node);
     // Another thread may have listed the same one: either serves.
     made->next = bucket.load(std::memory_order_relaxed);
-    while (!bucket.compare_exchange_weak(made->next, made.get(), std::memory_order_release,
-                                         std::memory_order_relaxed)) {
+    while (
+        !bucket.compare_exchange_weak(made->next, made.get(), std::memory_order_release, std::memory_order_relaxed)) {
     }
     return *made.release();
 }

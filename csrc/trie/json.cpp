@@ -20,15 +20,9 @@ const char * called(Kind kind) {
     }
 }
 
-bool has_any_key(const JsonShape & object) { return object.n_inner > 0 && object.inner->key.empty(); }
-
-void append_key(std::string & place, const JsonShape & object, const std::string & key) {
+void append_key(std::string & place, const std::string & key) {
     const std::string quoted = quote(key);
-    if (has_any_key(object)) {
-        place.append("[").append(quoted).append("]");
-    } else {
-        place.append(place.empty() ? "" : ".").append(quoted, 1, quoted.size() - 2);
-    }
+    place.append(place.empty() ? "" : ".").append(quoted, 1, quoted.size() - 2);
 }
 
 }  // namespace
@@ -49,7 +43,7 @@ std::string JsonReader::place_of_open() const {
         if (around.shape->kind == Kind::array) {
             out += "[" + std::to_string(around.index) + "]";
         } else {
-            append_key(out, *around.shape, open_[i].key);
+            append_key(out, open_[i].key);
         }
     }
     return out.empty() ? name_ : out;
@@ -62,7 +56,7 @@ std::string JsonReader::place() const {
         out += "[" + std::to_string(open_.back().index) + "]";
     } else if (shape != nullptr && !key_.empty()) {
         out = open_.size() == 1 ? "" : out;
-        append_key(out, *shape, key_);
+        append_key(out, key_);
     }
     return out;
 }
@@ -75,14 +69,13 @@ bool JsonReader::key(std::string & name) {
         return true;
     }
     const JsonShape * const end = object.shape->inner + object.shape->n_inner;
-    const JsonShape * const known = std::find_if(
-        object.shape->inner, end, [&](const JsonShape & each) { return each.key.empty() || each.key == name; });
+    const JsonShape * const known =
+        std::find_if(object.shape->inner, end, [&](const JsonShape & each) { return each.key == name; });
     if (known != end) {
-        refuse_if(has(known->id) && !known->key.empty(), Status::payload, "the key comes twice");
+        refuse_if(has(known->id), Status::payload, "the key comes twice");
         object.seen |= std::uint32_t{1} << known->id;
         next_ = known;
     }
-    on_key(object.shape->id, name);
     return true;
 }
 
@@ -112,11 +105,8 @@ bool JsonReader::number(std::int64_t value, const Number & shown) {
     if (next_ == nullptr || next_->kind != Kind::token) {
         return scalar("a number");
     }
-    if (value >= 0 && value <= std::numeric_limits<Token>::max()) {
-        on_token(next_->id, static_cast<Token>(value));
-    } else {
-        on_no_token(next_->id, concat(shown));
-    }
+    refuse_if(value < 0 || value > std::numeric_limits<Token>::max(), Status::payload, shown, " is not a token id");
+    on_token(next_->id, static_cast<Token>(value));
     return advance();
 }
 

@@ -22,7 +22,7 @@ struct JsonShape {
     int id;  // of the document's, below 32
     Kind kind;
     // NOLINTNEXTLINE(readability-redundant-member-init): for those without one
-    std::string_view key = {};          // in the object around it; empty: any
+    std::string_view key = {};          // in the object around it
     bool is_required = false;           // by that object
     const JsonShape * inner = nullptr;  // of an object, for its keys; of an array, for its elements
     std::size_t n_inner = 0;
@@ -57,23 +57,14 @@ class JsonReader : public nlohmann::json_sax<Json> {
             throw Error(status, place(), ": ", parts...);
         }
     }
-    // Of the value that is read, such as descriptors[0].leaves[3].tokens[1] or prefix_dict["225_7"][1].
+    // Of the value that is read, such as descriptors[0].leaves[3].tokens[1].
     std::string place() const;
-    // Of the object or array that is open.
-    std::string place_of_open() const;
-    // Whether the object that is open has had this key.
-    bool has(int id) const noexcept { return (open_.back().seen >> id & 1U) != 0; }
 
     // Values of the document's shapes, as they come.
     virtual void on_open(int /*id*/) {}
     virtual void on_close(int /*id*/) {}
-    virtual void on_key(int /*object*/, const std::string & /*name*/) {}
     virtual void on_string(int id, std::string & value) = 0;
     virtual void on_token(int id, Token token) = 0;
-    // An integer that is none.
-    virtual void on_no_token(int /*id*/, const std::string & text) {
-        throw Error(Status::payload, place(), ": ", text, " is not a token id");
-    }
 
    private:
     struct Open {
@@ -83,6 +74,10 @@ class JsonReader : public nlohmann::json_sax<Json> {
         std::uint32_t seen = 0;   // of an object: keys, by id
     };
 
+    // Of the object or array that is open.
+    std::string place_of_open() const;
+    // Whether the object that is open has had this key.
+    bool has(int id) const noexcept { return (open_.back().seen >> id & 1U) != 0; }
     template <typename Number>
     bool number(std::int64_t value, const Number & shown);
     bool scalar(const char * found);

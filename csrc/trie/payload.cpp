@@ -13,11 +13,9 @@ namespace {
 enum Value { root, model_id, vocab, descriptors, descriptor, path, leaves, leaf, name, tokens, token };
 using Kind = JsonShape::Kind;
 constexpr JsonShape kToken = {token, Kind::token};
-constexpr JsonShape kOfLeaf[] = {{name, Kind::string, "name", true},
-                                 {tokens, Kind::array, "tokens", true, &kToken, 1}};
+constexpr JsonShape kOfLeaf[] = {{name, Kind::string, "name", true}, {tokens, Kind::array, "tokens", true, &kToken, 1}};
 constexpr JsonShape kLeaf = {leaf, Kind::object, "", false, kOfLeaf, std::size(kOfLeaf)};
-constexpr JsonShape kOfDescriptor[] = {{path, Kind::string, "path"},
-                                       {leaves, Kind::array, "leaves", true, &kLeaf, 1}};
+constexpr JsonShape kOfDescriptor[] = {{path, Kind::string, "path"}, {leaves, Kind::array, "leaves", true, &kLeaf, 1}};
 constexpr JsonShape kDescriptor = {descriptor, Kind::object, "", false, kOfDescriptor, std::size(kOfDescriptor)};
 constexpr JsonShape kOfRoot[] = {{model_id, Kind::string, "modelId"},
                                  {vocab, Kind::string, "vocab"},

@@ -148,7 +148,9 @@ NodeId Trie::parent(NodeId node) const noexcept {
     return static_cast<NodeId>(next - nodes_.begin()) - 1;
 }
 
-Token Trie::token(NodeId node) const noexcept { return compact_ != nullptr ? compact_->token(node) : tokens_[node - 1]; }
+Token Trie::token(NodeId node) const noexcept {
+    return compact_ != nullptr ? compact_->token(node) : tokens_[node - 1];
+}
 
 std::uint16_t Trie::tokens_to_end(NodeId node) const {
     if (compact_ != nullptr) {

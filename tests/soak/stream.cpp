@@ -187,13 +187,14 @@ void Streams::decide(std::mt19937 & rng, const Wrong & wrong) {
     const Tokens & before = prompts()[prompt];
     if (token_trie_stream_prefill(stream, before.data(), before.size()) != TOKEN_TRIE_OK ||
         set_sampling(stream, temperature, 1, static_cast<std::uint32_t>(rng())) != TOKEN_TRIE_OK ||
-        token_trie_stream_set_token_trie(stream, set_of(payload_of(members), 0, token_trie_stream_get_vocab(stream)).get(),
+        token_trie_stream_set_token_trie(stream,
+                                         set_of(payload_of(members), 0, token_trie_stream_get_vocab(stream)).get(),
                                          &params) != TOKEN_TRIE_OK) {
         wrong(token_trie_last_error());
         return;
     }
-    Listener listener(place.reference, prompt, Oracle(members, options),
-                      mode == Mode::greedy || temperature == 0.0F, wrong);
+    Listener listener(place.reference, prompt, Oracle(members, options), mode == Mode::greedy || temperature == 0.0F,
+                      wrong);
     if (generate(stream, one_in(rng, 2), n, listener) != TOKEN_TRIE_OK) {
         wrong(token_trie_last_error());
         return;

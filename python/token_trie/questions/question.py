@@ -99,8 +99,8 @@ class Choice(Generic[T]):
     options : mapping of values to descriptions, choices as for `choose`, or TokenTrie
         The possible answers. A description is a text, a JSON object, or a list of several texts for the same option. An
         option without a description, or with a blank one, is described by its name as words (``book_flight`` as "book
-        flight"). The model does not see the names of the other options. The members of a `TokenTrie`, of any number, are
-        options as they are: their tokens follow the question. Members of one name are one value.
+        flight"). The model does not see the names of the other options. The members of a `TokenTrie`, of any number,
+        are options as they are: their tokens follow the question. Members of one name are one value.
     other : bool
         Whether to offer "none of these", too. Its probability is an attribute of the answer. Not with `top`.
     top : int, optional

@@ -138,7 +138,7 @@ class SetAsked(FormView):
         instructions, members, top = text_of(question.instructions, "instructions"), question.members, question.top
         assert members is not None  # because it is searched
         assert top is not None
-        return cls(form, instructions, members=self.members, top=top, calibrator=calibrator, profile=profile)
+        return cls(form, instructions, members=members, top=top, calibrator=calibrator, profile=profile)
 
     @property
     def views(self) -> Sequence[SetAsked]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from token_trie.errors import ArgumentError, PayloadError
-from token_trie.native.core import _core, logger
+from token_trie.errors import PayloadError
+from token_trie.native.core import _core
 from token_trie.native.options import encode
 
 
@@ -41,24 +40,6 @@ def json_of(given: str | bytes | Mapping[str, Any], what: str = "payload") -> by
         except (TypeError, ValueError, RecursionError) as error:
             raise PayloadError(f"{what}: {error}") from error
     return given if isinstance(given, bytes) else encode(given, what)
-
-
-def read_prefix_dict(given: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[_core.Trie, int]:
-    """Return the set of RTP-LLM's configuration and its start token; see `TokenTrie.from_prefix_dict`."""
-    if isinstance(given, Mapping):
-        source, is_path, where = json_of(given, "configuration"), False, "prefix_dict"
-    elif isinstance(given, (str, os.PathLike)):
-        where = os.fsdecode(given)
-        source, is_path = encode(where, "file"), True
-    else:
-        raise ArgumentError(f"configuration: {type(given).__name__} where a dict or the path of a file belongs")
-    trie, start, n_ids, n_keys, keys = _core.read_prefix_dict(source, is_path)
-    if n_ids:
-        logger.warning("%s: %d ids in lists are no tokens (negative, or beyond 32 bits) and were skipped", where, n_ids)
-    if n_keys:
-        shown = ", ".join(map(repr, keys)) + (", …" if n_keys > len(keys) else "")
-        logger.warning("%s: nothing leads to %d of the keys: %s", where, n_keys, shown)
-    return trie, start
 
 
 def named_leaves(trie: _core.Trie) -> list[tuple[str, int]]:

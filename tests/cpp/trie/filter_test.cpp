@@ -1,5 +1,5 @@
-#include "support.h"
 #include "trie/filter.h"
+#include "support.h"
 
 #include <algorithm>
 #include <thread>

@@ -4,6 +4,7 @@ import copy
 import json
 import logging
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,70 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for wrong in (None, 7, [], {"prefix_dict": object()}, {1: 2}):
         with pytest.raises((ArgumentError, PayloadError)):
             TokenTrie.from_prefix_dict(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "configuration: an array where an object belongs"),
+        ("7", "configuration: a number where an object belongs"),
+        ("{}", 'configuration: the key "prefix_dict" is missing'),
+        ('{"prefix_dict": []}', "prefix_dict: an array where an object belongs"),
+        ('{"prefix_dict": null}', "prefix_dict: null where an object belongs"),
+        ('{"prefix_dict": {}}', "prefix_dict: no key"),
+        ('{"prefix_dict": {"225": 7}}', 'prefix_dict["225"]: a number where an array belongs'),
+        ('{"prefix_dict": {"225": {}}}', 'prefix_dict["225"]: an object where an array belongs'),
+        ('{"prefix_dict": {"225": [7, [8]]}}', 'prefix_dict["225"][1]: an array where a token id belongs'),
+        ('{"prefix_dict": {"225": [7, -3, "8"]}}', 'prefix_dict["225"][2]: a string where a token id belongs'),
+        ('{"prefix_dict": {"225": [1.5]}}', 'prefix_dict["225"][0]: a fraction where a token id belongs'),
+        ('{"prefix_dict": {"225": [true]}}', 'prefix_dict["225"][0]: a boolean where a token id belongs'),
+        ('{"prefix_dict": {"9": [7]}}', 'prefix_dict: no key "225", which start_token_id begins with'),
+        (
+            '{"prefix_dict": {"225": [2, 7]}}',
+            'prefix_dict["225"]: may end at once; an empty answer is no member of a set',
+        ),
+        ('{"prefix_dict": {"225": [7], "225": [8]}}', "prefix_dict: 1 of its keys come twice"),
+        ('{"sep": "|", "prefix_dict": {"225": [7]}, "sep": "_"}', "sep: the key comes twice"),
+        (
+            '{"start_token_id": 1, "start_token_id": 1, "prefix_dict": {"1": [7]}}',
+            "start_token_id: the key comes twice",
+        ),
+        ('{"end_token_id": 1, "prefix_dict": {"225": [7]}, "end_token_id": 2}', "end_token_id: the key comes twice"),
+        ('{"prefix_dict": {"225": [7]}, "prefix_dict": {"225": [8]}}', "prefix_dict: the key comes twice"),
+        ('{"start_token_id": "1", "prefix_dict": {"1": [7]}}', "start_token_id: a string where a token id belongs"),
+        ('{"end_token_id": -1, "prefix_dict": {"225": [7]}}', "end_token_id: -1 is not a token id"),
+        ('{"end_token_id": 225, "prefix_dict": {"225": [7]}}', "end_token_id: 225 is the start token too"),
+        ('{"sep": 1, "prefix_dict": {"225": [7]}}', "sep: a number where a string belongs"),
+        ('{"sep": "", "prefix_dict": {"225": [7]}}', 'sep: "": it does not separate token ids'),
+        ('{"sep": "1", "prefix_dict": {"225": [7]}}', 'sep: "1": it does not separate token ids'),
+        ("[" * 100_000, "configuration: broken JSON: "),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(text)
+    with pytest.raises(PayloadError, match=re.escape(message)):
+        TokenTrie.from_prefix_dict(file)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_settings_may_stand_on_either_side_of_the_keys(tmp_path: Path, first: bool) -> None:
+    keys, rest = '"prefix_dict": {"1": [7], "1, 7": [8, 0]}', '"start_token_id": 1, "end_token_id": 0, "sep": ", "'
+    (tmp_path / "config.json").write_text("{" + (f"{rest}, {keys}" if first else f"{keys}, {rest}") + "}")
+    trie = TokenTrie.from_prefix_dict(tmp_path / "config.json")
+    assert [(leaf.name, leaf.tokens) for leaf in trie] == [("0", (7,)), ("1", (7, 8))]
+
+
+def test_what_nothing_leads_to_and_what_is_unknown_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    lists = {"225": [7, 7, 2**31 - 1, 10**20], "225_7": [2]}
+    lists |= {key: [1] for key in ("225_7_2", "225_8", "225_07", "x", "225_7_", "", "224")}
+    config = {"other": {"prefix_dict": {"225": "x"}, "sep": 1}, "list": [[{"sep": None}]], "prefix_dict": lists}
+    with caplog.at_level(logging.WARNING, "token_trie"):
+        trie = TokenTrie.from_prefix_dict({**config, "more": 1.5})
+    assert [leaf.tokens for leaf in trie] == [(7,), (2**31 - 1,)]
+    skipped, unreached = (record.getMessage() for record in caplog.records)
+    assert skipped.startswith("prefix_dict: 1 ids in lists are no tokens")
+    assert unreached == "prefix_dict: nothing leads to 7 of the keys: '225_7_2', '225_8', '225_07', 'x', '225_7_', …"
 
 
 def test_what_cannot_be_written_is_refused() -> None:
