@@ -238,16 +238,17 @@ NodeId CompactTree::descend_to(std::uint64_t member, const Visit & visit) const 
     return node;
 }
 
-NodeId CompactTree::member_node(std::uint64_t member) const noexcept {
-    const NodeId node = descend_to(member, [](EdgeId) {});
+NodeId CompactTree::leaf_node(LeafId leaf) const {
+    const NodeId node = descend_to(member_of(leaf), [](EdgeId) {});
     return is_inner(node)
                ? node
                : static_cast<NodeId>(std::min(tail_ends_.next(node - shape_.n_inner), shape_.n_tail_nodes - 1) +
                                      shape_.n_inner);
 }
 
-void CompactTree::append_sequence(std::uint64_t member, std::vector<Token> & out) const {
-    const NodeId node = descend_to(member, [&](EdgeId edge) { out.push_back(token_of(edge)); });
+std::vector<Token> CompactTree::sequence(LeafId leaf) const {
+    std::vector<Token> out;
+    const NodeId node = descend_to(member_of(leaf), [&](EdgeId edge) { out.push_back(token_of(edge)); });
     std::size_t n = 0;
     for (std::uint64_t at = node - shape_.n_inner; !is_inner(node) && n < shape_.max_length; ++at, ++n) {
         const Token token = next_in_tail(at);
@@ -256,11 +257,6 @@ void CompactTree::append_sequence(std::uint64_t member, std::vector<Token> & out
         }
         out.push_back(token);
     }
-}
-
-std::vector<Token> CompactTree::sequence(LeafId leaf) const {
-    std::vector<Token> out;
-    append_sequence(member_of(leaf), out);
     return out;
 }
 

@@ -99,7 +99,7 @@ class CompactTree {
     LeafId leaf_below(NodeId tail_node) const noexcept {
         return leaf_of(first_member(static_cast<EdgeId>(edge_of_tail_at(tail_node - shape_.n_inner) + 1)));
     }
-    NodeId leaf_node(LeafId leaf) const { return member_node(member_of(leaf)); }
+    NodeId leaf_node(LeafId leaf) const;
     std::vector<Token> sequence(LeafId leaf) const;
     const char * stored_name(LeafId leaf) const noexcept;
     // In the list that it came in, by which a leaf without a name is called.
@@ -128,12 +128,9 @@ class CompactTree {
     }
     // The first call for a tree that is in another order takes a pass over it, and 4 bytes a member from then on.
     std::uint64_t member_of(LeafId leaf) const;
-    NodeId member_node(std::uint64_t member) const noexcept;
     // From a node to the nearest end of a member, as far as 16 bits count. The first call takes a pass over the inner
     // nodes, and 2 bytes for each from then on.
     std::uint16_t tokens_to_end(NodeId node) const;
-    // The tokens of a member.
-    void append_sequence(std::uint64_t member, std::vector<Token> & out) const;
 
    private:
     static constexpr std::uint64_t kChecked = 4096;
@@ -194,7 +191,6 @@ class CompactBuilder {
 
     // tokens are after those of the member before; n is 1 at least.
     void add(const Token * tokens, std::size_t n);
-    std::uint64_t n_members() const noexcept { return shape_.n_members; }
 
     // The rest goes with all members. Which leaf each is.
     void set_order(const std::vector<std::uint32_t> & leaves);

@@ -4,8 +4,8 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-Tensors to_tensors(const std::shared_ptr<const Trie> & trie_or_view) {
-    const std::shared_ptr<const Trie> kept = Trie::laid_out(trie_or_view, Layout::by_size);
+Tensors to_tensors(const std::shared_ptr<const Trie> & given) {
+    const std::shared_ptr<const Trie> kept = Trie::laid_out(given, Layout::by_size);
     const Trie & trie = *kept;
     const bool has_tails = trie.compact() != nullptr;
     const NodeId n_inner = has_tails ? static_cast<NodeId>(trie.compact()->shape().n_inner) : trie.n_nodes();
