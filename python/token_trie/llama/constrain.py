@@ -42,12 +42,11 @@ class ConstrainedCall:
         self.leaves: list[int] = []
 
     def mask(self, _: Sequence[int], logits: _Logits) -> _Logits:
-        """Return the logits of the tokens that may come next, and -inf for all others: a logits processor."""
+        """Set the logits of all tokens that may not come next to -inf: a logits processor."""
         allowed = self.cursor.allowed()
         if allowed is None:
-            masked = logits.copy()
-            masked[self.cursor.forbidden()] = -np.inf
-            return masked
+            logits[self.cursor.forbidden()] = -np.inf
+            return logits
         kept = logits[allowed]
         kept[np.isnan(kept)] = -np.inf
         if kept.max() == -np.inf:
@@ -55,9 +54,9 @@ class ConstrainedCall:
         if self._is_greedy:
             best = int(kept.argmax())
             allowed, kept = allowed[best : best + 1], kept[best : best + 1]
-        masked = np.full_like(logits, -np.inf)
-        masked[allowed] = kept
-        return masked
+        logits[:] = -np.inf
+        logits[allowed] = kept
+        return logits
 
     def accept(self, token: int) -> None:
         """Add a token."""
