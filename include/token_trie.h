@@ -37,16 +37,17 @@
  * Errors: a function that fails returns NULL or a negative enum token_trie_status, changes nothing, and sets the
  * message that token_trie_last_error() returns on the calling thread. This library never throws, prints, or ends the
  * process. llama.cpp does: it logs (llama_log_set), and prints what is wrong with a grammar. It ends the process if
- * memory runs out, if a context or model is freed or used elsewhere while a stream is open on it, or if a sampler chain
- * is set on a backend a second time. A model file is trusted as far as llama.cpp trusts it.
+ * memory runs out, or if a model is freed while a stream is open on it. A model file is trusted as far as llama.cpp
+ * trusts it.
  *
  * Threads: a sampler is used by one thread at a time, as everywhere in llama.cpp, and so is a matcher. All other
  * functions may be called from any thread. While a stream is in a call, it refuses other calls with
  * TOKEN_TRIE_ERROR_BUSY, except token_trie_stream_cancel, _close and _get_vocab. Calls from llama.cpp's log callback
  * follow the same rules. If the callback runs on the thread that is in the call, the stream refuses its calls too, and
- * a close from there frees the stream when the call returns. With GNU's OpenMP, each thread that evaluates keeps threads
- * of llama.cpp's of its own, and with more of them than processors a pass takes up to four times as long. So make the
- * calls that evaluate on one thread, or call omp_pause_resource_all(omp_pause_soft) on a thread that is done with them.
+ * a close from there frees the stream when the call returns. With GNU's OpenMP, each thread that evaluates keeps
+ * threads of llama.cpp's of its own, and with more of them than processors a pass takes up to four times as long. So
+ * make the calls that evaluate on one thread, or call omp_pause_resource_all(omp_pause_soft) on a thread that is done
+ * with them.
  *
  * Versions: releases of one major version add functions and constants, and append members to structs. What is there
  * keeps its meaning and its value. Structs begin with their size. A library takes shorter structs, whose missing
@@ -100,8 +101,8 @@ enum token_trie_status {
     TOKEN_TRIE_ERROR_CONTEXT = -8,   /* the context is full, llama_decode failed, or no logits are finite */
     TOKEN_TRIE_ERROR_CANCELLED = -9, /* a prefill or an answer was cancelled */
     TOKEN_TRIE_ERROR_GRAMMAR = -10,  /* a grammar does not parse, or does not fit the text so far */
-    TOKEN_TRIE_ERROR_BUSY = -11      /* the stream is already in a call, another stream uses its context, or a batch is
-                                       called from within its own pass */
+    TOKEN_TRIE_ERROR_BUSY = -11      /* the stream or one of its forks is already in a call, or a batch is called from
+                                       within its own pass */
 };
 
 enum token_trie_mode {
@@ -601,7 +602,7 @@ TOKEN_TRIE_API int32_t token_trie_answer_get_info(const struct token_trie_answer
 TOKEN_TRIE_API void token_trie_answer_free(struct token_trie_answer * answer);
 
 /*
- * A stream generates text token by token in its own context: under a trie, under a grammar, or free.
+ * A stream generates text token by token in its own contexts: under a trie, under a grammar, or free.
  *
  *     struct token_trie_stream_params params = {sizeof params};
  *     struct token_trie_stream * stream = token_trie_stream_open_file("model.gguf", &params);
@@ -618,14 +619,14 @@ TOKEN_TRIE_API void token_trie_answer_free(struct token_trie_answer * answer);
  * once, and evaluated in one batch with the token of the next branch point. After the last branch point, nothing is
  * evaluated until a later call needs it. So a choice costs one forward pass for each branch point, except for one at
  * its first token. If only few tokens are allowed at a branch point, the pass is cut short: see
- * token_trie_stream_context_params.
+ * token_trie_stream_open_model.
  *
  * A closed stream and NULL are refused with TOKEN_TRIE_ERROR_ARGUMENT.
  */
 struct token_trie_stream;
 
 /*
- * Where a stream with its own contexts chooses under a trie: on the host, or inside the compute graph, where the logits
+ * Where a stream chooses under a trie: on the host, or inside the compute graph, where the logits
  * are. In the graph, only the best token and its probability leave the device, 8 bytes. If the token is drawn, or
  * penalties are on, and at most a sixteenth of the vocabulary is allowed, the logits of the allowed tokens leave it
  * instead, their number rounded up to a power of 2. In all other cases, such as free text, scores and searches, whole
@@ -633,8 +634,7 @@ struct token_trie_stream;
  * logits. logprob is computed in float.
  *
  * The stream chooses on the host, and n_on_device of its state does not grow, if llama.cpp has no samplers inside the
- * graph, if the model does not consist of attention alone, if the context params have only one sequence id, and on a
- * context of the caller (token_trie_stream_open).
+ * graph, if the model does not consist of attention alone, and if n_batch is 1.
  */
 enum token_trie_device_sampling {
     TOKEN_TRIE_DEVICE_AUTO = 0, /* in the graph if the last layer is on a device, unless the params had a cb_eval */
@@ -659,7 +659,7 @@ struct token_trie_stream_params {
     struct llama_adapter_lora * const * adapters;
     const float * adapter_scales; /* one for each adapter; NULL: 1 */
     size_t n_adapters;
-    int32_t device_sampling; /* only for streams with their own contexts: enum token_trie_device_sampling */
+    int32_t device_sampling; /* enum token_trie_device_sampling */
 };
 
 /* Why the last generate ended. */
@@ -695,8 +695,7 @@ struct token_trie_stream_state {
     uint64_t decode_ns; /* nanoseconds of generate in forward passes: in llama_decode, and in the multiplication of some
                            rows of the output matrix after it, which is done if only few tokens are allowed */
     uint64_t generate_ns;   /* nanoseconds of generate in total, including callbacks */
-    uint64_t n_context;     /* tokens that fit the present context. A context that the stream made itself is replaced by
-                               a larger one when needed */
+    uint64_t n_context;     /* tokens that fit the present context, which is replaced by a larger one when needed */
     uint64_t n_context_max; /* tokens that fit the largest context that the stream can have */
     uint64_t cache_bytes;   /* bytes that llama.cpp has allocated for the cache of the present context, for all layers
                                and kinds of state; 0 before the first evaluation, and if its params had a cb_eval */
@@ -707,38 +706,18 @@ struct token_trie_stream_state {
 };
 
 /*
- * Prepares context params for a stream on this model. *params come from llama_context_default_params, or hold the
- * caller's own settings. The function sets: no embeddings, causal attention, no samplers on the backend, one cache for
- * all sequences, the number of sequences (up to 64, for BEST and SCORES), a full cache for sliding windows, and
- * a cb_eval. The cb_eval ends a pass before the model's output matrix if at most a sixteenth of the vocabulary is
- * allowed. Only the logits of the allowed tokens are then computed, by llama.cpp's own kernels. With a vocabulary of
- * 262,144 tokens and a small model, this halves the time of the pass. A pass stays whole if the matrix is not in plain
- * memory (for example on a GPU), if the graph continues after the matrix (for example with an adapter for it), and if
- * *params already have a cb_eval, which is kept. Fails for a model without a decoder or a tokenizer, and then does not
- * change *params.
- */
-TOKEN_TRIE_API int32_t token_trie_stream_context_params(const struct llama_model * model,
-                                                        struct llama_context_params * params);
-
-/*
- * Opens a stream on a context that the caller made for it. The context must outlive the stream, and must not be used by
- * anything else until the stream is closed. A context can have only one stream. Every context of a decoder with a
- * tokenizer is accepted; token_trie_stream_context_params prepares the best params for it. Returns NULL on failure.
+ * Opens a stream on a model, with its own contexts. The model and params->adapters must outlive the stream.
+ * *context_params are copied. Their n_ctx is the largest number of tokens that the stream holds, rounded up to a
+ * multiple of 256; 0: as many as the model was trained with. Returns NULL on failure, such as for a model without a
+ * decoder or a tokenizer.
  *
- * The first call that evaluates something clears the context's memory, and sets the context to causal attention and no
- * embeddings. Samplers on its backend (llama_set_sampler) would keep the logits there, so they are removed before each
- * pass. The caller may set adapters between calls. They apply from the next pass on, but not to tokens that are already
- * evaluated. The stream holds the tokens of one sequence: llama_n_ctx_seq of them, or llama_n_ctx if llama.cpp does not
- * have that function.
- */
-TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open(struct llama_context * ctx,
-                                                                 const struct token_trie_stream_params * params);
-
-/*
- * Opens a stream on a model, with its own contexts, whose params token_trie_stream_context_params prepares. The model
- * and params->adapters must outlive the stream. *context_params are copied. Their n_ctx is the largest number of tokens
- * that the stream holds, rounded up to a multiple of 256; 0: as many as the model was trained with. Returns NULL on
- * failure.
+ * The stream sets in its copy: no embeddings, causal attention, no samplers on the backend, one cache for all
+ * sequences, the number of sequences (up to 64, for BEST and SCORES), a full cache for sliding windows, and a cb_eval.
+ * The cb_eval ends a pass before the model's output matrix if at most a sixteenth of the vocabulary is allowed. Only
+ * the logits of the allowed tokens are then computed, by llama.cpp's own kernels. With a vocabulary of 262,144 tokens
+ * and a small model, this halves the time of the pass. A pass stays whole if the matrix is not in plain memory (for
+ * example on a GPU), if the graph continues after the matrix (for example with an adapter for it), and if
+ * *context_params already have a cb_eval, which is kept.
  *
  * The context is small at first. When a call needs a larger one, the stream makes it, copies the sequence, and frees
  * the old one. The answers are those of a context of full size. If there is no memory for the larger context, the call
@@ -756,14 +735,14 @@ TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open_file(const char
 
 /*
  * Makes a second stream that continues from the state of this one: the same sequence, trie, grammar, positions in both,
- * and random draws. Its counts begin at 0. Close it like any other stream. Either one may be closed first. The context
- * and the model, including those of a caller, are needed until the last one is closed. Returns NULL on failure.
+ * and random draws. Its counts begin at 0. Close it like any other stream. Either one may be closed first. The caller's
+ * model is needed until the last one is closed. Returns NULL on failure.
  *
  * Both streams use the same context. They share the cache of the tokens with which both sequences begin, so a fork
  * evaluates nothing and takes no further memory for the cache. Each may be forked again. n_context_max is for all of
- * them together. If llama.cpp cannot share (recurrent and hybrid models, a context whose params did not come from
- * token_trie_stream_context_params), the state of an inactive stream is saved as a copy, and restored at its next call.
- * When the context grows, a fork evaluates again what it does not share with the stream that is active.
+ * them together. If llama.cpp cannot share (recurrent and hybrid models), the state of an inactive stream is saved as a
+ * copy, and restored at its next call. When the context grows, a fork evaluates again what it does not share with the
+ * stream that is active.
  *
  * Threads: because of the shared context, a call of a stream is also refused with TOKEN_TRIE_ERROR_BUSY while one of
  * its forks is in a call. token_trie_stream_close waits for such a call, and does not cancel it.
@@ -916,10 +895,10 @@ TOKEN_TRIE_API int32_t token_trie_stream_next(struct token_trie_stream * stream,
  * random draws. On failure, and if cancelled, no mode does.
  *
  * BEST and SCORES evaluate nodes as tree-shaped batches in the context's unified cache, so tokens that members share
- * are evaluated once. With a context of one sequence id, or a model that does not consist of attention alone, nodes are
- * evaluated one at a time. HIDDEN_STATE costs nothing if the last token was just evaluated, and otherwise its
- * evaluation. It fails with TOKEN_TRIE_ERROR_CONTEXT for a model whose graph does not end with one matrix product, and
- * for a context whose cb_eval is not the one of token_trie_stream_context_params.
+ * are evaluated once. With a model that does not consist of attention alone, nodes are evaluated one at a time.
+ * HIDDEN_STATE costs nothing if the last token was just evaluated, and otherwise its evaluation. It fails with
+ * TOKEN_TRIE_ERROR_CONTEXT for a model whose graph does not end with one matrix product, and if the context params had
+ * a cb_eval.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_answer(struct token_trie_stream * stream,
                                                 const llama_token * tokens,
@@ -936,11 +915,10 @@ TOKEN_TRIE_API int32_t token_trie_stream_get_state(struct token_trie_stream * st
 
 /*
  * Frees the stream; NULL and closed streams are ignored. If another thread is in a call, that call is cancelled,
- * and close waits for it. Several threads may close. After the return, this library
- * does not use the context, which may be freed, and no call of the stream can begin. A close from inside a call (from
- * its callback, or from llama.cpp's log callback on its thread) returns at once: the call is cancelled, and the stream
- * is freed when the call returns. Do not use the context before that. Do not close a stream on a thread that a call of
- * the stream waits for.
+ * and close waits for it. Several threads may close. After the return, this library does not use the caller's model,
+ * which may be freed, and no call of the stream can begin. A close from inside a call (from its callback, or from
+ * llama.cpp's log callback on its thread) returns at once: the call is cancelled, and the stream is freed when the call
+ * returns. Do not free the model before that. Do not close a stream on a thread that a call of the stream waits for.
  */
 TOKEN_TRIE_API void token_trie_stream_close(struct token_trie_stream * stream);
 

@@ -17,7 +17,7 @@ token_trie_batch * token_trie_batch_open(llama_model * model,
                                             to_count(given.n_batch, "params.n_batch"),
                                             to_count(given.n_chunk, "params.n_chunk")};
         const ContextMaker maker = make_contexts(model, context_params, given);
-        return open_batches().open(nullptr, [&] { return std::make_shared<Batch>(maker, options); });
+        return open_batches().open([&] { return std::make_shared<Batch>(maker, options); });
     });
 }
 

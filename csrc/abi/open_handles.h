@@ -17,25 +17,27 @@ class OpenHandles {
    public:
     explicit OpenHandles(const char * kind) noexcept : kind_(kind) {}
 
-    // Opens what make() returns, on a context of the caller's or, with null, one of its own. Throws what make throws,
-    // and Error (busy) if another is open on that context, before make may touch it.
+    // Opens what make() returns. Throws what make throws.
     template <typename Make>
-    Handle * open(const llama_context * context, const Make & make) {
+    Handle * open(const Make & make) {
         std::unique_lock<std::mutex> lock(mutex_);
         forget_gone();
-        const auto is_on_it = [&](const Entry & other) { return other.context == context; };
-        throw_if(context != nullptr && std::any_of(open_.begin(), open_.end(), is_on_it), Status::busy, "ctx: another ",
-                 kind_, " is open on it");
-        return add(lock, context, make);
-    }
-
-    // Opens what make(object) returns, on the same context as that object. Throws what find and make throw.
-    template <typename Make>
-    Handle * fork(const Handle * handle, const Make & make) {
-        const std::shared_ptr<Object> object = find(handle);
-        std::unique_lock<std::mutex> lock(mutex_);
-        const auto at = position_of(handle);
-        return add(lock, at == open_.end() ? nullptr : at->context, [&] { return make(object); });
+        // Odd numbers: no object's address.
+        auto * const handle = reinterpret_cast<Handle *>(next_);  // NOLINT(performance-no-int-to-ptr)
+        open_.push_back({handle, nullptr, false});
+        next_ += 2;
+        lock.unlock();
+        std::shared_ptr<Object> object;
+        try {
+            object = make();
+        } catch (...) {
+            lock.lock();
+            open_.erase(position_of(handle));
+            throw;
+        }
+        lock.lock();
+        position_of(handle)->object = std::move(object);
+        return handle;
     }
 
     // Throws Error (argument) if it is not open.
@@ -67,30 +69,9 @@ class OpenHandles {
    private:
     struct Entry {
         Handle * handle;
-        const llama_context * context;
         std::shared_ptr<Object> object;  // null while it is being made
         bool is_closed;                  // but not yet gone, where its own call closed it
     };
-
-    template <typename Make>
-    Handle * add(std::unique_lock<std::mutex> & lock, const llama_context * context, const Make & make) {
-        // Odd numbers: no object's address.
-        auto * const handle = reinterpret_cast<Handle *>(next_);  // NOLINT(performance-no-int-to-ptr)
-        open_.push_back({handle, context, nullptr, false});
-        next_ += 2;
-        lock.unlock();
-        std::shared_ptr<Object> object;
-        try {
-            object = make();
-        } catch (...) {
-            lock.lock();
-            open_.erase(position_of(handle));
-            throw;
-        }
-        lock.lock();
-        position_of(handle)->object = std::move(object);
-        return handle;
-    }
 
     typename std::vector<Entry>::iterator position_of(const Handle * handle) {
         return std::find_if(open_.begin(), open_.end(), [&](const Entry & each) { return each.handle == handle; });

@@ -22,9 +22,9 @@ Stream::Options to_options(const token_trie_stream_params & params) {
 SharedStream::Call enter(const token_trie_stream * handle) { return SharedStream::Call(open_streams().find(handle)); }
 
 template <typename Make>
-token_trie_stream * open_on_own(const Make & maker, const token_trie_stream_params & params) {
+token_trie_stream * open(const Make & maker, const token_trie_stream_params & params) {
     const Stream::Options options = to_options(params);
-    return open_streams().open(nullptr, [&] {
+    return open_streams().open([&] {
         return std::make_shared<SharedStream>(std::make_unique<Stream>(std::make_unique<Sequence>(maker()), options));
     });
 }
@@ -33,30 +33,12 @@ token_trie_stream * open_on_own(const Make & maker, const token_trie_stream_para
 
 extern "C" {
 
-int32_t token_trie_stream_context_params(const llama_model * model, llama_context_params * params) {
-    return guard([&] {
-        require_not_null(params, "params");
-        require_not_null(model, "model");
-        ContextMaker::prepare(model, *params);
-    });
-}
-
-token_trie_stream * token_trie_stream_open(llama_context * ctx, const token_trie_stream_params * params) {
-    return guard_pointer<token_trie_stream *>([&] {
-        require_not_null(ctx, "ctx");
-        const Stream::Options options = to_options(read_struct(params, "params"));
-        return open_streams().open(ctx, [&] {
-            return std::make_shared<SharedStream>(std::make_unique<Stream>(std::make_unique<Sequence>(ctx), options));
-        });
-    });
-}
-
 token_trie_stream * token_trie_stream_open_model(llama_model * model,
                                                  const llama_context_params * context_params,
                                                  const token_trie_stream_params * params) {
     return guard_pointer<token_trie_stream *>([&] {
         const token_trie_stream_params given = read_struct(params, "params");
-        return open_on_own([&] { return make_contexts(model, context_params, given); }, given);
+        return open([&] { return make_contexts(model, context_params, given); }, given);
     });
 }
 
@@ -68,12 +50,15 @@ token_trie_stream * token_trie_stream_open_file(const char * gguf_path, const to
         check_not_negative(given.n_batch, "n_batch");
         check_not_negative(given.n_threads, "n_threads");
         const ContextMaker::FileOptions file = {given.n_ctx, given.n_batch, given.n_threads, given.n_gpu_layers};
-        return open_on_own([&] { return ContextMaker(gguf_path, file); }, given);
+        return open([&] { return ContextMaker(gguf_path, file); }, given);
     });
 }
 
 token_trie_stream * token_trie_stream_fork(token_trie_stream * stream) {
-    return guard_pointer<token_trie_stream *>([&] { return open_streams().fork(stream, SharedStream::fork); });
+    return guard_pointer<token_trie_stream *>([&] {
+        const std::shared_ptr<SharedStream> object = open_streams().find(stream);
+        return open_streams().open([&] { return SharedStream::fork(object); });
+    });
 }
 
 const llama_vocab * token_trie_stream_get_vocab(token_trie_stream * stream) {

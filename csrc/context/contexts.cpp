@@ -96,23 +96,9 @@ void check_threads(std::int32_t n_threads, const std::string & what) {
     throw_if(n_threads > GGML_MAX_N_THREADS, Status::argument, what, ": ", n_threads, " is above ", GGML_MAX_N_THREADS);
 }
 
-void ContextMaker::prepare(const llama_model * model, llama_context_params & params) {
-    require_same_llama();
-    check_model(model, "model: it");
-    params.embeddings = false;
-    params.attention_type = LLAMA_ATTENTION_TYPE_CAUSAL;
-    params.kv_unified = true;
-    params.swa_full = true;
-    params.samplers = nullptr;
-    params.n_samplers = 0;
-    params.n_seq_max = n_ids_for(model, params);
-    params.n_outputs_max = 0;  // llama.cpp ends the process where a batch asks for more logits than this
-    OutputHead::listen(params);
-}
-
 ContextMaker::ContextMaker(llama_model * model, const llama_context_params & params, Adapters adapters)
     : model_(model), params_(params), adapters_(std::move(adapters)) {
-    set_limits();
+    prepare();
 }
 
 ContextMaker::ContextMaker(const std::string & gguf_path, const FileOptions & options) {
@@ -142,19 +128,25 @@ ContextMaker::ContextMaker(const std::string & gguf_path, const FileOptions & op
         params_.n_threads = options.n_threads;
         params_.n_threads_batch = options.n_threads;
     }
-    set_limits();
+    prepare();
 }
 
-void ContextMaker::set_limits() {
-    check_threads(params_.n_threads, "n_threads");
-    check_threads(params_.n_threads_batch, "n_threads_batch");
+void ContextMaker::prepare() {
     require_same_llama();
     check_model(model_, "model: it");
+    check_threads(params_.n_threads, "n_threads");
+    check_threads(params_.n_threads_batch, "n_threads_batch");
     max_tokens_ =
         round_up(params_.n_ctx == 0 ? static_cast<std::size_t>(llama_model_n_ctx_train(model_)) : params_.n_ctx);
     params_.n_ctx = static_cast<std::uint32_t>(max_tokens_);
-    prepare(model_, params_);
-    max_ids_ = params_.n_seq_max;
+    params_.embeddings = false;
+    params_.attention_type = LLAMA_ATTENTION_TYPE_CAUSAL;
+    params_.kv_unified = true;
+    params_.swa_full = true;
+    params_.samplers = nullptr;
+    params_.n_samplers = 0;
+    max_ids_ = n_ids_for(model_, params_);
+    OutputHead::listen(params_);
     const std::size_t turn = turning_point(model_);
     min_tokens_ = turn > 0 && max_tokens_ > turn ? turn + 1 : 0;
 }
@@ -178,40 +170,21 @@ OwnedContext ContextMaker::make_first() const {
     return make(1, std::min(n_ids, n_frugal_ids(llama_model_get_vocab(model_))));
 }
 
-GrowingContext::GrowingContext(llama_context * context) {
-    require_same_llama();
-    adopt(context);
-}
-
-GrowingContext::GrowingContext(ContextMaker maker)
-    : maker_(std::make_unique<ContextMaker>(std::move(maker))), owned_(maker_->make_first()), is_taken_(true) {
+GrowingContext::GrowingContext(ContextMaker maker) : maker_(std::move(maker)), owned_(maker_.make_first()) {
     throw_if(owned_ == nullptr, Status::argument, "no context could be made of the model and the params");
+    throw_if(llama_get_memory(owned_.get()) == nullptr, Status::argument,
+             "model: its contexts have no memory for a sequence");
     adopt(owned_.get());
 }
 
-GrowingContext::~GrowingContext() {
-    if (!is_own()) {
-        take_threads(/* of_step = */ false);
-    }
-}
-
 void GrowingContext::adopt(llama_context * context) {
-    const llama_model * model = llama_get_model(context);
-    check_model(model, "context: its model");
-    check_threads(llama_n_threads(context), "context: n_threads");
-    check_threads(llama_n_threads_batch(context), "context: n_threads_batch");
-    throw_if(llama_get_memory(context) == nullptr, Status::argument, "context: it has no memory for a sequence");
     context_ = context;
     n_vocab_ = static_cast<std::size_t>(llama_vocab_n_tokens(vocab()));
-    n_swa_ = llama_model_n_swa(model);
+    n_swa_ = llama_model_n_swa(model());
     n_threads_ = llama_n_threads(context);
     n_threads_batch_ = llama_n_threads_batch(context);
     has_threads_of_step_ = false;
     head_.expect_another();
-}
-
-bool GrowingContext::shares_cells() const noexcept {
-    return can_drop_newest(model()) && llama_n_ctx_seq(context_) == llama_n_ctx(context_);
 }
 
 OwnedContext GrowingContext::make_larger(std::size_t n_tokens, std::size_t n_ids, bool by_steps) const {
@@ -219,7 +192,7 @@ OwnedContext GrowingContext::make_larger(std::size_t n_tokens, std::size_t n_ids
     const std::size_t n_next = n_tokens <= n_here ? n_here
                                : by_steps         ? std::max(n_tokens, n_here + n_here / 2)
                                                   : n_tokens;
-    OwnedContext next = maker_->make(n_next, n_ids <= this->n_ids() ? this->n_ids() : (n_ids + kIds - 1) / kIds * kIds);
+    OwnedContext next = maker_.make(n_next, n_ids <= this->n_ids() ? this->n_ids() : (n_ids + kIds - 1) / kIds * kIds);
     throw_if(next == nullptr, Status::memory, "no context of ", n_next, " tokens could be made");
     return next;
 }
@@ -229,20 +202,7 @@ void GrowingContext::replace(OwnedContext next) {
     owned_ = std::move(next);
 }
 
-// llama.cpp does not report whether a context gives embeddings or looks ahead, and on some of these llama.cpp gives no
-// logits, or ends the process.
-void GrowingContext::take() {
-    if (is_taken_) {
-        return;
-    }
-    llama_memory_clear(memory(), true);
-    llama_set_embeddings(context_, false);
-    llama_set_causal_attn(context_, true);
-    is_taken_ = true;
-}
-
 std::int32_t GrowingContext::decode(const llama_batch & batch, bool is_step, bool cut) {
-    take_off_samplers();
     return decode_by(is_step, [&] { return head_.decode(context_, batch, cut); });
 }
 
@@ -251,16 +211,6 @@ void GrowingContext::take_threads(bool of_step) {
     if (of_step != has_threads_of_step_ && n_threads_ < n_threads_batch_) {
         llama_set_n_threads(context_, n_threads_, of_step ? n_threads_ : n_threads_batch_);
         has_threads_of_step_ = of_step;
-    }
-}
-
-// What draws on the backend keeps the logits there. Costs next to nothing where none is set.
-void GrowingContext::take_off_samplers() {
-    if (is_own()) {
-        return;  // there are none but the device head's
-    }
-    for (std::uint32_t id = 0; id < llama_n_seq_max(context_); ++id) {
-        llama_set_sampler(context_, static_cast<llama_seq_id>(id), nullptr);
     }
 }
 

@@ -79,7 +79,7 @@ inline void check_finite(const std::vector<float> & state) {
     }
 }
 
-// Makes the contexts of a stream that has its own: of one model, params and adapters, in the size wanted.
+// Makes the contexts of a stream or batch: of one model, params and adapters, in the size wanted.
 class ContextMaker {
    public:
     struct FileOptions {
@@ -94,11 +94,9 @@ class ContextMaker {
         std::vector<float> scales;
     };
 
-    // Sets what a stream wants of a context. Throws Error (llama) if another llama.cpp is loaded than the one compiled
-    // against, and Error (argument) on a model that a stream can do nothing with.
-    static void prepare(const llama_model * model, llama_context_params & params);
-
-    // On a model and adapters of the caller's, which must outlive this and what it makes. Throws as prepare does.
+    // On a model and adapters of the caller's, which must outlive this and what it makes. Throws Error (llama) if
+    // another llama.cpp is loaded than the one compiled against, and Error (argument) on a model that a stream can do
+    // nothing with.
     ContextMaker(llama_model * model, const llama_context_params & params, Adapters adapters);
     // On a model file. Throws Error (argument) if it cannot be loaded, or the options are out of bounds.
     ContextMaker(const std::string & gguf_path, const FileOptions & options);
@@ -114,7 +112,7 @@ class ContextMaker {
     OwnedContext make_first() const;
 
    private:
-    void set_limits();
+    void prepare();
 
     std::unique_ptr<llama_model, FreeModel> owned_model_;
     llama_model * model_ = nullptr;
@@ -125,16 +123,11 @@ class ContextMaker {
     std::size_t max_ids_ = 0;
 };
 
-// The context that a sequence is evaluated in: one of the caller's; or one of its own, in whose place a larger one
-// comes when that is needed.
+// The context that a sequence is evaluated in, in whose place a larger one comes when that is needed.
 class GrowingContext : NonCopyable {
    public:
-    // The caller's must outlive this and be used by nobody else meanwhile. Throws Error (argument) on one that a
-    // sequence can do nothing with.
-    explicit GrowingContext(llama_context * context);
     // At first a small one. Throws Error (argument) where none can be made.
     explicit GrowingContext(ContextMaker maker);
-    ~GrowingContext();
 
     // Until a larger one comes.
     llama_context * get() const noexcept { return context_; }
@@ -146,25 +139,19 @@ class GrowingContext : NonCopyable {
     std::int32_t n_swa() const noexcept { return n_swa_; }
 
     // Tokens, of the present context and of the largest; sequence ids likewise.
-    std::size_t n_ctx() const noexcept { return llama_n_ctx_seq(context_); }
-    std::size_t n_ctx_max() const noexcept { return is_own() ? maker_->max_tokens() : n_ctx(); }
+    std::size_t n_ctx() const noexcept { return llama_n_ctx(context_); }
+    std::size_t n_ctx_max() const noexcept { return maker_.max_tokens(); }
     std::size_t n_ids() const noexcept { return llama_n_seq_max(context_); }
-    std::size_t n_ids_max() const noexcept { return is_own() ? maker_->max_ids() : n_ids(); }
-    // Whether its sequences share one cache, of a model that can drop what came last.
-    bool shares_cells() const noexcept;
-    bool is_own() const noexcept { return maker_ != nullptr; }
+    std::size_t n_ids_max() const noexcept { return maker_.max_ids(); }
 
-    // Whether it has as many, or cannot have more.
+    // Whether it has as many.
     bool has(std::size_t n_tokens, std::size_t n_ids) const noexcept {
-        return !is_own() || (n_tokens <= n_ctx() && n_ids <= this->n_ids());
+        return n_tokens <= n_ctx() && n_ids <= this->n_ids();
     }
     // Makes one that has; by_steps: tokens for some more, as all that is there has to be copied. Throws Error (memory).
     OwnedContext make_larger(std::size_t n_tokens, std::size_t n_ids, bool by_steps) const;
     // Goes on with it.
     void replace(OwnedContext next);
-
-    // Before the first pass: takes the caller's, which is emptied.
-    void take();
 
     // llama_decode, by the threads of a step or of a prompt, cut where only few logits are wanted. Returns what that
     // returns.
@@ -198,12 +185,10 @@ class GrowingContext : NonCopyable {
    private:
     void adopt(llama_context * context);
     void take_threads(bool of_step);
-    void take_off_samplers();
 
-    std::unique_ptr<const ContextMaker> maker_;
+    ContextMaker maker_;
     OwnedContext owned_;
     llama_context * context_ = nullptr;
-    bool is_taken_ = false;
     std::size_t n_vocab_ = 0;
     std::int32_t n_swa_ = 0;
     std::int32_t n_threads_ = 0;        // as the context was made: of a step,

@@ -144,7 +144,7 @@ struct DeviceHead::Part {
 
 bool DeviceHead::prepare(llama_context * context, std::size_t n_taken, const AllowedSet & wanted, Want want) {
     if (!RunsInGraph<llama_sampler_i>::value || is_refused_ || llama_n_seq_max(context) <= n_taken ||
-        llama_n_ctx_seq(context) != llama_n_ctx(context) || !can_drop_newest(llama_get_model(context))) {
+        !can_drop_newest(llama_get_model(context))) {
         return false;
     }
     const std::size_t n = wanted.max_size();

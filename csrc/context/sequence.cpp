@@ -248,7 +248,6 @@ void Sequence::check_window() noexcept {
 // Drops the cache entries after n_cached_. Where these cannot be dropped alone, as in recurrent models, or the window
 // of sliding attention before them is gone, the cache begins anew.
 void Sequence::trim_cache() {
-    context_.take();
     import_.held.clear();
     if (!cache_is_longer_) {
         return;
@@ -274,11 +273,10 @@ llama_seq_id Sequence::first_free_id() const noexcept {
 
 // Half of the ids are left for what evaluates many nodes at a time.
 bool Sequence::shares_cells() const noexcept {
-    return context_.shares_cells() && static_cast<std::size_t>(first_free_id()) <= context_.n_ids_max() / 2;
+    return can_drop_newest(context_.model()) && static_cast<std::size_t>(first_free_id()) <= context_.n_ids_max() / 2;
 }
 
 Sequence::Suspended Sequence::copy_at_work() {
-    context_.take();
     keep_logits();
     trim_cache();
     Suspended out;
@@ -431,7 +429,6 @@ void Sequence::import_prefix(llama_context * from, std::int32_t id, const std::v
              "from: the model turns tokens by other angles in a context of its size");
     const SavedState state(from, id);
     std::vector<Token> held = tokens;  // before anything is changed, as there may be no memory
-    context_.take();
     grow(n_held);
     llama_memory_t memory = context_.memory();
     // Contexts from which it has worked once are made as this one is.

@@ -106,16 +106,13 @@ class LastLogits {
 //                                    : SET _ TIMER          suspended      1
 //                |--- one cell each, ids 0 1 -|
 //
-// Where cells cannot be shared (recurrent and hybrid models, a cache that is not unified, no id left), a branch that
-// is suspended is a copy of its state.
+// Where cells cannot be shared (recurrent and hybrid models, no id left), a branch that is suspended is a copy of its
+// state.
 //
 // Whatever fails here leaves the tokens as they were; the cache may be shorter, which costs time and nothing else.
 // Logits or a state that are not finite fail (NotFinite), and then all of the cache is forgotten.
 class Sequence {
    public:
-    // On a context of the caller's, which must outlive this and is used by nobody else meanwhile. It is left as it is
-    // until something is evaluated, when it is emptied. Throws Error (argument) on one that this can do nothing with.
-    explicit Sequence(llama_context * context) : context_(context) {}
     // On contexts of its own: at first a small one, in whose place a larger one comes, with what it held, when that is
     // needed. Throws Error (argument) where none can be made.
     explicit Sequence(ContextMaker maker) : context_(std::move(maker)) {}
@@ -125,8 +122,7 @@ class Sequence {
     const llama_vocab * vocab() const noexcept { return context_.vocab(); }
     const std::vector<Token> & tokens() const noexcept { return tokens_; }
     std::size_t n_cached() const noexcept { return n_cached_; }
-    // Tokens that it can hold, or can be, beside what suspended branches hold: where a context's sequences do not
-    // share one cache, in one of these.
+    // Tokens that it can hold, or can be, beside what suspended branches hold.
     std::size_t n_ctx_max() const noexcept {
         return context_.n_ctx_max() - std::min(context_.n_ctx_max(), n_elsewhere());
     }
@@ -183,8 +179,7 @@ class Sequence {
                                          bool step_by_step,
                                          const std::atomic<bool> & cancelled);
 
-    // Whether the few logits that a step needs are gathered on the device: by itself, where they come to be on one. Of
-    // contexts of its own alone.
+    // Whether the few logits that a step needs are gathered on the device: by itself, where they come to be on one.
     enum class Device { automatic = TOKEN_TRIE_DEVICE_AUTO, on = TOKEN_TRIE_DEVICE_ON, off = TOKEN_TRIE_DEVICE_OFF };
     void set_device(Device device) noexcept { device_use_ = device; }
     // Passes that ended so.
@@ -253,8 +248,7 @@ class Sequence {
     void count_imported();
     bool has_logits() const noexcept { return logits_.are_there() && n_cached_ == tokens_.size(); }
     bool is_on_device() const noexcept {
-        return context_.is_own() &&
-               (device_use_ == Device::on || (device_use_ == Device::automatic && context_.head().is_on_device()));
+        return device_use_ == Device::on || (device_use_ == Device::automatic && context_.head().is_on_device());
     }
     bool evaluate(bool step_by_step,
                   bool cut,

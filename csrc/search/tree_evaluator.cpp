@@ -25,10 +25,9 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     n_swa_ = llama_model_n_swa(model);
     rewinds_ = can_drop_newest(model);
     keeps_states_ = !rewinds_ || (n_swa_ > 0 && n_base + depth >= static_cast<std::size_t>(n_swa_));
-    const bool is_unified = llama_n_ctx_seq(sequence.context()) == llama_n_ctx(sequence.context());
     // The sequence has an id, the prefix has one, and a path needs at least one.
     const std::size_t n_reserved = prefix_.empty() ? 1 : 2;
-    const bool shares = rewinds_ && is_unified && sequence.n_ids() > n_reserved;
+    const bool shares = rewinds_ && sequence.n_ids() > n_reserved;
     // After a prefix the first call would know less of where the layers are than the second.
     const bool rows_are_cheap = prefix_.empty() && sequence.has_layers_on_device();
     all = all || rows_are_cheap;

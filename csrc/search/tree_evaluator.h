@@ -15,10 +15,9 @@ namespace [[gnu::visibility("default")]] token_trie {
 // Evaluates nodes of a trie after a sequence, as many in one batch as the context holds, each node once. The
 // sequence and its cache are as before when this goes away.
 //
-// Where cells cannot be shared (recurrent and hybrid models, a cache that is not unified, one sequence id, a
-// llama.cpp that does not tell), nodes are evaluated one after the other, and the state is taken back or, after what
-// is longer than a window of sliding attention too, restored from a copy in between: a copy of the whole for each node
-// of the path under way.
+// Where cells cannot be shared (recurrent and hybrid models, one sequence id), nodes are evaluated one after the other,
+// and the state is taken back or, after what is longer than a window of sliding attention too, restored from a copy in
+// between: a copy of the whole for each node of the path under way.
 class TreeEvaluator : NonCopyable {
    public:
     // After the whole sequence; or, where prefix is not empty, after these tokens instead. All must outlive this.

@@ -51,6 +51,8 @@ class Stream : NonCopyable {
     // Puts these tokens in the place of all after the first n_kept, unevaluated until what follows is.
     void splice(std::size_t n_kept, const std::vector<Token> & tokens);
     const std::vector<Token> & tokens() const noexcept { return sequence_->tokens(); }
+    // Of this span.
+    const ItemLog & items() const noexcept { return decoder_.items(); }
     const std::optional<Cursor> & cursor() const noexcept { return decoder_.cursor(); }
     // What a prefill that begins with these tokens need not evaluate; see Sequence.
     void import_prefix(llama_context * from, std::int32_t id, const std::vector<Token> & tokens);

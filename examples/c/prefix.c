@@ -36,7 +36,6 @@ int main(int argc, char ** argv) {
     const struct llama_vocab * vocab = llama_model_get_vocab(model);
     struct llama_context_params context_params = llama_context_default_params();
     context_params.n_ctx = 1024;
-    check(token_trie_stream_context_params(model, &context_params));
 
     /* Your own context, with the prompt. */
     llama_token tokens[N_TOKENS];

@@ -1,5 +1,5 @@
 /*
- * Scores and a search: the most probable members of a set, and the probability of each, on a context of your own.
+ * Scores and a search: the most probable members of a set, and the probability of each.
  *
  *     ranking MODEL.gguf "The capital of India is"
  */
@@ -17,13 +17,8 @@ int main(int argc, char ** argv) {
     const struct llama_vocab * vocab = llama_model_get_vocab(model);
     struct llama_context_params context_params = llama_context_default_params();
     context_params.n_ctx = 1024;
-    check(token_trie_stream_context_params(model, &context_params)); /* makes scores and searches fast */
-    struct llama_context * context = llama_init_from_model(model, context_params);
-    if (context == NULL) {
-        fail("no context could be made");
-    }
     const struct token_trie_stream_params params = {.size = sizeof params};
-    struct token_trie_stream * stream = require(token_trie_stream_open(context, &params));
+    struct token_trie_stream * stream = require(token_trie_stream_open_model(model, &context_params, &params));
 
     llama_token tokens[512];
     check(token_trie_stream_prefill(stream, tokens, tokenize(vocab, argv[2], true, tokens, 512)));
@@ -58,8 +53,7 @@ int main(int argc, char ** argv) {
     token_trie_answer_free(answer);
 
     token_trie_set_free(set);
-    token_trie_stream_close(stream); /* before its context */
-    llama_free(context);
+    token_trie_stream_close(stream); /* before its model */
     llama_model_free(model);
     return 0;
 }

@@ -30,10 +30,9 @@ class AbiStream : public WithTinyModel {
         return params;
     }
 
-    static Handle open(const Context & context,
-                       const token_trie_stream_params & params = sized<token_trie_stream_params>()) {
-        Handle out(token_trie_stream_open(context.get(), &params));
-        EXPECT_NE(out, nullptr) << token_trie_last_error();
+    static Handle open(const token_trie_stream_params & params = sized<token_trie_stream_params>(),
+                       TinyKind kind = TinyKind::attention) {
+        Handle out = open_tiny(tiny_context_params(), kind, params);
         EXPECT_EQ(prefill(out, kPrompt), TOKEN_TRIE_OK) << token_trie_last_error();
         return out;
     }

@@ -64,6 +64,15 @@ inline std::vector<double> scores_of(token_trie_stream * stream,
     return answer(stream, query, out, tokens) == TOKEN_TRIE_OK ? logprobs_of(out) : std::vector<double>();
 }
 
+// A stream on a tiny model.
+inline Handle open_tiny(const llama_context_params & context_params = tiny_context_params(),
+                        TinyKind kind = TinyKind::attention,
+                        const token_trie_stream_params & params = sized<token_trie_stream_params>()) {
+    Handle out(token_trie_stream_open_model(tiny_model(kind), &context_params, &params));
+    EXPECT_NE(out, nullptr) << token_trie_last_error();
+    return out;
+}
+
 // A payload's set, with TOKEN_TRIE_END.
 inline std::int32_t set_trie(token_trie_stream * stream, std::string_view payload, int mode = TOKEN_TRIE_GREEDY) {
     const SetHandle set = set_of(payload, 0, token_trie_stream_get_vocab(stream));

@@ -6,10 +6,6 @@
 
 namespace token_trie::test {
 
-inline ContextMaker maker_of(std::uint32_t n_ctx, TinyKind kind = TinyKind::attention) {
-    return {tiny_model(kind), tiny_context_params(n_ctx), {}};
-}
-
 inline Ticket submit(const std::shared_ptr<Batch> & batch, Request request) {
     return Batch::Call(batch).submit(std::move(request));
 }

@@ -21,8 +21,7 @@ inline std::vector<double> probabilities(const float * logits) {
 // Probabilities of the next token, each asked for on its own: a sequence at a time, in double.
 class PlainModel {
    public:
-    explicit PlainModel(TinyKind kind = TinyKind::attention)
-        : context_(tiny_context(256, kind)), sequence_(context_.get()) {}
+    explicit PlainModel(TinyKind kind = TinyKind::attention) : sequence_(maker_of(256, kind)) {}
 
     std::vector<double> next(const Tokens & tokens) {
         sequence_.replace(tokens, kNotCancelled);
@@ -40,7 +39,6 @@ class PlainModel {
     }
 
    private:
-    Context context_;
     Sequence sequence_;
 };
 
@@ -71,9 +69,7 @@ class ScorerOn : public ::testing::TestWithParam<ScorerSetting> {
    protected:
     static inline const Tokens kPrompt = bytes("the answer is");
 
-    static Context context(std::uint32_t n_ctx = 256) {
-        return tiny_context(n_ctx, GetParam().kind, GetParam().n_seq_max);
-    }
+    static ContextMaker maker() { return maker_of(256, GetParam().kind, GetParam().n_seq_max); }
 
     // Otherwise one at a time, and some again for the sake of others below them.
     static bool takes_many_at_once() {
@@ -128,8 +124,7 @@ class ScorerTest : public WithTinyModel {
    protected:
     static inline const Tokens kPrompt = bytes("the answer is");
 
-    const Context context_ = tiny_context(256, TinyKind::attention, 16);
-    Sequence sequence_{context_.get()};
+    Sequence sequence_{maker_of(256, TinyKind::attention, 16)};
 
     void SetUp() override { sequence_.replace(kPrompt, kNotCancelled); }
 };

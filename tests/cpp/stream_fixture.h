@@ -45,15 +45,13 @@ class StreamTest : public WithTinyModel {
     static inline const FollowSet::Options kUntilTheEnd = {OnComplete::end, {kTinyEnd}, {}, 0};
 
     struct Opened {
-        Context context;
         std::unique_ptr<Stream> stream;
         Stream * operator->() const { return stream.get(); }
         Stream & operator*() const { return *stream; }
     };
 
     static Opened open(const Stream::Options & options = {}) {
-        Opened out{tiny_stream_context(), nullptr};
-        out.stream = std::make_unique<Stream>(std::make_unique<Sequence>(out.context.get()), options);
+        Opened out{std::make_unique<Stream>(std::make_unique<Sequence>(maker_of()), options)};
         out->prefill(kPrompt);
         return out;
     }

@@ -96,8 +96,7 @@ TEST(Threads, EachThreadHasItsOwnLastError) {
 class ThreadsStream : public WithTinyModel {
    public:
     ThreadsStream() {
-        const auto params = sized<token_trie_stream_params>();
-        stream_ = token_trie_stream_open(context_.get(), &params);
+        stream_ = open_tiny().release();
         const Tokens prompt = bytes("Do: ");
         EXPECT_EQ(token_trie_stream_prefill(stream_, prompt.data(), prompt.size()), TOKEN_TRIE_OK);
     }
@@ -138,7 +137,6 @@ class ThreadsStream : public WithTinyModel {
         return busy;
     }
 
-    Context context_ = tiny_context();
     token_trie_stream * stream_ = nullptr;
 };
 

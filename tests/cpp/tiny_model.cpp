@@ -375,10 +375,12 @@ Context tiny_context(std::uint32_t n_ctx, TinyKind kind, std::uint32_t n_seq_max
     return tiny_context_of(params, kind);
 }
 
-Context tiny_stream_context(std::uint32_t n_ctx, TinyKind kind) {
+ContextMaker maker_of(std::uint32_t n_ctx, TinyKind kind, std::uint32_t n_ids) {
     llama_context_params params = tiny_context_params(n_ctx);
-    EXPECT_EQ(token_trie_stream_context_params(tiny_model(kind), &params), TOKEN_TRIE_OK) << token_trie_last_error();
-    return tiny_context_of(params, kind);
+    params.n_batch = params.n_ubatch = n_ids;  // as many ids as a batch has tokens
+    return maker_of(params, kind);
 }
+
+ContextMaker maker_of(const llama_context_params & params, TinyKind kind) { return {tiny_model(kind), params, {}}; }
 
 }  // namespace token_trie::test

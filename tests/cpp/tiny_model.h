@@ -1,5 +1,7 @@
 #pragma once
 
+#include "context/contexts.h"
+
 #include "support.h"
 
 #include <string_view>
@@ -7,14 +9,8 @@
 // A whole model of 300 kB, so that the tests of the stream need no download and take milliseconds.
 namespace token_trie::test {
 
-struct FreeModel {
-    void operator()(llama_model * model) const { llama_model_free(model); }
-};
-struct FreeContext {
-    void operator()(llama_context * context) const { llama_free(context); }
-};
 using Model = std::unique_ptr<llama_model, FreeModel>;
-using Context = std::unique_ptr<llama_context, FreeContext>;
+using Context = OwnedContext;
 
 // Two layers of 32 dimensions with random F32 weights, over the vocabulary
 //
@@ -61,10 +57,11 @@ Context tiny_context(std::uint32_t n_ctx = 256,
                      TinyKind kind = TinyKind::attention,
                      std::uint32_t n_seq_max = 1,
                      std::uint32_t n_batch = 64);
-// Of params that token_trie_stream_context_params has seen.
-Context tiny_stream_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attention);
 llama_context_params tiny_context_params(std::uint32_t n_ctx = 256);
 Context tiny_context_of(const llama_context_params & params, TinyKind kind = TinyKind::attention);
+// Makes the contexts of a stream or batch, with at most n_ids sequence ids.
+ContextMaker maker_of(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attention, std::uint32_t n_ids = 64);
+ContextMaker maker_of(const llama_context_params & params, TinyKind kind = TinyKind::attention);
 
 // In double, by definition.
 std::vector<double> log_probabilities(const float * logits);

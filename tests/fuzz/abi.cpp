@@ -15,7 +15,7 @@ struct Process {
         std::atexit([] {
             static constexpr std::array<const char *, Caller::kCalls> names = {
                 "prefill",  "append", "set",      "set_ext",    "set_ext", "clear",  "grammar", "generate",
-                "generate", "next",   "score",    "search",     "adapter", "others", "close",   "beside another thread",
+                "generate", "next",   "score",    "search",     "others",  "others", "close",   "beside another thread",
                 "fork",     "until",  "read_set", "set_by_path"};
             for (std::size_t i = 0; i < names.size(); ++i) {
                 std::fprintf(stderr, "%s: %llu calls\n", names[i], static_cast<unsigned long long>(Caller::counts[i]));

@@ -11,8 +11,8 @@ namespace {
 
 using test::Tokens;
 
-std::set<Token> ends_of(const llama_context * context) {
-    const llama_vocab * vocab = llama_model_get_vocab(llama_get_model(context));
+std::set<Token> ends_of(const TinyMake & make) {
+    const llama_vocab * vocab = llama_model_get_vocab(test::tiny_model(make.kind));
     std::set<Token> out;
     for (const Token token : {test::kTinyEnd, test::kSend}) {
         if (llama_vocab_is_eog(vocab, token)) {
@@ -26,15 +26,13 @@ std::set<Token> ends_of(const llama_context * context) {
 
 std::array<std::atomic<std::uint64_t>, Caller::kCalls> Caller::counts{};
 
-Caller::Caller(std::uint32_t context)
-    : context_(tiny_context_at(context)), ends_(ends_of(context_.context)), model_(context_.capacity, ends_) {}
+Caller::Caller(std::uint32_t context) : make_(tiny_make_at(context)), ends_(ends_of(make_)), model_(kCapacity, ends_) {}
 
 Caller::Caller(Caller & parent, token_trie_stream * stream)
-    : context_(parent.context_),
+    : make_(parent.make_),
       ends_(parent.ends_),
       stream_(stream),
       is_open_(true),
-      has_adapter_(parent.has_adapter_),
       model_(parent.model_.fork()),
       set_(parent.set_),
       sets_(parent.sets_),
@@ -42,14 +40,9 @@ Caller::Caller(Caller & parent, token_trie_stream * stream)
     check_state();
 }
 
-Caller::~Caller() {
-    token_trie_stream_close(stream_);
-    if (has_adapter_) {
-        test::set_adapter(context_.context, nullptr);
-    }
-}
+Caller::~Caller() { token_trie_stream_close(stream_); }
 
-const llama_vocab * Caller::vocab() const { return llama_model_get_vocab(llama_get_model(context_.context)); }
+const llama_vocab * Caller::vocab() const { return llama_model_get_vocab(test::tiny_model(make_.kind)); }
 
 Expected Caller::expected() const {
     Expected out;
@@ -99,7 +92,7 @@ void Caller::call(Input & in) {
         case 9: next(in); break;
         case 10: score(in); break;
         case 11: search(in); break;
-        case 12: set_adapter(in); break;
+        case 12:
         case 13: others(in); break;
         case 14: close(); break;
         case 16: fork(in); break;
@@ -124,8 +117,7 @@ void Caller::open(Input & in) {
     params.step_by_step = choice % 11 == 10 ? 1 : 0;
     Expected wrong;
     wrong.wrong_if(choice >= 254, TOKEN_TRIE_ERROR_ARGUMENT);
-    wrong.wrong_if(fork_ != nullptr && fork_->is_open_, TOKEN_TRIE_ERROR_BUSY);
-    token_trie_stream * stream = token_trie_stream_open(context_.context, &params);
+    token_trie_stream * stream = open_stream(make_, params);
     if (!wrong.check(stream == nullptr ? token_trie_last_status() : TOKEN_TRIE_OK)) {
         return;
     }
@@ -135,10 +127,7 @@ void Caller::open(Input & in) {
     fork_.reset();
     set_ = nullptr;
     sets_.clear();
-    model_ = StreamModel(context_.capacity, ends_);
-    require(token_trie_stream_open(context_.context, &params) == nullptr &&
-                token_trie_last_status() == TOKEN_TRIE_ERROR_BUSY,
-            "one stream a context");
+    model_ = StreamModel(kCapacity, ends_);
     check_state();
 }
 
@@ -277,14 +266,6 @@ void Caller::set_grammar(Input & in) {
     if (wrong.check(token_trie_stream_set_grammar(stream_, grammar.text, grammar.root))) {
         model_.has_grammar = grammar.text != nullptr;
     }
-}
-
-void Caller::set_adapter(Input & in) {
-    if (is_held_up()) {
-        return;
-    }
-    has_adapter_ = in.below(2) == 1;
-    test::set_adapter(context_.context, has_adapter_ ? context_.adapter : nullptr);
 }
 
 void Caller::others(Input & in) {

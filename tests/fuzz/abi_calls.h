@@ -45,7 +45,6 @@ class Caller {
     void next(Input & in);
     void score(Input & in);
     void search(Input & in);
-    void set_adapter(Input & in);
     void others(Input & in);
     void fork(Input & in);
     void close();
@@ -59,11 +58,10 @@ class Caller {
     // Whether another thread may be in a call of this stream, or of one that it shares a context with.
     bool is_held_up() const;
 
-    const TinyContext & context_;
+    const TinyMake & make_;
     std::set<Token> ends_;
     token_trie_stream * stream_ = nullptr;  // also one that is closed
     bool is_open_ = false;
-    bool has_adapter_ = false;
     bool is_disturbed_ = false;  // by another thread
     bool is_closed_by_another_ = false;
     StreamModel model_;

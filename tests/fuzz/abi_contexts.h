@@ -4,15 +4,18 @@
 
 namespace token_trie::fuzz {
 
-// A context of one of several odd makes, made when it is first asked for and then used by one input after the other, as
-// opening a stream empties it.
-struct TinyContext {
-    llama_context * context;
-    llama_adapter_lora * adapter;  // for its model
-    std::size_t capacity;          // in tokens, of one sequence
+// A model and context params of one of several odd makes, for streams.
+struct TinyMake {
+    test::TinyKind kind;
+    std::uint32_t n_batch;
+    std::uint32_t n_ubatch;
+    bool is_odd;      // for embeddings, and looks ahead
+    bool is_adapted;  // by an adapter of its output matrix
 };
 
-constexpr std::uint32_t kContexts = 14;
-const TinyContext & tiny_context_at(std::uint32_t make);
+constexpr std::uint32_t kContexts = 12;
+constexpr std::size_t kCapacity = 256;  // in tokens
+const TinyMake & tiny_make_at(std::uint32_t index);
+token_trie_stream * open_stream(const TinyMake & make, token_trie_stream_params & params);
 
 }  // namespace token_trie::fuzz

@@ -27,11 +27,8 @@ const std::set<Token> & ends() {
 class Alone {
    public:
     explicit Alone(test::TinyKind kind) : kind_(kind) {
-        llama_context_params params = test::tiny_context_params(kAloneContext);
-        require(token_trie_stream_context_params(test::tiny_model(kind), &params) == TOKEN_TRIE_OK, "params");
         // Not freed: models end first, as the process does.
-        const auto options = sized<token_trie_stream_params>();
-        stream_ = token_trie_stream_open(test::tiny_context_of(params, kind).release(), &options);
+        stream_ = test::open_tiny(test::tiny_context_params(kAloneContext), kind).release();
     }
 
     test::TinyKind kind() const { return kind_; }

@@ -115,7 +115,7 @@ def test_a_c_program_answers_many_prompts_and_cancels_a_text(c_examples: Path, s
     assert end in ("[cancelled]", "[ended by itself]")
 
 
-def test_a_c_program_ranks_a_set_on_its_own_context(c_examples: Path, smollm2: Path) -> None:
+def test_a_c_program_ranks_a_set(c_examples: Path, smollm2: Path) -> None:
     first, second, proof, *shares = run(c_examples / "ranking", smollm2, "The capital of India is").splitlines()
     percent = {city: float(share) for share, city in (line.split(" % ") for line in shares)}
     ranked = sorted(percent, key=lambda city: -percent[city])

@@ -25,12 +25,7 @@ Handle open_file() {
     return Handle(token_trie_stream_open_file(tiny_model_path().c_str(), &params));
 }
 
-Handle open_on(const Context & context) {
-    const auto params = sized<token_trie_stream_params>();
-    return Handle(token_trie_stream_open(context.get(), &params));
-}
-
-Context new_context() { return tiny_stream_context(128); }
+Handle open_model() { return open_tiny(tiny_context_params(128)); }
 
 // Work is given the numbers below n, each once, and the thread's own state.
 template <typename State>
@@ -81,8 +76,7 @@ Rounds::Rounds(unsigned n_threads) : n_threads_(n_threads) {
                   static_cast<std::uint32_t>(rng()),
                   bytes("Do " + std::to_string(i) + ": "),
                   {}};
-        const Context context = new_context();
-        made.expected[0] = answer(made, open_on(context).get());
+        made.expected[0] = answer(made, open_model().get());
         made.expected[1] = answer(made, open_file().get());
         cases_.push_back(std::move(made));
     }
@@ -90,17 +84,16 @@ Rounds::Rounds(unsigned n_threads) : n_threads_(n_threads) {
 
 void Rounds::run(std::uint32_t seed, std::uint64_t n, Findings & findings, const Tick & tick) const {
     struct Own {
-        Context context;
+        Handle stream;
     };
     share<Own>(n_threads_, n, [&](std::uint64_t index, Own & own) {
         std::mt19937 rng = generator(seed, index);
         const Case & given = cases_[below(rng, cases_.size())];
         const bool on_file = one_in(rng, 16);
-        if (own.context == nullptr || one_in(rng, 8)) {
-            own.context = new_context();
+        if (own.stream == nullptr || one_in(rng, 8)) {
+            own.stream = open_model();
         }
-        const Handle stream = on_file ? open_file() : open_on(own.context);
-        const Tokens got = answer(given, stream.get());
+        const Tokens got = answer(given, on_file ? open_file().get() : own.stream.get());
         if (got.empty() || got != given.expected[on_file ? 1 : 0]) {
             findings.add("round " + std::to_string(index) + ": generated \"" + name_of(got) + "\", alone \"" +
                          name_of(given.expected[on_file ? 1 : 0]) + "\" " +

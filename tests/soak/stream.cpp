@@ -56,30 +56,28 @@ FollowSet::Options random_options(std::mt19937 & rng, FollowSet::Options options
 }  // namespace
 
 struct Streams::Place {
-    Context context;
     Handle stream;
     Reference reference;
 
-    // Contexts that the streams take their different ways on: passes cut short, whole ones, no way back.
-    Place(Context own, TinyKind kind)
-        : context(std::move(own)), reference(tiny_context(256, kind).get(), prompts(), alphabet(), kMaxLength) {
-        const auto params = sized<token_trie_stream_params>();
-        stream.reset(token_trie_stream_open(context.get(), &params));
-    }
-    // On contexts of its own, inside whose graph it chooses.
-    explicit Place(TinyKind kind) : reference(tiny_context(256, kind).get(), prompts(), alphabet(), kMaxLength) {
-        const llama_context_params of_contexts = tiny_context_params();
+    // Contexts that the streams take their different ways on: passes cut short, whole ones, no way back; and inside
+    // whose graph it chooses.
+    explicit Place(TinyKind kind, bool is_cut = true, std::int32_t device_sampling = TOKEN_TRIE_DEVICE_OFF)
+        : reference(tiny_context(256, kind).get(), prompts(), alphabet(), kMaxLength) {
+        llama_context_params context_params = tiny_context_params();
+        if (!is_cut) {
+            context_params.cb_eval = [](ggml_tensor * /*node*/, bool /*ask*/, void * /*user*/) { return false; };
+        }
         auto params = sized<token_trie_stream_params>();
-        params.device_sampling = TOKEN_TRIE_DEVICE_ON;
-        stream.reset(token_trie_stream_open_model(tiny_model(kind), &of_contexts, &params));
+        params.device_sampling = device_sampling;
+        stream = open_tiny(context_params, kind, params);
     }
 };
 
 Streams::Streams() {
-    places_.push_back(std::make_unique<Place>(tiny_stream_context(), TinyKind::attention));
-    places_.push_back(std::make_unique<Place>(tiny_context(), TinyKind::attention));
-    places_.push_back(std::make_unique<Place>(tiny_context(256, TinyKind::recurrent), TinyKind::recurrent));
     places_.push_back(std::make_unique<Place>(TinyKind::attention));
+    places_.push_back(std::make_unique<Place>(TinyKind::attention, /* is_cut = */ false));
+    places_.push_back(std::make_unique<Place>(TinyKind::recurrent));
+    places_.push_back(std::make_unique<Place>(TinyKind::attention, /* is_cut = */ true, TOKEN_TRIE_DEVICE_ON));
 }
 
 Streams::~Streams() = default;

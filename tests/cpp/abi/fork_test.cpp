@@ -23,7 +23,6 @@ class AbiFork : public AbiStream {
 };
 
 TEST_F(AbiFork, GoesOnAsTheStreamWould) {
-    const Context context = tiny_stream_context();
     auto params = sized<token_trie_stream_params>();
     auto sampling = sized<token_trie_sampling>();
     params.sampling = &sampling;
@@ -31,7 +30,7 @@ TEST_F(AbiFork, GoesOnAsTheStreamWould) {
     sampling.penalty_last_n = 8;
     sampling.penalty_repeat = 1.5F;
     sampling.temperature = 2;
-    const Handle stream = open(context, params);
+    const Handle stream = open(params);
     ASSERT_EQ(token_trie_stream_set_grammar(stream.get(), "root ::= [a-z ]*", nullptr), TOKEN_TRIE_OK);
     ASSERT_EQ(token_trie_stream_generate(stream.get(), 3, nullptr, nullptr), TOKEN_TRIE_OK);
     const Handle other = fork(stream);
@@ -47,8 +46,7 @@ TEST_F(AbiFork, GoesOnAsTheStreamWould) {
 }
 
 TEST_F(AbiFork, KeepsItsPlaceInTheTrie) {
-    const Context context = tiny_stream_context();
-    const Handle stream = open(context);
+    const Handle stream = open();
     ASSERT_EQ(set(stream, kReadOrSend), TOKEN_TRIE_OK);
     ASSERT_EQ(token_trie_stream_generate(stream.get(), 2, nullptr, nullptr), TOKEN_TRIE_OK);
     const Handle other = fork(stream);
@@ -61,31 +59,25 @@ TEST_F(AbiFork, KeepsItsPlaceInTheTrie) {
 
 TEST_F(AbiFork, OutlivesTheStreamAndTheOtherWayRound) {
     for (const bool first : {true, false}) {
-        const Context context = tiny_stream_context();
-        Handle stream = open(context);
+        Handle stream = open();
         Handle other = fork(stream);
         (first ? stream : other).reset();
         const Handle & left = first ? other : stream;
         EXPECT_EQ(prefill(left, bytes("Do: more")), TOKEN_TRIE_OK);
         EXPECT_EQ(token_trie_stream_generate(left.get(), 3, nullptr, nullptr), TOKEN_TRIE_OK);
-        const auto params = sized<token_trie_stream_params>();
-        EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_BUSY, token_trie_stream_open(context.get(), &params)),
-                  "ctx: another stream is open on it");
     }
 }
 
 TEST_F(AbiFork, OfNothingAndOfWhatIsClosedIsRefused) {
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_fork(nullptr)), "stream: null");
-    const Context context = tiny_stream_context();
-    Handle stream = open(context);
+    Handle stream = open();
     token_trie_stream * closed = stream.get();
     stream.reset();
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_fork(closed)), "stream: closed, or never opened");
 }
 
 TEST_F(AbiFork, IsRefusedWhileTheOtherIsInACall) {
-    const Context context = tiny_stream_context();
-    const Handle stream = open(context);
+    const Handle stream = open();
     Handle other = fork(stream);
     Listener listener;
     auto state = sized<token_trie_stream_state>();
@@ -104,8 +96,7 @@ TEST_F(AbiFork, IsRefusedWhileTheOtherIsInACall) {
 }
 
 TEST_F(AbiFork, ClosedInACallOfTheOtherGoesWithIt) {
-    const Context context = tiny_stream_context();
-    const Handle stream = open(context);
+    const Handle stream = open();
     Handle other = fork(stream);
     Listener listener;
     listener.on_token = [&](const token_trie_token & /*token*/) {

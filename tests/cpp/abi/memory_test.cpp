@@ -114,10 +114,9 @@ class MemoryStream : public WithTinyModel {
     }
 
     static inline const Tokens kPrompt = bytes("Do: ");
-    static Handle open(const Context & context,
-                       const token_trie_stream_params & params = sized<token_trie_stream_params>()) {
-        Handle out(token_trie_stream_open(context.get(), &params));
-        EXPECT_NE(out, nullptr) << token_trie_last_error();
+    static Handle open(const token_trie_stream_params & params = sized<token_trie_stream_params>(),
+                       TinyKind kind = TinyKind::attention) {
+        Handle out = open_tiny(tiny_context_params(), kind, params);
         EXPECT_EQ(prefill(out), TOKEN_TRIE_OK);
         return out;
     }
@@ -206,14 +205,12 @@ TEST_F(MemoryPass, RunningOutLosesNoTokenThatPenaltiesLookBackOn) {
     sampling.penalty_last_n = 3;
     sampling.penalty_repeat = 2;
     sampling.penalty_freq = 1;
-    const Context context = tiny_stream_context();
-    expect_nothing_lost([&] { return open(context, params); }, 6);
+    expect_nothing_lost([&] { return open(params); }, 6);
 }
 
 TEST_F(MemoryPass, RunningOutLosesNoTokenThatAGrammarParses) {
-    const Context context = tiny_stream_context();
     const auto make = [&] {
-        Handle out = open(context);
+        Handle out = open();
         EXPECT_EQ(token_trie_stream_set_grammar(out.get(), "root ::= [a-z] \"=\" [0-9] [0-9]", nullptr), TOKEN_TRIE_OK);
         return out;
     };
@@ -221,10 +218,9 @@ TEST_F(MemoryPass, RunningOutLosesNoTokenThatAGrammarParses) {
 }
 
 TEST_F(MemoryPass, RunningOutInAPrefillLeavesTheTextAndItsGrammarAsTheyWere) {
-    const Context context = tiny_stream_context();
     std::int32_t status = TOKEN_TRIE_ERROR_MEMORY;
     for (long n_allocations = 0; status != TOKEN_TRIE_OK; ++n_allocations) {
-        const Handle stream = open(context);
+        const Handle stream = open();
         ASSERT_EQ(token_trie_stream_set_grammar(stream.get(), "root ::= [a-z] \"=\"", nullptr), TOKEN_TRIE_OK);
         const std::string letter = next(stream).text;
         const Tokens before = sequence(stream);
@@ -242,9 +238,8 @@ TEST_F(MemoryPass, RunningOutInAPrefillLeavesTheTextAndItsGrammarAsTheyWere) {
 
 TEST_F(MemoryStream, RunningOutLosesNoTokenOfALongText) {
     const std::string payload = payload_of({{"A", {kSend}}});
-    const Context context = tiny_stream_context(256, TinyKind::long_word);
     const auto make = [&] {
-        Handle out = open(context);
+        Handle out = open(sized<token_trie_stream_params>(), TinyKind::long_word);
         EXPECT_EQ(set_trie(out.get(), payload), TOKEN_TRIE_OK);
         return out;
     };
@@ -259,9 +254,8 @@ TEST_F(MemoryPass, RunningOutBeforeATokenIsDrawnCostsNoDraw) {
     sampling.penalty_last_n = 8;
     sampling.temperature = 1;
     sampling.penalty_repeat = 2;
-    const Context context = tiny_stream_context();
     for (sampling.seed = 0; sampling.seed < 5; ++sampling.seed) {
-        expect_nothing_lost([&] { return open(context, params); }, 2);
+        expect_nothing_lost([&] { return open(params); }, 2);
     }
 }
 
@@ -298,14 +292,7 @@ TEST_F(MemoryPass, AnAnswerOfABatchIsTakenWholeOrKept) {
 TEST_F(MemoryPass, RunningOutInAStreamLosesNothing) {
     const Tokens prompt = bytes("Do: ");
     const std::string payload = payload_of({{"GET_A", bytes("GET_A")}, {"GET_B", bytes("GET_B")}});
-    const Context context = tiny_stream_context();
-    auto params = sized<token_trie_stream_params>();
-    token_trie_stream * stream = nullptr;
-    EXPECT_GT(fail_until_done([&] {
-                  stream = token_trie_stream_open(context.get(), &params);
-                  return stream != nullptr ? TOKEN_TRIE_OK : token_trie_last_status();
-              }),
-              0);
+    token_trie_stream * stream = open_tiny().release();
     EXPECT_GT(fail_until_done([&] { return token_trie_stream_prefill(stream, prompt.data(), prompt.size()); }), 0);
     EXPECT_GT(fail_until_done([&] { return set_trie(stream, payload); }), 10);
     std::string text;
@@ -332,9 +319,7 @@ TEST_F(MemoryStream, RunningOutInAListLosesNothing) {
     const Tokens prompt = bytes("Do: ");
     const std::string payload = payload_of({{"A", bytes("A")}, {"B", bytes("B")}, {"BC", bytes("BC")}});
     const Tokens comma = bytes(",");
-    const Context context = tiny_stream_context();
-    const auto stream_params = sized<token_trie_stream_params>();
-    const Handle stream(token_trie_stream_open(context.get(), &stream_params));
+    const Handle stream = open_tiny();
     auto params = sized<token_trie_params>();
     params.on_complete = TOKEN_TRIE_RESTART;
     params.unique = 1;

@@ -56,17 +56,6 @@ TEST_F(AbiOwnContext, OnAFileGrowsToo) {
     EXPECT_EQ(state_of(stream).n_context, 512U);
 }
 
-TEST_F(AbiOwnContext, GeneratesWhatACallersContextDoes) {
-    const Context context = tiny_context(1024);
-    const Handle expected = open(context);
-    const Handle stream = opened();
-    for (const Handle & each : {std::cref(stream), std::cref(expected)}) {
-        ASSERT_EQ(prefill(each, bytes(std::string(250, 'b'))), TOKEN_TRIE_OK);
-    }
-    EXPECT_EQ(text_of(stream, 40), text_of(expected, 40)) << "past the end of the first context";
-    EXPECT_GT(state_of(stream).n_context, 256U);
-}
-
 TEST_F(AbiOwnContext, RefusesWhatItCannotOpen) {
     const llama_context_params context_params = tiny_context_params();
     const auto params = sized<token_trie_stream_params>();

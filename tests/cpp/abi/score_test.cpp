@@ -51,9 +51,7 @@ class AbiScore : public WithTinyModel {
     void SetUp() override { open(); }
     void open() {
         stream_.reset();
-        const auto params = sized<token_trie_stream_params>();
-        stream_.reset(token_trie_stream_open(context_.get(), &params));
-        ASSERT_NE(stream_, nullptr) << token_trie_last_error();
+        stream_ = open_tiny();
         ASSERT_EQ(token_trie_stream_prefill(stream_.get(), kPrompt.data(), kPrompt.size()), TOKEN_TRIE_OK);
     }
 
@@ -93,7 +91,6 @@ class AbiScore : public WithTinyModel {
         return out;
     }
 
-    Context context_ = tiny_stream_context();
     Handle stream_;
     const SetHandle set_ = set_of(kSet);
     token_trie_query query_ = query_of(set_, TOKEN_TRIE_QUERY_SCORES);
@@ -319,9 +316,7 @@ TEST_F(AbiScore, ADecodingGoesOnFromTheSequenceAlone) {
 }
 
 TEST_F(AbiScore, AnswersWithoutASequenceAreRefused) {
-    const Context other = tiny_stream_context();
-    const auto params = sized<token_trie_stream_params>();
-    const Handle empty(token_trie_stream_open(other.get(), &params));
+    const Handle empty = open_tiny();
     EXPECT_EQ(answer(empty.get(), query_, answer_), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_STREQ(token_trie_last_error(), "nothing to go on from: prefill first");
     EXPECT_EQ(answer(empty.get(), query_, answer_, bytes("x")), TOKEN_TRIE_OK);

@@ -42,8 +42,7 @@ class AbiSet : public AbiStream {
         return state_of(stream).leaf_name;
     }
 
-    const Context context_ = tiny_stream_context();
-    const Handle stream_ = open(context_);
+    const Handle stream_ = open();
     const llama_vocab * const vocab_ = llama_model_get_vocab(tiny_model());
 };
 

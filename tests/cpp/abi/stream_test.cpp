@@ -82,22 +82,19 @@ TEST_F(AbiStream, ADecisionFromOpeningToClosing) {
 TEST_F(AbiStream, ANullStreamIsRefusedByEveryFunction) { expect_all_refused(nullptr, "stream: null"); }
 
 TEST_F(AbiStream, AClosedStreamIsRefusedByEveryFunction) {
-    const Context context = tiny_context();
-    token_trie_stream * closed = open(context).release();
+    token_trie_stream * closed = open().release();
     token_trie_stream_close(closed);
     token_trie_stream_close(closed);
     expect_all_refused(closed, "stream: closed, or never opened");
     // Not even when its place in memory has been taken by another.
-    const Handle another = open(context);
-    const Context more = tiny_context();
-    const Handle one_more = open(more);
+    const Handle another = open();
+    const Handle one_more = open();
     expect_all_refused(closed, "stream: closed, or never opened");
     EXPECT_EQ(state_of(another).n_tokens, kPrompt.size());
 }
 
 TEST_F(AbiStream, BadArgumentsAreRefusedNamingThemAndChangeNothing) {
-    const Context context = tiny_context();
-    const Handle stream = open(context);
+    const Handle stream = open();
     ASSERT_EQ(set(stream, kReadOrSend), TOKEN_TRIE_OK);
     const std::string whole = text_of(stream);
     ASSERT_EQ(prefill(stream, kPrompt), TOKEN_TRIE_OK);
@@ -174,10 +171,7 @@ TEST_F(AbiStream, BadArgumentsAreRefusedNamingThemAndChangeNothing) {
 }
 
 TEST_F(AbiStream, OpeningIsRefusedNamingWhatIsWrong) {
-    const Context context = tiny_context();
     const auto good = sized<token_trie_stream_params>();
-    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_open(nullptr, &good)), "ctx: null");
-    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_open(context.get(), nullptr)), "params: null");
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_open_file(nullptr, &good)), "gguf_path: null");
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_open_file("x.gguf", nullptr)), "params: null");
     const auto with = [&](const std::function<void(token_trie_stream_params &)> & change) {
@@ -220,19 +214,6 @@ TEST_F(AbiStream, OpeningIsRefusedNamingWhatIsWrong) {
     EXPECT_EQ(std::remove(not_gguf.c_str()), 0);
 }
 
-TEST_F(AbiStream, OneStreamAContext) {
-    const Context context = tiny_context();
-    Handle first = open(context);
-    const auto params = sized<token_trie_stream_params>();
-    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_BUSY, token_trie_stream_open(context.get(), &params)),
-              "ctx: another stream is open on it");
-    EXPECT_EQ(state_of(first).n_cached, kPrompt.size());
-    ASSERT_EQ(token_trie_stream_generate(first.get(), 2, nullptr, nullptr), TOKEN_TRIE_OK);
-    first.reset();
-    const Handle second = open(context);
-    EXPECT_EQ(state_of(second).n_tokens, kPrompt.size());
-}
-
 // A caller compiled with a shorter or longer struct than ours.
 TEST_F(AbiStream, StructsMayBeOfAnotherSize) {
     struct Longer {
@@ -240,13 +221,12 @@ TEST_F(AbiStream, StructsMayBeOfAnotherSize) {
         std::uint64_t later[4];
     } longer{sized<token_trie_stream_params>(), {}};
     longer.params.size = sizeof longer;
-    const Context context = tiny_context();
-    Handle stream = open(context, longer.params);
+    Handle stream = open(longer.params);
     stream.reset();
     auto shorter = sized<token_trie_stream_params>();
     shorter.size = offsetof(token_trie_stream_params, device_sampling);
     shorter.device_sampling = -77;  // beyond its size, so not ours to read
-    stream = open(context, shorter);
+    stream = open(shorter);
     ASSERT_NE(stream, nullptr);
 
     struct LongerState {
@@ -267,14 +247,13 @@ TEST_F(AbiStream, StructsMayBeOfAnotherSize) {
 }
 
 TEST_F(AbiStream, OptionsReachTheStream) {
-    const Context context = tiny_context();
     auto params = sized<token_trie_stream_params>();
     params.step_by_step = 1;
     auto sampling = sized<token_trie_sampling>();
     params.sampling = &sampling;
     sampling.seed = 3;
     sampling.top_k = 1;
-    const Handle stream = open(context, params);
+    const Handle stream = open(params);
     token_trie_params restart = end_params();
     const llama_token separator = bytes(",")[0];
     restart.on_complete = TOKEN_TRIE_RESTART;

@@ -11,8 +11,7 @@ namespace {
 class AbiStreamThreads : public AbiStream {};
 
 TEST_F(AbiStreamThreads, ACallFromTheCallbackIsBusyExceptCancel) {
-    const Context context = tiny_context();
-    const Handle stream = open(context);
+    const Handle stream = open();
     ASSERT_EQ(set(stream, kRead4), TOKEN_TRIE_OK);
     Listener listener;
     listener.on_token = [&](const token_trie_token & /*token*/) {
@@ -44,8 +43,7 @@ TEST_F(AbiStreamThreads, ACallFromTheCallbackIsBusyExceptCancel) {
 
 TEST_F(AbiStreamThreads, ACallbackMayCloseItsStream) {
     for (const bool owned : {false, true}) {
-        const Context context = tiny_context();
-        Handle stream = owned ? open_file(file_params()) : open(context);
+        Handle stream = owned ? open_file(file_params()) : open();
         ASSERT_EQ(prefill(stream, kPrompt), TOKEN_TRIE_OK);
         ASSERT_EQ(set(stream, kRead4), TOKEN_TRIE_OK);
         token_trie_stream * handle = stream.release();
@@ -72,8 +70,7 @@ token_trie_params endless(const llama_token & newline) {
 
 TEST_F(AbiStreamThreads, CloseFromAnotherThreadWaitsForTheCallItCancels) {
     for (int round = 0; round < 50; ++round) {
-        Context context = tiny_context();
-        token_trie_stream * handle = open(context).release();
+        token_trie_stream * handle = open().release();
         std::atomic<bool> begun{false};
         std::thread worker([&] {
             Listener listener;
@@ -81,7 +78,7 @@ TEST_F(AbiStreamThreads, CloseFromAnotherThreadWaitsForTheCallItCancels) {
                 begun = true;
                 return true;
             };
-            // Until it is refused; whatever the moment, the context is not touched after the close.
+            // Until it is refused; whatever the moment.
             std::int32_t status = TOKEN_TRIE_OK;
             while (status == TOKEN_TRIE_OK) {
                 status = token_trie_stream_prefill(handle, kPrompt.data(), kPrompt.size());
@@ -96,14 +93,12 @@ TEST_F(AbiStreamThreads, CloseFromAnotherThreadWaitsForTheCallItCancels) {
             std::this_thread::yield();
         }
         token_trie_stream_close(handle);
-        context.reset();
         worker.join();
     }
 }
 
 TEST_F(AbiStreamThreads, CancelFromAnotherThreadEndsGenerate) {
-    const Context context = tiny_context();
-    const Handle stream = open(context);
+    const Handle stream = open();
     const llama_token newline = bytes("\n")[0];
     const token_trie_params params = endless(newline);
     ASSERT_EQ(token_trie_stream_set_token_trie(stream.get(), set_of(kReadOrSend).get(), &params), TOKEN_TRIE_OK);
@@ -131,12 +126,10 @@ TEST_F(AbiStreamThreads, CancelFromAnotherThreadEndsGenerate) {
 }
 
 TEST_F(AbiStreamThreads, TwoHandlesOnOneModelInTwoThreads) {
-    const Context contexts[] = {tiny_context(), tiny_context()};
-    const Handle handles[] = {open(contexts[0]), open(contexts[1])};
+    const Handle handles[] = {open(), open()};
     std::string expected;
     {
-        const Context context = tiny_context();
-        const Handle stream = open(context);
+        const Handle stream = open();
         ASSERT_EQ(set(stream, kReadOrSend), TOKEN_TRIE_OK);
         expected = text_of(stream);
         expected += text_of(stream);
@@ -160,8 +153,7 @@ TEST_F(AbiStreamThreads, TwoHandlesOnOneModelInTwoThreads) {
 }
 
 TEST_F(AbiStreamThreads, OneHandleInManyThreadsIsBusyOrServes) {
-    const Context context = tiny_context();
-    const Handle stream = open(context);
+    const Handle stream = open();
     std::vector<std::thread> threads;
     threads.reserve(4);
     std::atomic<int> n_wrong{0};
@@ -212,8 +204,7 @@ std::size_t resident_pages() {
 }
 
 TEST_F(AbiStreamThreads, TenThousandRoundsTakeNoMoreMemory) {
-    const Context context = tiny_context();
-    const Handle stream = open(context);
+    const Handle stream = open();
     std::vector<std::string> payloads(200);  // more than the cache holds
     for (std::size_t i = 0; i < payloads.size(); ++i) {
         const auto token = static_cast<Token>(3 + i);

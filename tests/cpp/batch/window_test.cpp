@@ -92,11 +92,6 @@ class OnePass {
     const Context context_;
 };
 
-std::string name_of(const llama_context_params & params) {
-    return std::to_string(params.n_seq_max) + " ids" + (params.kv_unified ? ", unified" : ", apart") +
-           (params.swa_full ? ", whole" : ", windows");
-}
-
 // Of up to six windows, from few that begin alike.
 class Texts {
    public:
@@ -279,22 +274,17 @@ TEST_P(Windows, BranchesOfASequenceAreThoseOfOnePass) {
     std::size_t n_without_room = 0;
     for (std::size_t n_done = 0; n_done < n_answers();) {
         Texts texts(rng_, window());
-        const bool grows = below(2) == 0;
-        llama_context_params params = tiny_context_params(kContext);
-        params.n_seq_max = std::array{1U, 2U, 8U}[below(3)];
-        params.kv_unified = below(4) > 0;
-        params.swa_full = below(3) > 0;
-        params.n_ctx = (below(2) == 0 ? kContext / 2 : kContext) * (params.kv_unified ? 1 : params.n_seq_max);
-        const Context context = grows ? nullptr : tiny_context_of(params, GetParam());
-        Sequence sequence = grows ? Sequence(maker_of(1024, GetParam())) : Sequence(context.get());
+        const std::uint32_t n_ctx = std::array{kContext / 2, kContext, 1024U}[below(3)];
+        const std::uint32_t n_ids = std::array{1U, 2U, 8U, 64U}[below(4)];
+        Sequence sequence(maker_of(n_ctx, GetParam(), n_ids));
         std::map<Sequence::Branch, Tokens> branches = {{sequence.branch(), {}}};
         std::string done;
         for (int step = 0; step < 30; ++step) {
             Tokens & here = branches.at(sequence.branch());
             const std::size_t what = here.empty() ? 0 : below(10);
             done += std::to_string(what) + " ";
-            SCOPED_TRACE(std::to_string(n_done) + ": " + (grows ? "grows" : name_of(params)) + ", " +
-                         std::to_string(branches.size()) + " branches, did " + done);
+            SCOPED_TRACE(std::to_string(n_done) + ": " + std::to_string(n_ctx) + " tokens, " + std::to_string(n_ids) +
+                         " ids, " + std::to_string(branches.size()) + " branches, did " + done);
             try {
                 if (what == 0) {
                     const Tokens text = texts.draw();
@@ -366,11 +356,7 @@ TEST_P(Windows, AreNotTakenForWholeWhereABranchRestsWhileTheContextGrows) {
 }
 
 TEST_P(Windows, AreCutBackWhereACopyHasNoRoomBesideABranchThatRests) {
-    llama_context_params params = tiny_context_params(kContext);
-    params.n_seq_max = 2;
-    params.kv_unified = true;
-    const Context context = tiny_context_of(params, GetParam());
-    Sequence sequence(context.get());
+    Sequence sequence(maker_of(kContext, GetParam(), 2));
     const Tokens shared = text_of(172);
     sequence.replace(shared, kNotCancelled);
     sequence.fork();

@@ -13,14 +13,11 @@ namespace {
 // Of quantized ones the README says how far apart two scores may be, and `bench --mode score` measures it.
 class BesideOthersOf : public ::testing::TestWithParam<std::tuple<TinyKind, bool>> {
    protected:
-    BesideOthersOf() : context_(make()), sequence_(context_.get()) {}
-
-    static Context make() {
+    static ContextMaker maker() {
         llama_context_params params = tiny_context_params(1024);
-        ContextMaker::prepare(tiny_model(std::get<0>(GetParam())), params);
         params.flash_attn_type =
             std::get<1>(GetParam()) ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
-        return tiny_context_of(params, std::get<0>(GetParam()));
+        return maker_of(params, std::get<0>(GetParam()));
     }
 
     static std::map<Tokens, double> scores_of(Sequence & sequence, const std::set<Tokens> & members) {
@@ -42,8 +39,7 @@ class BesideOthersOf : public ::testing::TestWithParam<std::tuple<TinyKind, bool
     }
 
     CapturedLog quiet_;
-    Context context_;
-    Sequence sequence_;
+    Sequence sequence_{maker()};
 };
 
 std::string name_of_model(const ::testing::TestParamInfo<std::tuple<TinyKind, bool>> & info) {

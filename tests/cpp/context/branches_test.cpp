@@ -181,12 +181,11 @@ INSTANTIATE_TEST_SUITE_P(On, Branches, ::testing::ValuesIn(context_kinds()), [](
     return name_of(info.param);
 });
 
-class BranchesOfACallersContext : public WithTinyModel {};
+class BranchesOfAFewIds : public WithTinyModel {};
 
-TEST_F(BranchesOfACallersContext, AreCopiesWhereThereIsNoIdLeft) {
+TEST_F(BranchesOfAFewIds, AreCopiesWhereThereIsNoIdLeft) {
     for (const std::uint32_t n_ids : {1U, 2U, 4U}) {
-        const Context context = tiny_context(256, TinyKind::attention, n_ids);
-        Sequence sequence(context.get());
+        Sequence sequence(maker_of(256, TinyKind::attention, n_ids));
         sequence.replace(kPrompt, kNotCancelled);
         std::vector<Sequence::Branch> branches = {sequence.branch()};
         for (int i = 0; i < 4; ++i) {

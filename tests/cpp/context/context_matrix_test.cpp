@@ -28,14 +28,11 @@ enum class Adapts { nothing, a_layer, the_output };
 
 struct Setting {
     TinyKind kind;
-    std::uint32_t n_seq_max;
+    std::uint32_t n_batch;  // and so many sequence ids at most
     std::uint32_t n_ubatch;
-    bool unified;
-    bool swa_full;
     bool flash;
     Cache cache;
-    bool embeddings;
-    bool listens;  // through the params that a stream wants
+    bool listens;  // has no cb_eval of the caller's
     Adapts adapts;
 };
 
@@ -55,13 +52,12 @@ const char * name_of(TinyKind kind) {
 
 std::string name_of(const Setting & setting) {
     std::ostringstream out;
-    out << name_of(setting.kind) << "_" << setting.n_seq_max << "ids_" << setting.n_ubatch << "at_once"
-        << (setting.unified ? "_unified" : "_apart") << (setting.swa_full ? "_whole" : "_window")
+    out << name_of(setting.kind) << "_" << setting.n_batch << "a_batch_" << setting.n_ubatch << "at_once"
         << (setting.flash ? "_flash" : "")
         << (setting.cache == Cache::f32   ? "_F32"
             : setting.cache == Cache::f16 ? "_F16"
                                           : "_Q8")
-        << (setting.embeddings ? "_embeddings" : "") << (setting.listens ? "_listens" : "")
+        << (setting.listens ? "_listens" : "")
         << (setting.adapts == Adapts::nothing   ? ""
             : setting.adapts == Adapts::a_layer ? "_adapted"
                                                 : "_adaptedOutput");
@@ -78,17 +74,14 @@ std::vector<Setting> settings() {
         return all[std::uniform_int_distribution<std::size_t>(0, all.size() - 1)(rng)];
     };
     std::vector<Setting> out;
-    while (out.size() < 128) {
+    while (out.size() < 64) {
         Setting setting = {
             one_of(TinyKind::attention, TinyKind::sliding_window, TinyKind::recurrent, TinyKind::hybrid,
                    TinyKind::quantized, TinyKind::capped, TinyKind::window_of_16, TinyKind::window_of_32),
             one_of(1U, 2U, 7U, 64U),
             one_of(7U, 16U, 64U),
             one_of(true, false),
-            one_of(true, false),
-            one_of(true, false),
             one_of(Cache::f32, Cache::f16, Cache::q8_0),
-            one_of(true, false),
             one_of(true, false),
             one_of(Adapts::nothing, Adapts::a_layer, Adapts::the_output)};
         if (setting.cache == Cache::q8_0) {
@@ -113,18 +106,17 @@ llama_context_params params_of(const Setting & setting) {
     return params;
 }
 
-Context context_of(const Setting & setting) {
-    llama_context_params params = params_of(setting);
-    if (setting.listens) {
-        EXPECT_EQ(token_trie_stream_context_params(tiny_model(setting.kind), &params), TOKEN_TRIE_OK);
+Handle open(const Setting & setting, llama_adapter_lora * adapter) {
+    llama_context_params context_params = params_of(setting);
+    context_params.n_batch = setting.n_batch;
+    context_params.n_ubatch = std::min(setting.n_ubatch, setting.n_batch);
+    if (!setting.listens) {
+        context_params.cb_eval = [](ggml_tensor * /*node*/, bool /*ask*/, void * /*user*/) { return false; };
     }
-    params.n_seq_max = setting.n_seq_max;
-    params.n_ubatch = setting.n_ubatch;
-    params.kv_unified = setting.unified;
-    params.swa_full = setting.swa_full;
-    params.embeddings = setting.embeddings;
-    params.n_ctx = setting.unified ? 256 : 256 * setting.n_seq_max;
-    return tiny_context_of(params, setting.kind);
+    auto params = sized<token_trie_stream_params>();
+    params.adapters = &adapter;
+    params.n_adapters = adapter == nullptr ? 0 : 1;
+    return open_tiny(context_params, setting.kind, params);
 }
 
 // Log-probabilities from a context with a cache and kernels of the same kind and nothing else: a prompt in batches, and
@@ -176,12 +168,8 @@ class PlainLoop {
 class ContextMatrix : public ::testing::TestWithParam<Setting> {
    protected:
     void SetUp() override {
-        ASSERT_NE(context_, nullptr);
         ASSERT_EQ(adapter_ == nullptr, GetParam().adapts == Adapts::nothing);
-        const auto params = sized<token_trie_stream_params>();
-        stream_.reset(token_trie_stream_open(context_.get(), &params));
-        ASSERT_NE(stream_, nullptr) << token_trie_last_error();
-        set_adapter(context_.get(), adapter_.get());
+        ASSERT_NE(stream_, nullptr);
     }
 
     void prefill(const Tokens & tokens) {
@@ -268,9 +256,8 @@ class ContextMatrix : public ::testing::TestWithParam<Setting> {
             ? nullptr
             : tiny_adapter(GetParam().kind,
                            GetParam().adapts == Adapts::a_layer ? "blk.1.attn_q.weight" : "output.weight");
-    const Context context_ = context_of(GetParam());
     PlainLoop loop_{GetParam(), adapter_.get()};
-    Handle stream_;
+    const Handle stream_ = open(GetParam(), adapter_.get());
     Tokens sequence_;
 };
 

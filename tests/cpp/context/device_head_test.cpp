@@ -19,9 +19,8 @@ class DeviceHeadTest : public StreamTest {
                                         Sampling sampling = {},
                                         TinyKind kind = TinyKind::attention,
                                         bool jump_forward = true) {
-        return std::make_unique<Stream>(
-            std::make_unique<Sequence>(ContextMaker(tiny_model(kind), tiny_context_params(1024), {})),
-            Stream::Options{sampling, jump_forward, device});
+        return std::make_unique<Stream>(std::make_unique<Sequence>(maker_of(1024, kind)),
+                                        Stream::Options{sampling, jump_forward, device});
     }
     static std::uint64_t n_on_device(const Stream & stream) { return stream.state().n_on_device; }
 
@@ -143,7 +142,7 @@ TEST_F(DeviceHeadTest, BranchesAtRestKeepWhatTheyHave) {
     const AllowedSet wanted{false, {some.data(), static_cast<std::uint32_t>(some.size())}, {}};
     std::array<Tokens, 2> best;
     for (std::size_t i = 0; i < 2; ++i) {
-        Sequence sequence(ContextMaker(tiny_model(TinyKind::attention), tiny_context_params(1024), {}));
+        Sequence sequence(maker_of(1024));
         sequence.set_device(i == 0 ? Device::on : Device::off);
         sequence.replace(kPrompt, cancelled);
         std::vector<Sequence::Branch> branches;
@@ -185,15 +184,6 @@ TEST_F(DeviceHeadTest, ModelsOfEachKindAnswerTheSame) {
         const bool can = kind != TinyKind::recurrent && kind != TinyKind::hybrid;
         EXPECT_EQ(n_on_device(*device) > 0, can);
     }
-}
-
-TEST_F(DeviceHeadTest, ACallersContextStaysOnTheHost) {
-    Stream::Options options;
-    options.device = Device::on;
-    const Opened opened = StreamTest::open(options);
-    set(*opened, kActions);
-    EXPECT_FALSE(run(opened).steps.empty());
-    EXPECT_EQ(n_on_device(*opened), 0U);
 }
 
 TEST_F(DeviceHeadTest, WhatIsAutomaticGoesWhereTheLogitsAre) {

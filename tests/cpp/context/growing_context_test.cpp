@@ -3,7 +3,7 @@
 
 #include <sys/resource.h>
 
-// A sequence on contexts of its own, beside one on a context of full size.
+// A sequence on a context that grows, beside one on a context of full size.
 namespace token_trie::test {
 namespace {
 
@@ -26,14 +26,7 @@ std::vector<float> logits_of(Sequence & sequence) {
 
 class GrowingContext : public ::testing::TestWithParam<ContextKind> {
    protected:
-    static Sequence growing(std::uint32_t n_ctx = kLarge) {
-        return Sequence(ContextMaker(tiny_model(GetParam().model), GetParam().params(n_ctx), {}));
-    }
-    static Context large() {
-        llama_context_params params = GetParam().params(kLarge);
-        ContextMaker::prepare(tiny_model(GetParam().model), params);
-        return tiny_context_of(params, GetParam().model);
-    }
+    static Sequence growing() { return Sequence(maker_of(GetParam().params(kLarge), GetParam().model)); }
 
    private:
     CapturedLog quiet_;
@@ -41,9 +34,9 @@ class GrowingContext : public ::testing::TestWithParam<ContextKind> {
 
 TEST_P(GrowingContext, GivesTheLogitsOfALargeOneAndEvaluatesNoMore) {
     Sequence sequence = growing();
-    const Context context = large();
-    Sequence other(context.get());
-    EXPECT_EQ(sequence.n_ctx_max(), other.n_ctx_max());
+    Sequence other = growing();
+    other.grow(kLarge);
+    EXPECT_EQ(other.n_ctx(), kLarge);
     EXPECT_EQ(sequence.n_ctx(), 256U);
     std::size_t n_ctx = 0;
     for (const std::size_t n : {30U, 200U, 300U, 301U, 700U, 1400U}) {
@@ -69,8 +62,8 @@ TEST_P(GrowingContext, GivesTheScoresOfALargeOne) {
     std::mt19937 rng(7);
     const Cursor cursor = cursor_of(unnamed_trie_of(random_members(rng, 100, 6, kTinyVocab)));
     Sequence sequence = growing();
-    const Context context = large();
-    Sequence other(context.get());
+    Sequence other = growing();
+    other.grow(kLarge);
     for (const std::size_t n : {40U, 250U, 600U}) {
         SCOPED_TRACE(n);
         for (const bool with_prefix : {false, true}) {
@@ -115,13 +108,10 @@ TEST_F(GrowingContextTest, KeepsEveryAdapter) {
     const Adapter adapter = tiny_adapter(TinyKind::attention, "blk.1.attn_q.weight");
     Sequence sequence(
         ContextMaker(tiny_model(TinyKind::attention), tiny_context_params(kLarge), {{adapter.get()}, {1}}));
-    llama_context_params params = tiny_context_params(kLarge);
-    ContextMaker::prepare(tiny_model(TinyKind::attention), params);
-    const Context context = tiny_context_of(params);
-    set_adapter(context.get(), adapter.get());
-    Sequence other(context.get());
-    const Context plain = tiny_context(kLarge);
-    Sequence without(plain.get());
+    Sequence other(maker_of(kLarge));
+    other.grow(kLarge);
+    set_adapter(other.context(), adapter.get());
+    Sequence without(maker_of(kLarge));
     for (const std::size_t n : {100U, 500U}) {
         for (Sequence * each : {&sequence, &other, &without}) {
             each->replace(text_of(n), kNotCancelled);
@@ -135,7 +125,7 @@ TEST_F(GrowingContextTest, WithoutMemoryForMoreStaysAsItWas) {
     if (kSanitized) {
         GTEST_SKIP() << "a sanitizer needs more addresses than the limit leaves";
     }
-    Sequence sequence(ContextMaker(tiny_model(TinyKind::attention), tiny_context_params(1U << 28U), {}));
+    Sequence sequence(maker_of(tiny_context_params(1U << 28U)));
     sequence.replace(text_of(200), kNotCancelled);
     const std::vector<float> before = logits_of(sequence);
     const std::uint64_t n_passes = sequence.n_passes();

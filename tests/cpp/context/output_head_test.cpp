@@ -37,12 +37,12 @@ class Pair {
    public:
     // One adapter for both, from here on.
     void set_adapter(llama_adapter_lora * adapter) {
-        for (const Context & context : contexts_) {
-            test::set_adapter(context.get(), adapter);
+        for (const Sequence * each : {&cut_, &whole_}) {
+            test::set_adapter(each->context(), adapter);
         }
     }
-    explicit Pair(TinyKind kind) : Pair(tiny_stream_context(256, kind), tiny_context(256, kind)) {}
-    Pair(Context cut, Context whole) : contexts_{std::move(cut), std::move(whole)} {}
+    explicit Pair(TinyKind kind) : Pair(maker_of(256, kind), maker_of(256, kind)) {}
+    Pair(ContextMaker cut, ContextMaker whole) : cut_(std::move(cut)), whole_(std::move(whole)) {}
 
     void replace(const Tokens & tokens) {
         cut_.replace(tokens, kNotCancelled);
@@ -61,9 +61,8 @@ class Pair {
     const Sequence & cut() const { return cut_; }
 
    private:
-    Context contexts_[2];
-    Sequence cut_{contexts_[0].get()};
-    Sequence whole_{contexts_[1].get()};
+    Sequence cut_;
+    Sequence whole_;
 };
 
 class OutputHeadTest : public WithTinyModel {};
@@ -177,13 +176,6 @@ TEST_F(OutputHeadTest, AnAdapterOnALayerIsHeardFromTheNextPassOn) {
     }
 }
 
-TEST_F(OutputHeadTest, AContextThatDoesNotReportIsNeverCut) {
-    Pair pair(tiny_context(), tiny_context());
-    pair.replace(bytes("the answer is"));
-    pair.append(bytes("ab"));
-    EXPECT_EQ(pair.logits(set_of(kFew)), pair.all());
-}
-
 // A cb_eval of the caller's own, which sees how many threads a batch has.
 struct Watch {
     llama_context * context = nullptr;
@@ -201,11 +193,8 @@ TEST_F(OutputHeadTest, ACallbackOfTheCallersStaysAndPassesAreWhole) {
     llama_context_params params = tiny_context_params();
     params.cb_eval = Watch::see;
     params.cb_eval_user_data = &watch;
-    ASSERT_EQ(token_trie_stream_context_params(tiny_model(), &params), TOKEN_TRIE_OK);
-    EXPECT_EQ(params.cb_eval_user_data, &watch);
-    Context context = tiny_context_of(params);
-    watch.context = context.get();
-    Pair pair(std::move(context), tiny_context());
+    Pair pair(maker_of(params), maker_of());
+    watch.context = pair.cut().context();
     pair.replace(bytes("the answer is"));
     pair.append(bytes("ab"));
     EXPECT_EQ(pair.logits(set_of(kFew)), pair.all());
@@ -218,32 +207,15 @@ TEST_F(OutputHeadTest, ABatchOfAFewTokensTakesTheThreadsOfOneToken) {
     params.n_threads_batch = 2;
     params.cb_eval = Watch::see;
     params.cb_eval_user_data = &watch;
-    const Context context = tiny_context_of(params);
-    watch.context = context.get();
-    {
-        Sequence sequence(context.get());
-        sequence.replace(bytes(std::string(33, 'x')), kNotCancelled);
-        EXPECT_EQ(watch.n_threads, 2);
-        for (int i = 0; i < 32; ++i) {
-            sequence.append(kRead);
-        }
-        static_cast<void>(sequence.logits(kAll, false, kNotCancelled));
-        EXPECT_EQ(watch.n_threads, 1);
+    Sequence sequence(maker_of(params));
+    watch.context = sequence.context();
+    sequence.replace(bytes(std::string(33, 'x')), kNotCancelled);
+    EXPECT_EQ(watch.n_threads, 2);
+    for (int i = 0; i < 32; ++i) {
+        sequence.append(kRead);
     }
-    EXPECT_EQ(llama_n_threads_batch(context.get()), 2) << "as the caller made it";
-}
-
-TEST_F(OutputHeadTest, ContextParamsAreAStreamsAndOtherwiseTheCallers) {
-    llama_context_params params = tiny_context_params(77);
-    params.embeddings = true;
-    ASSERT_EQ(token_trie_stream_context_params(tiny_model(), &params), TOKEN_TRIE_OK);
-    EXPECT_FALSE(params.embeddings);
-    EXPECT_TRUE(params.kv_unified);
-    EXPECT_TRUE(params.swa_full);
-    EXPECT_NE(params.cb_eval, nullptr);
-    EXPECT_EQ(params.n_ctx, 77U);
-    EXPECT_EQ(token_trie_stream_context_params(tiny_model(), nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
-    EXPECT_STREQ(token_trie_last_error(), "params: null");
+    static_cast<void>(sequence.logits(kAll, false, kNotCancelled));
+    EXPECT_EQ(watch.n_threads, 1);
 }
 
 }  // namespace

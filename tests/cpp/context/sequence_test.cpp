@@ -24,8 +24,7 @@ void expect_near(const std::vector<float> & a, const std::vector<float> & b) {
 class SequenceTest : public WithTinyModel {};
 
 TEST_F(SequenceTest, EvaluatesWhatIsNewAndNothingTwice) {
-    const Context context = tiny_context();
-    Sequence sequence(context.get());
+    Sequence sequence(maker_of());
     EXPECT_EQ(sequence.n_ctx_max(), 256U);
     sequence.replace(bytes("abcd"), kNotCancelled);
     EXPECT_EQ(sequence.n_cached(), 4U);
@@ -48,8 +47,7 @@ class SequenceOf : public ::testing::TestWithParam<TinyKind> {
 };
 
 TEST_P(SequenceOf, LogitsAfterAReplacementAreThoseOfANewContext) {
-    const Context context = tiny_context(256, GetParam());
-    Sequence sequence(context.get());
+    Sequence sequence(maker_of(256, GetParam()));
     for (const char * text :
          {"abcdefghijklmnopqrstuvwxyz", "abcdefghijklmnopqrstuvwx", "abcdefghijklmnopqrstuvwxyz", "abcx", "x",
           "abcdefghijklmnopqrstuvwxyz0123456789", "abcdefghijklmnopqrstuvwxyz0123456780"}) {
@@ -57,8 +55,7 @@ TEST_P(SequenceOf, LogitsAfterAReplacementAreThoseOfANewContext) {
         sequence.replace(bytes(text), kNotCancelled);
         EXPECT_EQ(sequence.tokens(), bytes(text));
         EXPECT_EQ(sequence.n_cached(), sequence.tokens().size());
-        const Context fresh = tiny_context(256, GetParam());
-        Sequence other(fresh.get());
+        Sequence other(maker_of(256, GetParam()));
         other.replace(bytes(text), kNotCancelled);
         expect_near(row(sequence.logits(kAll, false, kNotCancelled)), row(other.logits(kAll, false, kNotCancelled)));
     }
@@ -78,8 +75,7 @@ INSTANTIATE_TEST_SUITE_P(
     name_of);
 
 TEST_F(SequenceTest, WhatTwoSequencesBeginWithInCommonIsNotEvaluatedAgain) {
-    const Context context = tiny_context();
-    Sequence sequence(context.get());
+    Sequence sequence(maker_of());
     const Tokens first = bytes(std::string(150, 'a'));  // three batches of 64
     Tokens second = first;
     second.back() = kRead;
@@ -96,8 +92,7 @@ TEST_F(SequenceTest, WhatTwoSequencesBeginWithInCommonIsNotEvaluatedAgain) {
 }
 
 TEST_F(SequenceTest, AReplacementThatFailsLeavesTheTokens) {
-    const Context context = tiny_context();
-    Sequence sequence(context.get());
+    Sequence sequence(maker_of());
     sequence.replace(kPrompt, kNotCancelled);
     const std::vector<float> before = row(sequence.logits(kAll, false, kNotCancelled));
     const Tokens long_ones = bytes(std::string(sequence.n_ctx_max() + 1, 'x'));
@@ -114,15 +109,14 @@ TEST_F(SequenceTest, AReplacementIsCancelledWithinOnePass) {
     llama_context_params params = tiny_context_params();
     params.n_batch = 256;
     params.n_ubatch = 16;
-    const Context context = tiny_context_of(params);
-    Sequence sequence(context.get());
+    Sequence sequence(maker_of(params));
     sequence.replace(kPrompt, kNotCancelled);
     std::atomic<bool> cancelled{false};
     const auto cancel = [](void * flag) {
         *static_cast<std::atomic<bool> *>(flag) = true;
         return false;
     };
-    llama_set_abort_callback(context.get(), cancel, &cancelled);
+    llama_set_abort_callback(sequence.context(), cancel, &cancelled);
     EXPECT_EQ(status_of([&] { sequence.replace(Tokens(256, kRead), cancelled); }), Status::cancelled);
     EXPECT_EQ(sequence.n_passes(), 2U);
     EXPECT_EQ(sequence.tokens(), kPrompt);
@@ -130,8 +124,7 @@ TEST_F(SequenceTest, AReplacementIsCancelledWithinOnePass) {
 
 TEST_F(SequenceTest, ALagEvaluatedInOneBatchGivesTheLogitsOfSteps) {
     for (const bool step_by_step : {false, true}) {
-        const Context context = tiny_context();
-        Sequence sequence(context.get());
+        Sequence sequence(maker_of());
         sequence.replace(kPrompt, kNotCancelled);
         const std::uint64_t before = sequence.n_passes();
         for (const Token token : bytes("READ")) {
@@ -149,8 +142,7 @@ TEST_F(SequenceTest, ALagEvaluatedInOneBatchGivesTheLogitsOfSteps) {
 }
 
 TEST_F(SequenceTest, WhatIsEvaluatedBesideLeavesItsLogitsAlone) {
-    const Context context = tiny_stream_context();
-    Sequence sequence(context.get());
+    Sequence sequence(maker_of());
     sequence.replace(kPrompt, kNotCancelled);
     const std::vector<float> before = row(sequence.logits(kAll, false, kNotCancelled));
     Tokens tokens = bytes("?");
@@ -171,7 +163,7 @@ TEST_F(SequenceTest, WhatIsEvaluatedBesideLeavesItsLogitsAlone) {
             sequence.append(kRead);
         }
         sequence.evaluate_beside(batch);
-        llama_memory_seq_rm(llama_get_memory(context.get()), id, -1, -1);
+        llama_memory_seq_rm(llama_get_memory(sequence.context()), id, -1, -1);
         sequence.replace(kPrompt, kNotCancelled);
         expect_near(row(sequence.logits(kAll, false, kNotCancelled)), before);
         sequence.replace(bytes("another"), kNotCancelled);
@@ -180,8 +172,7 @@ TEST_F(SequenceTest, WhatIsEvaluatedBesideLeavesItsLogitsAlone) {
 }
 
 TEST_F(SequenceTest, AFullContextTakesNoTokenMore) {
-    const Context context = tiny_context();
-    Sequence sequence(context.get());
+    Sequence sequence(maker_of());
     sequence.replace(bytes(std::string(sequence.n_ctx_max() - 1, 'x')), kNotCancelled);
     sequence.append(kRead);
     static_cast<void>(sequence.logits(kAll, false, kNotCancelled));
@@ -191,25 +182,9 @@ TEST_F(SequenceTest, AFullContextTakesNoTokenMore) {
 }
 
 TEST_F(SequenceTest, LogitsOfNothingAreRefused) {
-    const Context context = tiny_context();
-    Sequence sequence(context.get());
+    Sequence sequence(maker_of());
     EXPECT_EQ(message_of([&] { static_cast<void>(sequence.logits(kAll, false, kNotCancelled)); }),
               "nothing to go on from: prefill first");
-}
-
-TEST_F(SequenceTest, WhatTheContextHeldIsLeftUntilSomethingIsEvaluatedAndThenGone) {
-    const Context context = tiny_context(256, TinyKind::attention, 2);
-    Tokens tokens = bytes("left over");
-    ASSERT_EQ(llama_decode(context.get(), llama_batch_get_one(tokens.data(), static_cast<std::int32_t>(tokens.size()))),
-              0);
-    llama_memory_t memory = llama_get_memory(context.get());
-    llama_memory_seq_cp(memory, 0, 1, -1, -1);
-    Sequence sequence(context.get());
-    sequence.append(kRead);
-    EXPECT_EQ(llama_memory_seq_pos_max(memory, 0), 8);
-    static_cast<void>(sequence.logits(kAll, false, kNotCancelled));
-    EXPECT_EQ(llama_memory_seq_pos_max(memory, 0), 0);
-    EXPECT_EQ(llama_memory_seq_pos_max(memory, 1), -1);
 }
 
 TEST_F(SequenceTest, ACancelThatComesInTheOnlyPassIsTold) {
@@ -220,8 +195,7 @@ TEST_F(SequenceTest, ACancelThatComesInTheOnlyPassIsTold) {
         *static_cast<std::atomic<bool> *>(flag) = true;
         return !ask;
     };
-    const Context context = tiny_context_of(params);
-    Sequence sequence(context.get());
+    Sequence sequence(maker_of(params));
     EXPECT_EQ(status_of([&] { sequence.replace(kPrompt, cancelled); }), Status::cancelled);
     EXPECT_EQ(sequence.n_passes(), 1U);
     EXPECT_TRUE(sequence.tokens().empty());

@@ -25,8 +25,7 @@ std::set<Token> continuations(const std::set<Tokens> & members, const Tokens & l
 INSTANTIATE_TEST_SUITE_P(AModelWith, ScorerOn, scorer_settings(), name_of);
 
 TEST_P(ScorerOn, EveryLeafHasTheProbabilityThatItHasAlone) {
-    const Context own = context();
-    Sequence sequence(own.get());
+    Sequence sequence(maker());
     sequence.replace(kPrompt, kNotCancelled);
     PlainModel model(GetParam().kind);
     std::mt19937 rng(1);
@@ -57,8 +56,7 @@ TEST_P(ScorerOn, EveryLeafHasTheProbabilityThatItHasAlone) {
 }
 
 TEST_P(ScorerOn, BranchesAloneAreWhatAWalkInSampledModeDraws) {
-    const Context own = context();
-    Sequence sequence(own.get());
+    Sequence sequence(maker());
     sequence.replace(kPrompt, kNotCancelled);
     PlainModel model(GetParam().kind);
     std::mt19937 rng(2);
@@ -92,8 +90,7 @@ TEST_P(ScorerOn, BranchesAloneAreWhatAWalkInSampledModeDraws) {
 }
 
 TEST_P(ScorerOn, TheLastCellOfAContextIsUsedAndNoMoreThanThereIsAskedFor) {
-    const Context own = context();
-    Sequence sequence(own.get());
+    Sequence sequence(maker());
     sequence.replace(Tokens(sequence.n_ctx_max() - 1, kRead), kNotCancelled);
     const auto trie = trie_of({{"a", {kRead, kFile}}, {"b", {kSend, kFile}}, {"c", {kSend, kMail}}});
     ScoreOptions options;
@@ -106,8 +103,7 @@ TEST_P(ScorerOn, TheLastCellOfAContextIsUsedAndNoMoreThanThereIsAskedFor) {
 }
 
 TEST_P(ScorerOn, TheSequenceAndItsCacheAreAsBefore) {
-    const Context own = context();
-    Sequence sequence(own.get());
+    Sequence sequence(maker());
     sequence.replace(kPrompt, kNotCancelled);
     sequence.append(kRead);
     const float * row = sequence.logits({true, {}, {}}, false, kNotCancelled);
@@ -120,20 +116,20 @@ TEST_P(ScorerOn, TheSequenceAndItsCacheAreAsBefore) {
         static_cast<void>(score_all(sequence, cursor_of(trie), options, kNotCancelled));
         EXPECT_EQ(sequence.tokens(), joined(kPrompt, {kRead}));
         EXPECT_EQ(sequence.n_cached(), sequence.tokens().size());
-        EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(own.get()), 0), static_cast<llama_pos>(kPrompt.size()));
+        EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(sequence.context()), 0),
+                  static_cast<llama_pos>(kPrompt.size()));
         const std::uint64_t passes = sequence.n_passes();
         row = sequence.logits({true, {}, {}}, false, kNotCancelled);
         EXPECT_EQ(std::vector<float>(row, row + kTinyVocab), before);
         EXPECT_EQ(sequence.n_passes(), passes) << "nothing to evaluate again";
     }
     for (llama_seq_id id = 1; id < static_cast<llama_seq_id>(GetParam().n_seq_max); ++id) {
-        EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(own.get()), id), -1);
+        EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(sequence.context()), id), -1);
     }
     sequence.append(kFile);
     const std::vector<float> after(sequence.logits({true, {}, {}}, false, kNotCancelled),
                                    sequence.logits({true, {}, {}}, false, kNotCancelled) + kTinyVocab);
-    const Context other = context();
-    Sequence fresh(other.get());
+    Sequence fresh(maker());
     fresh.replace(joined(kPrompt, {kRead, kFile}), kNotCancelled);
     row = fresh.logits({true, {}, {}}, false, kNotCancelled);
     for (std::size_t i = 0; i < after.size(); ++i) {
@@ -142,8 +138,7 @@ TEST_P(ScorerOn, TheSequenceAndItsCacheAreAsBefore) {
 }
 
 TEST_P(ScorerOn, BehindAPrefixScoresAreThoseOfASequenceOfIt) {
-    const Context own = context();
-    Sequence sequence(own.get());
+    Sequence sequence(maker());
     std::mt19937 rng(4);
     const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 30, 4, 8));
     sequence.replace(bytes("x"), kNotCancelled);
@@ -158,8 +153,7 @@ TEST_P(ScorerOn, BehindAPrefixScoresAreThoseOfASequenceOfIt) {
 }
 
 TEST_P(ScorerOn, BehindAPrefixNoSequenceIsNeeded) {
-    const Context own = context();
-    Sequence sequence(own.get());
+    Sequence sequence(maker());
     const std::shared_ptr<const Trie> trie = unnamed_trie_of({bytes("abcd"), bytes("abxy")});
     ScoreOptions options;
     options.prefix = kPrompt;
@@ -172,8 +166,7 @@ TEST_P(ScorerOn, BehindAPrefixNoSequenceIsNeeded) {
 }
 
 TEST_P(ScorerOn, NoNodeIsEvaluatedTwice) {
-    const Context own = context();
-    Sequence sequence(own.get());
+    Sequence sequence(maker());
     sequence.replace(kPrompt, kNotCancelled);
     std::mt19937 rng(5);
     for (int round = 0; round < 5; ++round) {
@@ -187,8 +180,7 @@ TEST_P(ScorerOn, NoNodeIsEvaluatedTwice) {
 }
 
 TEST_P(ScorerOn, AContextWithoutRoomForTheLongestLeafIsRefusedAndOneWithJustEnoughIsNot) {
-    const Context own = context();
-    Sequence sequence(own.get());
+    Sequence sequence(maker());
     const std::shared_ptr<const Trie> trie =
         unnamed_trie_of({bytes("abcd"), bytes("efgh"), bytes("ijkl"), bytes("abxy")});
     sequence.replace(Tokens(sequence.n_ctx_max() - 2, kRead), kNotCancelled);
@@ -204,28 +196,27 @@ TEST_P(ScorerOn, AContextWithoutRoomForTheLongestLeafIsRefusedAndOneWithJustEnou
 }
 
 TEST_P(ScorerOn, ACancelledCallLeavesTheSequenceToGoOnFrom) {
-    const Context own = context();
-    Sequence sequence(own.get());
+    Sequence sequence(maker());
     sequence.replace(kPrompt, kNotCancelled);
     const std::shared_ptr<const Trie> trie = unnamed_trie_of({bytes("abcd"), bytes("efgh")});
     const std::atomic<bool> cancelled{true};
     EXPECT_EQ(message_of([&] { static_cast<void>(score_all(sequence, cursor_of(trie), {}, cancelled)); }), "cancelled");
     EXPECT_EQ(sequence.n_cached(), kPrompt.size());
-    EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(own.get()), 0), static_cast<llama_pos>(kPrompt.size()) - 1);
+    EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(sequence.context()), 0),
+              static_cast<llama_pos>(kPrompt.size()) - 1);
 }
 
 TEST_P(ScorerOn, WhatAReplacementGaveUpLeavesRoomForAPrefix) {
-    const Context own = context();
-    Sequence sequence(own.get());
+    Sequence sequence(maker());
     sequence.replace(kPrompt, kNotCancelled);
     std::atomic<bool> cancelled{false};  // within the first of four batches
     const auto cancel = [](void * flag) {
         *static_cast<std::atomic<bool> *>(flag) = true;
         return false;
     };
-    llama_set_abort_callback(own.get(), cancel, &cancelled);
+    llama_set_abort_callback(sequence.context(), cancel, &cancelled);
     EXPECT_EQ(message_of([&] { sequence.replace(Tokens(256, kRead), cancelled); }), "cancelled");
-    llama_set_abort_callback(own.get(), nullptr, nullptr);
+    llama_set_abort_callback(sequence.context(), nullptr, nullptr);
     const std::shared_ptr<const Trie> trie = unnamed_trie_of({bytes("abcd"), bytes("abxy")});
     ScoreOptions options;
     options.prefix = Tokens(sequence.n_ctx_max() - kPrompt.size() - 3, kMail);
@@ -295,8 +286,7 @@ TEST_F(ScorerTest, UnderReleaseTheFollowSetIsEveryTokenThatGoesOnWithNoLongerLea
 
 TEST_F(ScorerTest, AWaveGoesOnFromTheOneBefore) {
     // Three ids for paths, nine leaves of a common beginning.
-    const Context narrow = tiny_context(256, TinyKind::attention, 4);
-    Sequence sequence(narrow.get());
+    Sequence sequence(maker_of(256, TinyKind::attention, 4));
     sequence.replace(kPrompt, kNotCancelled);
     std::set<Tokens> members;
     for (const char * end : {"aa", "ab", "ba", "bb", "ca", "cb", "da", "db", "ea"}) {

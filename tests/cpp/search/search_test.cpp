@@ -16,8 +16,7 @@ class SearchTest : public ScorerTest {};
 INSTANTIATE_TEST_SUITE_P(AModelWith, SearchOn, scorer_settings(), name_of);
 
 TEST_P(SearchOn, FindsTheBestLeavesInOrder) {
-    const Context own = context();
-    Sequence sequence(own.get());
+    Sequence sequence(maker());
     sequence.replace(kPrompt, kNotCancelled);
     std::mt19937 rng(6);
     for (const LeafEnd leaf_end : {LeafEnd::any, LeafEnd::longest, LeafEnd::follow}) {
@@ -58,8 +57,7 @@ double best_beside(const Answer & result, const Answer & scores) {
 }
 
 TEST_P(SearchOn, ClaimsNoMoreThanIsTrueHoweverEarlyItHasToStop) {
-    const Context own = context();
-    Sequence sequence(own.get());
+    Sequence sequence(maker());
     sequence.replace(kPrompt, kNotCancelled);
     std::mt19937 rng(9);
     const auto below = [&rng](std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(rng); };
@@ -177,8 +175,7 @@ TEST_F(SearchTest, TimeThatIsUpEndsItWithOneAnswerAtLeast) {
 }
 
 TEST_P(SearchOn, EqualCallsEvaluateTheSame) {
-    const Context own = context();
-    Sequence sequence(own.get());
+    Sequence sequence(maker());
     sequence.replace(kPrompt, kNotCancelled);
     std::mt19937 rng(10);
     for (int round = 0; round < 6; ++round) {

@@ -22,10 +22,8 @@ class TreeEvaluatorOn : public ScorerOn {
         return {logits, logits + kTinyVocab};
     }
 
-    Context context_ = context();
-    Sequence sequence_{context_.get()};
-    Context plain_context_ = tiny_context(256, GetParam().kind, 1);
-    Sequence plain_{plain_context_.get()};
+    Sequence sequence_{maker()};
+    Sequence plain_{maker_of(256, GetParam().kind)};
 };
 
 INSTANTIATE_TEST_SUITE_P(AllKinds, TreeEvaluatorOn, ::testing::ValuesIn(kSettings), [](const auto & info) {

@@ -28,9 +28,8 @@ class SharedStreamTest : public WithTinyModel {
     static Stop generate(const Call & call, const Stream::OnStep & on_step = [](const auto &) { return true; }) {
         return call->generate(200, on_step);
     }
-    static std::shared_ptr<SharedStream> open(llama_context * context) {
-        return std::make_shared<SharedStream>(
-            std::make_unique<Stream>(std::make_unique<Sequence>(context), Stream::Options{}));
+    static std::shared_ptr<SharedStream> open(std::unique_ptr<Sequence> sequence) {
+        return std::make_shared<SharedStream>(std::make_unique<Stream>(std::move(sequence), Stream::Options{}));
     }
     void expect_busy() const {
         EXPECT_EQ(status_of([&] { const Call call(stream_); }), Status::busy);
@@ -39,8 +38,9 @@ class SharedStreamTest : public WithTinyModel {
         EXPECT_EQ(message_of([&] { const Call call(stream_); }), "stream: closed");
     }
 
-    Context context_ = tiny_stream_context();
-    std::shared_ptr<SharedStream> stream_ = open(context_.get());
+    std::unique_ptr<Sequence> sequence_ = std::make_unique<Sequence>(maker_of());
+    llama_context * const context_ = sequence_->context();
+    std::shared_ptr<SharedStream> stream_ = open(std::move(sequence_));
 };
 
 TEST_F(SharedStreamTest, WhileACallIsUnderWayEveryOtherIsRefused) {
@@ -162,20 +162,6 @@ TEST_F(SharedStreamTest, CloseFromSeveralThreadsCancelsTheCallAndAllWaitForIt) {
     worker.join();
 }
 
-// The threads that the context had are given back as the last thing that is done to it.
-TEST_F(SharedStreamTest, WhoHoldsAClosedStreamHoldsNothingOfItsContext) {
-    llama_context_params params = tiny_context_params();
-    params.n_threads = 1;
-    params.n_threads_batch = 2;
-    Context context = tiny_context_of(params);
-    const std::shared_ptr<SharedStream> held = open(context.get());
-    Call(held)->prefill(kPrompt);
-    ASSERT_EQ(llama_n_threads_batch(context.get()), 1) << "those of a step";
-    held->close();
-    EXPECT_EQ(llama_n_threads_batch(context.get()), 2);
-    context.reset();
-}
-
 TEST_F(SharedStreamTest, CloseFromItsOwnCallbackFreesWhenTheCallReturns) {
     {
         const Call call(stream_);
@@ -196,11 +182,10 @@ TEST_F(SharedStreamTest, CloseFromALogCallbackFreesWhenTheCallReturns) {
     llama_context_params params = tiny_context_params();
     params.n_threads = 1;
     params.n_threads_batch = 2;
-    const Context context = tiny_context_of(params);
     struct Closing {
         std::shared_ptr<SharedStream> stream;
         int n_lines = 0;
-    } closing{open(context.get())};
+    } closing{open(std::make_unique<Sequence>(maker_of(params)))};
     llama_log_set(
         [](ggml_log_level /*level*/, const char * /*text*/, void * user_data) {
             auto & self = *static_cast<Closing *>(user_data);
@@ -221,16 +206,15 @@ TEST_F(SharedStreamTest, CloseFromALogCallbackFreesWhenTheCallReturns) {
 
 // Here about the graph, which an adapter changes.
 TEST_F(SharedStreamTest, AnotherStreamMayBeCalledFromALogCallbackInsideAPass) {
-    const Context context = tiny_stream_context();
     struct Asking {
         std::shared_ptr<SharedStream> stream;
         bool is_inside = false;
         int n_calls = 0;
-    } asking{open(context.get())};
+    } asking{open(std::make_unique<Sequence>(maker_of()))};
     const Adapter adapter = tiny_adapter(TinyKind::attention, "output.weight");
     llama_adapter_lora * adapters[] = {adapter.get()};
     float scales[] = {1};
-    llama_set_adapters_lora(context_.get(), adapters, 1, scales);
+    llama_set_adapters_lora(context_, adapters, 1, scales);
     llama_log_set(
         [](ggml_log_level /*level*/, const char * /*text*/, void * user_data) {
             auto & self = *static_cast<Asking *>(user_data);

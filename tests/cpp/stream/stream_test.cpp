@@ -254,8 +254,7 @@ TEST_F(StreamTest, WhatIsRefusedChangesNothing) {
 }
 
 TEST_F(StreamTest, WithoutAPrefillThereIsNothingToGoOnFrom) {
-    const Context context = tiny_context();
-    Stream stream(std::make_unique<Sequence>(context.get()), {});
+    Stream stream(std::make_unique<Sequence>(maker_of()), {});
     EXPECT_EQ(message_of([&] { static_cast<void>(run(stream)); }), "nothing to go on from: prefill first");
 }
 
@@ -283,9 +282,8 @@ TEST_F(StreamTest, AFullContextEndsInAnErrorBehindTheTokensThatFit) {
 }
 
 TEST_F(StreamTest, AModelWithoutATokenizerIsRefused) {
-    const Context context = tiny_context(64, TinyKind::no_tokenizer);
-    ASSERT_NE(context, nullptr);
-    EXPECT_EQ(message_of([&] { const Sequence sequence(context.get()); }), "context: its model has no tokenizer");
+    EXPECT_EQ(message_of([&] { const Sequence sequence(maker_of(64, TinyKind::no_tokenizer)); }),
+              "model: it has no tokenizer");
 }
 
 }  // namespace

@@ -37,8 +37,7 @@ class StreamUntil : public AbiStream {
         return out;
     }
 
-    const Context context_ = tiny_stream_context();
-    const Handle stream_ = open(context_);
+    const Handle stream_ = open();
 };
 
 TEST_F(StreamUntil, FindsATextWhereverItLiesAndTakesItOut) {
@@ -106,7 +105,7 @@ TEST_F(StreamUntil, TheMarkersOwnTokensStayAlsoWhereTheySpellAStopString) {
 TEST_F(StreamUntil, NoMoreTokensThanAskedForOrThereIsRoomFor) {
     const std::string whole = "SEND_MAIL";
     ASSERT_EQ(token_trie_stream_set_grammar(stream_.get(), "root ::= \"SEND_MAIL\"", nullptr), TOKEN_TRIE_OK);
-    const std::size_t n_ctx = llama_n_ctx(context_.get());
+    const std::size_t n_ctx = state_of(stream_).n_context_max;
     for (std::uint32_t seed = 0; seed < 300; ++seed) {
         const std::string stop = whole.substr(seed % whole.size());
         const std::size_t max_tokens = seed / 9 % 10;

@@ -36,5 +36,5 @@ def test_a_failure_has_a_message_and_a_status() -> None:
     assert last_error() == "stream: null"
     with pytest.raises(ArgumentError, match="stream: null"):
         check(status)
-    with pytest.raises(ArgumentError, match="ctx: null"):
-        check_pointer(lib.token_trie_stream_open(ffi.NULL, new_struct("token_trie_stream_params")))
+    with pytest.raises(ArgumentError, match="gguf_path: null"):
+        check_pointer(lib.token_trie_stream_open_file(ffi.NULL, new_struct("token_trie_stream_params")))
