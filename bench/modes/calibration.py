@@ -19,7 +19,7 @@ _QUESTIONS = {
     "domains_skewed": "What is it about?",
     "support": "Which team handles the message?",
 }
-_WAYS = ("exact", "contextual", "batch", "mean", "temperature", "bias", "head", "fitted", "majority", "words")
+_WAYS = ("exact", "contextual", "batch", "temperature", "bias", "head", "majority", "words")
 
 
 def run(options: Any) -> None:
@@ -28,8 +28,7 @@ def run(options: Any) -> None:
     for name in options.models:
         model = load(name, options, n_ctx=4096)
         for table, texts, gold, asked in progress(list(_tables(min(options.prompts, 500))), name):
-            without = "mean" if isinstance(asked, Choice) else "contextual"
-            ways = [way for way in _WAYS if way != without]
+            ways = [way for way in _WAYS if isinstance(asked, Choice) or way != "contextual"]
             with tempfile.TemporaryDirectory() as folder:
                 found = evaluate(model.llm, texts, gold, asked, ways=ways, cache=folder)
             for way in found.ways:

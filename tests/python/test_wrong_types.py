@@ -113,11 +113,11 @@ def test_tools_examples_and_calibrations(precise: Any) -> None:
     try_each(Weights, values=[0.0, 1.0], scale=1.0)
 
     def fit(llm: Any, prompts: Any, gold: Any) -> None:
-        Calibration.fit(llm, prompts, gold, ["yes", "no"])
+        Calibration.fit(llm, prompts, gold, ["yes", "no"], kind="batch")
 
     try_each(fit, llm=precise, prompts=list("abcdefgh"), gold=None)
     with pytest.raises(TokenTrieError, match="prompts: str where several belong"):
-        Calibration.fit(precise, "one text", None, ["yes", "no"])
+        Calibration.fit(precise, "one text", None, ["yes", "no"], kind="batch")
 
 
 def test_methods_of_a_trie() -> None:

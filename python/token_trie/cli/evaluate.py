@@ -25,7 +25,6 @@ from token_trie.cli.options import (
     say,
 )
 from token_trie.cli.tables import format_of, open_table
-from token_trie.decisions.calibration import NAMED
 from token_trie.decisions.gold import Labels
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.query import LeafEnd
@@ -73,7 +72,10 @@ def evaluate(
     ] = None,
     fit: Annotated[
         Path | None,
-        typer.Option(help="Fit a calibration on all rows, and write it to this file, for `label --calibration`."),
+        typer.Option(
+            help="Write the best of the compared calibrations (temperature, bias, head), fitted on all rows, to this "
+            "file, for `label --calibration`."
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -162,7 +164,7 @@ def evaluate(
 def _label_options(best: EvaluatedWay, fit: Path | None) -> str:
     """Return the options of `label` that answer in the best way."""
     name = best.name
-    if name in NAMED:
+    if name in ("contextual", "batch"):
         options = f"--calibration {name}"
     elif name in FORMS:
         options = f"--form {name}"
@@ -170,8 +172,6 @@ def _label_options(best: EvaluatedWay, fit: Path | None) -> str:
         options = f"--calibration raw --leaf-end {name}"
     elif name in _OPTIONS_OF:
         options = _OPTIONS_OF[name]
-    elif best.of == "model":
-        options = f"--calibration FILE, a file of Calibration.fit in Python, with kind={name!r}"
     else:
         file = "FILE, which evaluate --fit FILE writes" if fit is None else str(fit)
         options = f"--calibration {file}"

@@ -25,7 +25,7 @@ from token_trie.cli.options import (
 )
 from token_trie.cli.rows import RowJob, RowsOptions, draw_counts, prompt_of, require_content, run_job
 from token_trie.cli.tables import Table, TableRow, format_of, open_table
-from token_trie.decisions.calibration import MIN_ROWS, NAMED, over_rows
+from token_trie.decisions.calibration import MIN_ROWS, Contextual
 from token_trie.decisions.decision import LOW_MASS
 from token_trie.decisions.gold import Labels, is_nothing
 from token_trie.decisions.many import choose_many
@@ -57,8 +57,8 @@ class CalibrationOptions:
         typer.Option(
             metavar="NAME|FILE",
             help="The correction of the probabilities. "
-            + "".join(f"{name}: {one.says}; " for name, one in NAMED.items())
-            + "raw: none; or a file from `evaluate --fit`. "
+            "contextual: by those of an empty row; batch: by the mean over the rows, for labels that are about equally "
+            "frequent; raw: none; or a file from `evaluate --fit`. "
             f"Default: {DecideOptions.calibration} with --question, raw with --prompt alone.",
         ),
     ] = None
@@ -78,10 +78,10 @@ class CalibrationOptions:
 
         ArgumentError if options exclude each other; CalibrationError or OSError if the file has no calibration.
         """
-        if self.calibration is not None and self.calibration not in ("raw", *NAMED):
+        if self.calibration is not None and self.calibration not in ("raw", "contextual", "batch"):
             if not Path(self.calibration).exists():
                 raise ArgumentError(
-                    f"--calibration: {self.calibration!r} is none of raw, {', '.join(NAMED)}, and no file"
+                    f"--calibration: {self.calibration!r} is none of raw, contextual, batch, and no file"
                 )
             return Calibration.load(Path(self.calibration))
         if self.target_accuracy is not None:
@@ -190,9 +190,9 @@ class RowLabeller(RowJob):
                 examples=rows.examples,
                 calibration=DecideOptions.calibration if given is None else None if given == "raw" else given,
             )
-        if given in NAMED:
+        if given == "contextual":
             assert self.empty is not None
-            given = NAMED[given].with_prompt(self.empty)
+            given = Contextual(self.empty)
         return choose_many(
             llm,
             asked,
@@ -231,14 +231,14 @@ class RowLabeller(RowJob):
             more = f" and {len(unused) - _MAX_NAMED:,} more" if len(unused) > _MAX_NAMED else ""
             say(f"no row got: {', '.join(unused[:_MAX_NAMED])}{more}")
         given = self._calibrating.given
-        if over_rows(given) is not None and 0 < n < MIN_ROWS:
+        if given == "batch" and 0 < n < MIN_ROWS:
             say(
                 f"fewer than {MIN_ROWS} rows are too few for --calibration batch: the probabilities are the model's own"
             )
         favoured = [text for text, count in counts.items() if n >= _MIN_ROWS and count >= _NEARLY_ALL * n]
         if favoured:
             batch = "--calibration batch, if the choices are about equally frequent, or "
-            if isinstance(given, Calibration) or over_rows(given) or n < MIN_ROWS:
+            if isinstance(given, Calibration) or given == "batch" or n < MIN_ROWS:
                 batch = ""
             say(
                 f"nearly all rows got {favoured[0]}, which the model may favour. Try {batch}token-trie evaluate, which "
@@ -489,7 +489,7 @@ def label(
     probability) and mass (near 0 if none of the choices fits); with --mode greedy, only answer. Rows that cannot be
     labelled are reported on standard error.
     """
-    if rows.has_rows and over_rows(calibrating.given) is not None:
+    if rows.has_rows and calibrating.given == "batch":
         raise ArgumentError(
             f"--calibration {calibrating.given}: depends on all rows together, and {str(rows.output)!r} has some "
             "already; remove it, or use a calibration file"

@@ -17,7 +17,7 @@ from token_trie.decisions.calibration import (
     Calibrator,
     calibrator_of,
     fingerprint,
-    refuse_over_rows,
+    refuse_batch,
     spelled_as,
 )
 from token_trie.errors import ArgumentError, CalibrationError, ContextError
@@ -248,11 +248,7 @@ class BoundCalibration:
         priors: tuple[Prior, ...] = (),
         leaf_end: LeafEnd = "longest",
     ) -> None:
-        self.kind, self.needs_scores, self.needs_state = (
-            calibrator.kind,
-            calibrator.needs_scores,
-            calibrator.needs_state,
-        )
+        self.kind, self.needs_state = calibrator.kind, calibrator.needs_state
         self.priors, self.leaf_end = priors, leaf_end
         self._calibrator, self._choices = calibrator, choices
         self._classes: npt.NDArray[np.int64] | slice = slice(None) if classes is None else classes
@@ -269,9 +265,9 @@ class BoundCalibration:
         """Return the calibration with the mean scores after its prompts."""
         return BoundCalibration(self._calibrator, self._choices, None, prior)
 
-    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
+    def log_weights(self, leaves: Floats, state: States | None) -> Floats:
         """Return log-weights of the leaves; their softmax gives the probabilities."""
-        scores = None if leaves is None else (self._choices.aligned(leaves)[self._classes] - self._prior)[None]
+        scores = (self._choices.aligned(leaves)[self._classes] - self._prior)[None]
         return self._of_leaves(self._calibrator.log_weights(scores, None if state is None else state[None])[0])
 
     def _of_leaves(self, of_classes: Floats) -> Floats:
@@ -302,8 +298,7 @@ def bind_calibration(
         return None
     calibrator = calibrator_of(calibration)
     assert calibrator is not None  # the options have checked it
-    if calibrator.window is not None:
-        refuse_over_rows(calibrator)
+    refuse_batch(calibration)
     if calibrator.binding is not None:
         return _fitted(reader, calibrator, calibrator.binding, given, bound, leaf_end, leading_space)
     if calibrator.weights is not None and calibrator.weights.ndim:
@@ -345,7 +340,7 @@ def _fitted(
     texts = tuple(map(bound.text, classes.tolist()))
     tokens = spelled_as(given, leading_space, with_filtered=classes is not left)
     binding.require(Binding(reader.model(), _core.llama_loaded(), "", texts, leaf_end, tokens))
-    if calibrator.needs_scores and calibrator.needs_state and len(left) < len(classes):
+    if calibrator.needs_state and len(left) < len(classes):
         raise CalibrationError(
             "calibration: was fitted with the scores of all answers beside the hidden state, and some of them are "
             "filtered out; fit it anew"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -19,7 +19,7 @@ from token_trie.native.core import Llama, llama_cpp
 from token_trie.native.lifetime import attachment
 from token_trie.native.llama_facts import registered_chat_handler, values_of
 from token_trie.native.loaded import File, digest_of_model, model_file
-from token_trie.native.options import check_counts, check_numbers
+from token_trie.native.options import check_numbers
 from token_trie.sets.prompt import Prompt, has_chat_template, tokenize_prompt
 from token_trie.sets.trie import TokenTrie
 
@@ -236,6 +236,8 @@ def _digest_of(value: object) -> str:
 
 MIN_ROWS = 8
 """Smallest number of different rows whose mean is used."""
+BATCH_ROWS = 512
+"""Number of rows that are read before the first of them is decided, by the mean over all rows so far."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,29 +271,20 @@ class Mean:
 
 Base: TypeAlias = Literal["raw", "contextual"]
 
-_ZERO: Floats = np.zeros(())
-
 
 class Calibrator:
-    """Turns a model's scores of classes, or its hidden state after a prompt, into log-weights.
+    """Turns a model's scores of classes, and its hidden state after a prompt, into log-weights.
 
     A class of this kind says what it needs; whoever answers with it gets that for it: the scores after the `prompts`
-    are subtracted from the scores that `log_weights` takes. To add a calibration, write a class, and give it a name in
-    `NAMED` if it can be given by name.
+    are subtracted from the scores that `log_weights` takes.
     """
 
     kind: str
     """Name of the method."""
-    says: str = ""
-    """Where the correction comes from, for the help of the command line."""
     binding: Binding | None = None
     """The model, question and classes that it was fitted on; None if it was not fitted."""
-    window: int | None = None
-    """Number of rows that are decided together, after their mean is subtracted; None: each row is decided alone."""
-    weights: Floats | None = _ZERO
+    weights: Floats | None = np.zeros(())
     """Added to the scores of the classes, which fixes their order; None if not known in advance."""
-    needs_scores: bool = True
-    """Whether it takes scores."""
     needs_state: bool = False
     """Whether it takes the hidden state of the prompt's last token."""
 
@@ -300,21 +293,12 @@ class Calibrator:
         """Prompts without content, or for a question states; their mean scores are subtracted. None: the question's."""
         return ()
 
-    def with_prompt(self, prompt: Prompt) -> Calibrator:
-        """Return the calibrator with a prompt without content, if it needs one and has none."""
-        return self
-
-    def for_values(self, values: Sequence[Any]) -> Calibrator:
-        """Return the calibrator for classes with these values; ArgumentError if it is not for one of them."""
-        return self
-
-    def log_weights(self, scores: Floats | None, states: States | None) -> Floats:
+    def log_weights(self, scores: Floats, states: States | None) -> Floats:
         """Return log-weights, shape (n_rows, n_classes); their softmax gives the probabilities.
 
         `scores` has this shape, too, less those after `prompts`; `states`, shape (n_rows, n_embd), are the hidden
-        states of the prompts' last tokens. Each is None if it is not needed.
+        states of the prompts' last tokens, or None if they are not needed.
         """
-        assert scores is not None  # because it needs them
         assert self.weights is not None  # otherwise a class overrides this
         weights: Floats = scores + self.weights
         return weights
@@ -335,62 +319,23 @@ class Contextual(Calibrator):
 
     prompt: Prompt | None
 
-    kind, says = "contextual", "by those of an empty row"
+    kind = "contextual"
 
     @property
     def prompts(self) -> tuple[Prompt | None, ...]:
         """The prompt."""
         return (self.prompt,)
 
-    def with_prompt(self, prompt: Prompt) -> Contextual:
-        """Return it with a prompt, if it has none."""
-        return self if self.prompt is not None else replace(self, prompt=prompt)
 
+class BatchMean(Calibrator):
+    """Divides the probabilities of the answers by their mean over the rows that are decided together.
 
-@dataclass(frozen=True)
-class BatchPrior(Calibrator):
-    """Divides the probabilities of the answers by their mean over many rows.
-
-    It needs neither labels nor further passes (batch calibration, Zhou et al., "Batch Calibration", 2023). The rows are
-    those that are decided; of the last 100,000, equal ones count once. More rows give a better mean, and answers are
-    raw while fewer than 8 different ones were read. It assumes that the answers are equally frequent. If they are not,
-    give `frequencies`; otherwise it makes answers worse.
-
-    Parameters
-    ----------
-    frequencies : mapping of values to float, optional
-        How frequent each answer is, in any unit, above 0.
-    window : int
-        Number of rows that are read before the first of them is decided. Later rows use the mean of all earlier ones.
+    It needs neither labels nor further passes (batch calibration, Zhou et al., "Batch Calibration", 2023). Equal rows
+    count once, and answers are raw while fewer than `MIN_ROWS` different ones were read. It assumes that the answers
+    are about equally frequent; if they are not, it makes answers worse.
     """
 
-    frequencies: Mapping[Any, float] | None = None
-    window: int = 512
-    weights: Floats = field(default_factory=lambda: _ZERO, init=False, repr=False, compare=False)
-    """The logarithms of the frequencies."""
-
-    kind, says = "batch", "by the mean over the rows, for labels that are about equally frequent"
-
-    def __post_init__(self) -> None:
-        check_counts(window=self.window)
-        if self.frequencies is not None:
-            if not isinstance(self.frequencies, Mapping):
-                raise ArgumentError(f"frequencies: {type(self.frequencies).__name__} where a dict belongs")
-            for value, frequency in self.frequencies.items():
-                check_numbers(**{f"frequencies[{value!r}]": frequency})
-                if not 0 < frequency < float("inf"):
-                    raise ArgumentError(f"frequencies[{value!r}]: {frequency} is not above 0")
-
-    def for_values(self, values: Sequence[Any]) -> BatchPrior:
-        """Return it with the frequencies of these values; ArgumentError if one has none."""
-        if self.frequencies is None:
-            return self
-        unknown = [value for value in values if value not in self.frequencies]
-        if unknown:
-            raise ArgumentError(f"frequencies: none of {unknown[0]!r}")
-        made = replace(self)
-        object.__setattr__(made, "weights", np.log(np.array([self.frequencies[value] for value in values], np.float64)))
-        return made
+    kind = "batch"
 
 
 @dataclass(frozen=True, eq=False)
@@ -435,8 +380,7 @@ class Weights(Calibrator):
         object.__setattr__(self, "weights", of_each)
 
 
-NAMED: Mapping[str, Calibrator] = {"contextual": Contextual(None), "batch": BatchPrior()}
-"""Calibrations that are given by name."""
+_NAMED: Mapping[str, Calibrator] = {"contextual": Contextual(None), "batch": BatchMean()}
 
 AloneName: TypeAlias = Literal["contextual"]
 """Names of those that need no other rows."""
@@ -449,7 +393,7 @@ CalibrationLike: TypeAlias = Calibrator | Literal["batch"]
 def calibrator_of(calibration: object) -> Calibrator | None:
     """Return the calibrator that an option means, by its name or itself; None if it is none."""
     if isinstance(calibration, str):
-        return NAMED.get(calibration)
+        return _NAMED.get(calibration)
     return calibration if isinstance(calibration, Calibrator) else None
 
 
@@ -459,17 +403,10 @@ def check_calibration(calibration: object) -> None:
     if calibration is None or (found is not None and not (isinstance(calibration, str) and found.prompts)):
         return
     given = repr(calibration) if isinstance(calibration, str) else type(calibration).__name__
-    raise ArgumentError(f"calibration: {given} where a Calibration, Contextual, Weights, BatchPrior or 'batch' belongs")
+    raise ArgumentError(f"calibration: {given} where a Calibration, Contextual, Weights or 'batch' belongs")
 
 
-def over_rows(calibration: object) -> Calibrator | None:
-    """Return the calibrator that an option means, if it decides many rows together."""
-    found = calibrator_of(calibration)
-    return None if found is None or found.window is None else found
-
-
-def refuse_over_rows(calibration: object) -> None:
-    """Raise ArgumentError for a calibration that needs many rows, in a call with one row."""
-    found = over_rows(calibration)
-    if found is not None:
-        raise ArgumentError(f"calibration: {found.kind!r} is taken over many rows, as by choose_many and decide_many")
+def refuse_batch(calibration: object) -> None:
+    """Raise ArgumentError for the calibration that needs many rows, in a call with one row."""
+    if calibration == "batch":
+        raise ArgumentError("calibration: 'batch' is taken over many rows, as by choose_many and decide_many")

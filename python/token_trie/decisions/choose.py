@@ -24,7 +24,7 @@ from token_trie.decisions.bound_choices import (
     read_set,
     reader_of,
 )
-from token_trie.decisions.calibration import Calibrator, calibrator_of
+from token_trie.decisions.calibration import BatchMean, calibrator_of
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.options import ChooseOptions, Mode, ScoreOptions
 from token_trie.decisions.run import (
@@ -176,7 +176,7 @@ def by_steps(choices: BoundChoices[T], answer: Answer, stats: Stats, thought: st
 
 def by_scores(
     choices: BoundChoices[T],
-    own: Floats | None,
+    own: Floats,
     stats: Stats,
     thought: str | None = None,
     *,
@@ -185,12 +185,8 @@ def by_scores(
     state: States | None = None,
     drawn: Sampling | None = None,
 ) -> Decision[T]:
-    """Decide by the scores of all leaves, calibrated or raw: the best leaf, or one that is drawn.
-
-    A calibration that takes only the prompt's hidden state needs no scores.
-    """
+    """Decide by the scores of all leaves, calibrated or raw: the best leaf, or one that is drawn."""
     ranks = own if calibration is None else calibration.log_weights(own, state)
-    assert ranks is not None  # because either the scores or the calibration give them
     ranks = choices.of_left(ranks, -np.inf)
     check_finite(ranks)
     weights = np.exp(ranks - ranks.max())
@@ -199,8 +195,7 @@ def by_scores(
         order = choices.ranked(ranks)
         leaf = int(order[0])
         best = order[:n_best]
-        logprobs = ranks - ranks.max() - np.log(weights.sum()) if own is None else own
-        candidates = _candidates(choices, best, logprobs[best])
+        candidates = _candidates(choices, best, own[best])
         lead = float(ranks[leaf] - (ranks[order[1]] if len(order) > 1 else -np.inf))
     else:
         by_tokens = np.argsort(choices.trie.core.leaf_nodes())
@@ -210,14 +205,14 @@ def by_scores(
     return _decision(
         choices,
         leaf,
-        None if own is None else float(own[leaf]),
+        float(own[leaf]),
         stats,
         thought=thought,
         candidates=candidates,
         lead=lead,
         probabilities=choices.aligned(p),
         # Probabilities of answers that do not exclude each other can sum to more than 1.
-        mass=None if own is None else min(1.0, float(np.exp(own).sum())),
+        mass=min(1.0, float(np.exp(own).sum())),
         calibration="raw" if calibration is None else calibration.kind,
     )
 
@@ -373,8 +368,6 @@ class BoundChoice:
     def query(self) -> Query:
         """Query for the model."""
         options, mode, trie, way = self.request.options, self.request.mode, self.choices.trie, self.way
-        if way == "state":
-            return Query("hidden_state")
         if mode == "greedy" or mode == "sampled":
             return Query(mode, trie, sampling=options, with_state=self._wants_state)
         common: dict[str, Any] = {"leaf_end": options.leaf_end, "with_state": self._wants_state}
@@ -454,7 +447,7 @@ class BoundChoice:
         drawn = options if self.request.mode == "aligned" else None
         decision = by_scores(
             self.choices,
-            None if way == "state" else answer.logprobs,
+            answer.logprobs,
             stats,
             self.thought,
             n_best=options.n_best,
@@ -476,11 +469,9 @@ class BoundChoice:
         return self.request.with_state or (self.calibration is not None and self.calibration.needs_state)
 
     @cached_property
-    def way(self) -> Literal["state", "steps", "scores", "search"]:
-        """How it is decided: by the hidden state alone, step by step, by the scores of all choices, or by a search."""
+    def way(self) -> Literal["steps", "scores", "search"]:
+        """How it is decided: step by step, by the scores of all choices, or by a search."""
         options, calibration = self.request.options, self.calibration
-        if calibration is not None and not calibration.needs_scores:
-            return "state"
         if self.request.mode in ("greedy", "sampled"):
             return "steps"
         if options.scores_all or (calibration is not None and calibration.weights is None and not self.weighs_found):
@@ -500,12 +491,10 @@ class Undecided(NamedTuple):
         leaves = self.answer.logprobs
         return self.bound.choices.aligned(leaves - np.logaddexp.reduce(leaves))
 
-    def decide(self, calibrator: Calibrator, left: Ints, mean: Floats | None) -> Decision[Any]:
-        """Decide by a calibrator of the choices that are left, with a mean that is subtracted from their scores.
-
-        Without a mean, which too few rows do not have, the decision is raw.
-        """
-        calibration = None if mean is None else BoundCalibration(calibrator, self.bound.choices, left, mean)
+    def decide(self, mean: Floats | None) -> Decision[Any]:
+        """Decide after a mean is subtracted from the scores; without one, which too few rows do not have, raw."""
+        choices = self.bound.choices
+        calibration = None if mean is None else BoundCalibration(BatchMean(), choices, choices.left(), mean)
         return self.bound.decide(self.answer, calibration)
 
 

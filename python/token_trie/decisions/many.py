@@ -1,4 +1,4 @@
-"""Many prompts in one context, lazily; `choose_many` and `score_many`, with a batch prior on request."""
+"""Many prompts in one context, lazily; `choose_many` and `score_many`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get
 import numpy as np
 
 from token_trie.arrays import Floats
-from token_trie.decisions.calibration import Calibrator, Mean, over_rows, refuse_over_rows
+from token_trie.decisions.calibration import BATCH_ROWS, Mean, refuse_batch
 from token_trie.decisions.choose import ChoiceRequest, ScoreRequest, Undecided
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
@@ -260,26 +260,20 @@ class Many:
                 yield (position, result) if self.as_ready else result
 
 
-def decided(
-    results: Iterator[tuple[int, Undecided | TokenTrieError]], calibrator: Calibrator
+def decided_by_mean(
+    results: Iterator[tuple[int, Undecided | TokenTrieError]],
 ) -> Iterator[tuple[int, Decision[Any] | TokenTrieError]]:
     """Decide rows of one set, window by window, by the mean over all different rows so far.
 
     Errors are passed on at their positions.
     """
     mean, seen = Mean(np.logaddexp), Seen()
-    for window in windows(results, calibrator.window or 1):
+    for window in windows(results, BATCH_ROWS):
         rows = [one for _, one in window if isinstance(one, Undecided)]
-        if not rows:
-            yield from window  # type: ignore[misc]
-            continue
         if new := [one.log_shares for one in rows if seen.is_new(tuple(one.bound.tokens))]:
             mean = mean.with_rows(np.array(new))
-        choices = rows[0].bound.choices
-        left = choices.left()
-        own = calibrator.for_values([choices.value(i) for i in left.tolist()])
         for position, one in window:
-            yield position, one.decide(own, left, mean.prior) if isinstance(one, Undecided) else one
+            yield position, one.decide(mean.prior) if isinstance(one, Undecided) else one
 
 
 def windows(results: Iterator[T], n: int) -> Iterator[list[T]]:
@@ -355,13 +349,12 @@ def choose_many(
     """
     read = ChooseOptions.read("choose_many", options)
     many = Many(llm, prompts, "prompt", "choose", progress, n_parallel, n_ctx, on_error, as_ready)
-    together = over_rows(read.calibration)
-    if together is not None:
+    if read.calibration == "batch":
         if sets is not None:
             raise ArgumentError("calibration: 'batch' is taken over one set, and sets gives each prompt its own")
         undecided = ChoiceRequest.read(choices, read).undecided()
         rows = asked(prompts, lambda: undecided)
-        return Results(many, lambda batch: decided(Admission(llm, batch, rows).results(in_order=True), together))
+        return Results(many, lambda batch: decided_by_mean(Admission(llm, batch, rows).results(in_order=True)))
     requests: Iterable[Pending[Decision[Any]]]
     if sets is None:
         given = ChoiceRequest.read(choices, read)
@@ -406,7 +399,7 @@ def score_many(
         Of a prompt, with its position.
     """
     read = ScoreOptions.read("score_many", options)
-    refuse_over_rows(read.calibration)
+    refuse_batch(read.calibration)
     if read.normalize == "prior":
         raise ArgumentError("normalize: 'prior' is for score, which scores one prompt, and the text's begin besides")
     request = ScoreRequest.read(choices, read)

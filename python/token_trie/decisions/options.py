@@ -75,13 +75,14 @@ class ChooseOptions(Sampling):
     probabilities : bool
         For exact: score the whole set, however large, instead of searching it, for `Decision.probabilities` and what is
         computed from them. Aligned mode always does this.
-    calibration : Contextual, Calibration, Weights or BatchPrior, optional
+    calibration : Contextual, Calibration or Weights, optional
         For exact, aligned and beam: changes the weights of whole answers. A `Calibration` is fitted on rows for
         the same choices. `Contextual` needs only the prompt without its content; in a set with more than max_scored
         nodes it weighs the 32 best answers that the search finds (or n_best, if more), and `Candidate.share` is
-        relative to these. `Weights` adds a number to each choice. For `choose_many` also "batch" or a `BatchPrior`,
-        which uses the rows themselves and yields decisions in windows. `probabilities` are then calibrated; `logprob`
-        and `mass` stay the model's own. None: raw.
+        relative to these. `Weights` adds a number to each choice. For `choose_many` also "batch": the probabilities are
+        divided by their mean over the rows, which has to be of 8 different rows or more, and decisions are yielded in
+        windows of 512. It assumes that the answers are about equally frequent. `probabilities` are then calibrated;
+        `logprob` and `mass` stay the model's own. None: raw.
     leaf_end : {"longest", "any", "follow"}
         For exact, aligned and beam: what the probability of an answer contains besides its tokens; see `score`. By
         default, that the text does not continue towards a longer answer.

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.calibration import over_rows
 from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.gold import is_nothing
 from token_trie.decisions.many import choose_many
@@ -94,7 +93,7 @@ class Labeller:
         self.template = Template(prompt, has_escapes=False, what="prompt")
         self.n_ctx, self.n_gpu_layers, self.n_threads = n_ctx, n_gpu_layers, n_threads
         self.n_parallel = n_parallel
-        if over_rows(options.get("calibration")) is not None:
+        if options.get("calibration") == "batch":
             raise ArgumentError("calibration: 'batch' would depend on how the engine cuts the batches")
         self.options = {"mode": "exact", "probabilities": True, **options}
         self.choices = ChoiceRequest.read(choices, ChooseOptions.read("Labeller", self.options)).choices

@@ -22,8 +22,8 @@ from token_trie.questions.form import Form
 from token_trie.questions.question import Choice
 from token_trie.sets.prompt import Template
 from token_trie.trust.calibration import Calibration
-from token_trie.trust.fit import FitOptions, kind_of
-from token_trie.trust.metrics import log_softmax, numbered
+from token_trie.trust.fit import FitKind, check_kind
+from token_trie.trust.metrics import log_softmax
 from token_trie.trust.rows import CachedRows, Readings, RowOptions, key_of, reader_of
 
 try:
@@ -61,11 +61,9 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         As for `decide`.
     leaf_end : {"longest", "any", "follow"}
         For a prompt without a question, as for `choose`.
-    calibration : str or None
-        The kind of `Calibration` that `fit` fits, with or without labels; "auto": the best kind on held-out rows. None:
-        the model's own probabilities, for a question less its contextual prior.
-    n_folds : int
-        Number of folds of the cross-validation.
+    calibration : {"batch", "temperature", "bias", "head"}, optional
+        The kind of `Calibration` that `fit` fits. None: the model's own probabilities, for a question less its
+        contextual prior, for scikit-learn's `CalibratedClassifierCV`.
     n_ctx, n_gpu_layers, n_threads : int
         Parameters of the Llama; n_threads None is llama.cpp's default.
 
@@ -86,8 +84,7 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         form: str | Form | None = None,
         orders: int = 1,
         leaf_end: str = "longest",
-        calibration: str | None = "auto",
-        n_folds: int = 5,
+        calibration: FitKind | None = None,
         n_ctx: int = 4096,
         n_gpu_layers: int = 0,
         n_threads: int | None = None,
@@ -100,7 +97,6 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.orders = orders
         self.leaf_end = leaf_end
         self.calibration = calibration
-        self.n_folds = n_folds
         self.n_ctx = n_ctx
         self.n_gpu_layers = n_gpu_layers
         self.n_threads = n_threads
@@ -115,23 +111,21 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         CalibrationError
             The rows do not allow a fit.
         """
+        if self.calibration is not None:
+            check_kind(self.calibration)
         texts, given = _texts(X), list(y)
         missing = next((i for i, one in enumerate(given) if is_nothing(one)), None)
         if missing is not None:
             raise ArgumentError(f"y[{missing}]: missing; leave rows without a class out")
-        labels = np.asarray(given)
-        if len(texts) != len(labels):
-            raise ArgumentError(f"y: {len(labels):,} classes for {len(texts):,} texts")
-        self.classes_, gold = np.unique(labels, return_inverse=True)
+        if len(texts) != len(given):
+            raise ArgumentError(f"y: {len(given):,} classes for {len(texts):,} texts")
+        self.classes_, gold = np.unique(np.asarray(given), return_inverse=True)
         self.calibration_: Calibration | None = None
+        # Without a calibration, none of the texts is read, and the parameters are checked.
+        readings = self._read([] if self.calibration is None else texts, states=self.calibration == "head")
         if self.calibration is not None:
-            options = FitOptions(kind=self.calibration, n_folds=self.n_folds)  # type: ignore[arg-type]
-            kind = kind_of(options.kind)
-            readings = self._read(texts, states=kind.takes_states)
-            found = gold.astype(np.int64) if kind.takes_labels else None
-            self.calibration_ = Calibration.of(
-                readings, found, kind=options.kind, n_folds=self.n_folds, groups=numbered(texts)
-            )
+            labels = None if self.calibration == "batch" else gold.astype(np.int64)
+            self.calibration_ = Calibration.of(readings, labels, self.calibration, n_folds=None)
         return self
 
     def predict_proba(self, X: Iterable[str]) -> Floats:  # noqa: N803
@@ -148,6 +142,11 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the most probable class of each text."""
         classes: npt.NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
         return classes
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.string = False, True
+        return tags
 
     def _read(self, texts: list[str], *, states: bool) -> Readings:
         """Return the readings of texts; the model reads only new ones."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
 
-from token_trie.decisions.calibration import BatchPrior, Binding, Mean, fingerprint, over_rows, refuse_over_rows
+from token_trie.decisions.calibration import BATCH_ROWS, Binding, Mean, fingerprint, refuse_batch
 from token_trie.decisions.many import Many, Results, windows
 from token_trie.decisions.run import run
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
@@ -250,7 +250,7 @@ def decide(llm: Llama, state: object, questions: object, **options: Unpack[Decid
 
 
 def _about(llm: Llama, state: object, asked: _Asked, options: DecideOptions) -> Any:
-    refuse_over_rows(options.calibration)
+    refuse_batch(options.calibration)
     return named(_answer(asked, partial(_read_by, llm, attachment(llm).known, state_text(state), options)))
 
 
@@ -301,7 +301,7 @@ def decide_after(stream: Stream, state: str | None, questions: object, options: 
     with stream.transaction() as before:
         if not before:
             raise ArgumentError("there is no text to answer about: prefill first")
-        refuse_over_rows(options.calibration)
+        refuse_batch(options.calibration)
         if options.reproducible and stream.llm is None:
             raise ArgumentError("reproducible: for handles on a Llama, and this one is on a file")
         answers = _answer(asked, partial(_read_after, stream, before, state, options))
@@ -428,28 +428,18 @@ def decide_many(
     read = DecideOptions.read("decide_many", options)
     asked = read_questions(questions, read, llm)
     many = Many(llm, states, "state", "decide", progress, n_parallel, n_ctx, on_error)
-    _check_over_rows(read, asked)
+    is_batch = read.calibration == "batch"
+    if is_batch and read.reproducible:
+        raise ArgumentError("calibration: 'batch' decides by windows of states, without reproducible")
 
     def find(batch: Batch | Sequential) -> Iterator[tuple[int, Any]]:
-        if over_rows(read.calibration) is not None:
-            return enumerate(map(named, _over_rows(llm, batch, states, asked, read)))
+        if is_batch:
+            return enumerate(map(named, _by_mean(llm, batch, states, asked)))
         if read.reproducible:
             return enumerate(_one_by_one(llm, states, asked, read))
         return enumerate(map(named, _together(llm, batch, states, asked, read)))
 
     return Results(many, find)
-
-
-def _check_over_rows(options: DecideOptions, asked: _Asked) -> None:
-    calibrator = over_rows(options.calibration)
-    if calibrator is None:
-        return
-    if options.reproducible:
-        raise ArgumentError("calibration: 'batch' decides by windows of states, without reproducible")
-    if isinstance(calibrator, BatchPrior) and calibrator.frequencies is not None and len(asked) > 1:
-        raise ArgumentError("frequencies: are those of one question's answers, and several are asked")
-    for one in asked.values():
-        one.over_rows(calibrator)
 
 
 def _one_by_one(llm: Llama, states: Iterable[object], asked: _Asked, options: DecideOptions) -> Iterator[Any]:
@@ -503,22 +493,17 @@ def _read_state(state: object) -> object:
     return state
 
 
-def _over_rows(
-    llm: Llama, batch: Batch | Sequential, states: Iterable[object], asked: _Asked, options: DecideOptions
-) -> Iterator[Any]:
+def _by_mean(llm: Llama, batch: Batch | Sequential, states: Iterable[object], asked: _Asked) -> Iterator[Any]:
     """Answer in windows of states; the prior is the mean over all different states so far."""
-    calibrator = over_rows(options.calibration)
-    assert calibrator is not None  # otherwise this is not called
-    over = {name: one.over_rows(calibrator) for name, one in asked.items()}
     means = {name: [Mean()] * len(one.views) for name, one in asked.items()}
     # Texts, as the caller may change a state after it was read.
     states, again = itertools.tee(map(_read_state, states))
     seen = Seen()
-    for window in windows(_score_rows(llm, batch, states, asked), calibrator.window or 1):
+    for window in windows(_score_rows(llm, batch, states, asked), BATCH_ROWS):
         for scores, state in zip(window, again, strict=False):
             if isinstance(scores, TokenTrieError) or not seen.is_new(state):
                 continue
             for name, of_views in scores.items():
                 means[name] = [with_scored(mean, one) for mean, one in zip(means[name], of_views, strict=True)]
         priors = {name: priors_of_means(of_views) for name, of_views in means.items()}
-        yield from (_answers_or_error(over, scores, priors) for scores in window)
+        yield from (_answers_or_error(asked, scores, priors) for scores in window)

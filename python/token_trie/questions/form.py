@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -299,8 +299,6 @@ class FormView:
     """Examples before the state, with positions in the order of the question."""
     with_state: bool = False
     """Whether the answer needs the hidden state after the prompt."""
-    with_scores: bool = True
-    """Whether the answer needs the scores of the texts."""
 
     @cached_property
     def listed(self) -> tuple[Option, ...]:
@@ -330,7 +328,7 @@ class FormView:
     def reading_by(self, prompt_of: Callable[[bool], Prompt], *, is_prior: bool) -> Reading:
         """Return the reading after a prompt, which the function makes, with the state or, given True, without one."""
         prompt, texts = prompt_of(is_prior), self.weighing.texts
-        return Reading(prompt, texts) if is_prior else Reading(prompt, texts, self.with_state, self.with_scores)
+        return Reading(prompt, texts, self.with_state and not is_prior)
 
     def weights(self, scored: Scored, prior: Scored | None) -> Floats:
         """Return the log-weights of the answers."""
@@ -358,11 +356,7 @@ class FormAsked:
     @property
     def has_prior(self) -> bool:
         """Whether the scores of each view without a state are subtracted from those with the state."""
-        return self.calibrator is not None and self._takes_scores and bool(self.calibrator.prompts)
-
-    @cached_property
-    def _takes_scores(self) -> bool:
-        return self.calibrator is None or self.calibrator.needs_scores
+        return self.calibrator is not None and bool(self.calibrator.prompts)
 
     @property
     def asked(self) -> str:
@@ -396,31 +390,23 @@ class FormAsked:
         instructions = text_of(self.question.instructions, "instructions")
         starts = offsets(len(self.options), self.orders)
         with_state = self.calibrator is not None and self.calibrator.needs_state
-        needs, found = (with_state, self._takes_scores), []
+        found = []
         for form in self.forms:
-            views = [FormView(form, instructions, self.options, offset, self.shots, *needs) for offset in starts]
+            views = [FormView(form, instructions, self.options, offset, self.shots, with_state) for offset in starts]
             found += views if len(starts) > 1 and len({view.text for view in views}) > 1 else views[:1]
         return found
-
-    def over_rows(self, calibrator: Calibrator) -> FormAsked:
-        """Return the question with a calibrator that takes the mean over many states as the prior of each view."""
-        values = [*self.question.values, *([None] if len(self.classes) > len(self.question.values) else [])]
-        return replace(self, calibrator=calibrator.for_values(values))
 
     def answer(self, scored: Sequence[Scored], priors: Sequence[Scored]) -> Answered[Any]:
         """Return the answer, from the scores of the views, and from those without a state, if there are any."""
         stats = QuestionStats(sum(s.n_prompt for s in scored), sum(s.n_evaluated for s in scored))
-        mass = min(float(np.mean([s.mass for s in scored])), 1.0) if self._takes_scores else None
-        scores = self.of_options(scored, priors) if self._takes_scores else None
-        calibrator, kind, weights = self.calibrator, "raw", scores
-        is_raw = not priors
-        if calibrator is not None and not (is_raw and calibrator.window is not None):  # as of too few rows
+        mass = min(float(np.mean([s.mass for s in scored])), 1.0)
+        kind: Any = "raw"
+        calibrator, weights = self.calibrator, self.of_options(scored, priors)
+        if calibrator is not None:
             states = None if scored[0].state is None else scored[0].state[None]
-            weights = calibrator.log_weights(None if scores is None else scores[None], states)[0]
-            kind = "fitted" if calibrator.binding is not None else "raw" if is_raw else calibrator.kind
-        assert weights is not None  # because either the scores or the calibrator give them
-        calibration: Any = kind
-        return make_answer(self.question, softmax(weights), mass, calibration, stats, self.profile)
+            weights = calibrator.log_weights(weights[None], states)[0]
+            kind = "fitted" if calibrator.binding is not None else calibrator.kind if priors else "raw"
+        return make_answer(self.question, softmax(weights), mass, kind, stats, self.profile)
 
     def of_options(self, scored: Sequence[Scored], priors: Sequence[Scored]) -> Floats:
         """Return the mean log-weights of the options over the forms, each of which is a mean over its views."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
-from token_trie.decisions.calibration import NAMED, CalibrationName, Calibrator, calibrator_of
+from token_trie.decisions.calibration import CalibrationName, Calibrator, calibrator_of
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama, llama_cpp
 from token_trie.native.lifetime import attachment
@@ -61,9 +61,9 @@ class DecideOptions(Options):
     calibration : {"contextual"} or Calibration, optional
         "contextual", the default: the scores of the options without a state are subtracted from their scores with the
         state (contextual calibration, Zhao et al. 2021). They are computed once for each question and remembered. A
-        `Calibration` that was fitted for this question gives its probabilities. For `decide_many` also "batch", or a
-        `BatchPrior`: the mean scores over the states are subtracted, and answers are yielded in windows. None: the
-        model's own probabilities, which are far too extreme.
+        `Calibration` that was fitted for this question gives its probabilities. For `decide_many` also "batch": the
+        mean scores over the states are subtracted, and answers are yielded in windows. None: the model's own
+        probabilities, which are far too extreme.
     orders : int
         If the form lists the options: the number of cyclic orders over which to average.
     examples : Examples or mapping of names to Examples, optional
@@ -84,9 +84,8 @@ class DecideOptions(Options):
         if self.form is not None and not isinstance(self.form, Form):
             check_name(self.form, FORMS, "form")
         calibrator = self.calibrator
-        is_own = calibrator is not None and (calibrator.binding is not None or calibrator.window is not None)
-        if self.calibration is not None and not is_own:
-            check_name(self.calibration, NAMED, "calibration")
+        if self.calibration is not None and (calibrator is None or calibrator.binding is None):
+            check_name(self.calibration, ("contextual", "batch"), "calibration")
         check_counts(orders=self.orders)
         check_flags(reproducible=self.reproducible)
         if calibrator is not None and calibrator.needs_state and self.reproducible:

@@ -35,7 +35,7 @@ class Scored:
     """Scores of the texts of a reading."""
 
     logprobs: Floats
-    """Log-probability of each text, without those of longer texts; empty if none was requested.
+    """Log-probability of each text, without those of longer texts.
 
     Texts with equal tokens share it evenly.
     """
@@ -57,8 +57,6 @@ class Reading(Request[Scored]):
     texts: tuple[str, ...]
     with_state: bool = False
     """Whether the hidden state after the prompt is needed."""
-    with_scores: bool = True
-    """Whether the probabilities are needed."""
 
     def tokenized(self, llm: Llama) -> Reading:
         """Return it with the tokens of the prompt instead of its text."""
@@ -76,9 +74,6 @@ class Reading(Request[Scored]):
 
     def steps(self, reader: Reader, prefix: Prefix, *, is_beside: bool = False) -> Plan[Scored]:
         """Score the texts; `is_beside` is that of `PlanStep`."""
-        if not self.with_scores:
-            answer, none = (yield PlanStep(prefix.tokens, Query("hidden_state"))), np.zeros(0)
-            return Scored(none, none, math.nan, len(prefix.tokens), 0, answer.state)
         tokens, choices = self.bound(reader, prefix.tokens)
         query = Query("scores", choices.trie, leaf_end=LEAF_END, with_state=self.with_state)
         answer = yield PlanStep(tokens, query, is_beside)

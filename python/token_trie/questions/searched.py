@@ -133,7 +133,7 @@ class SetAsked(FormView):
             raise ArgumentError("form: a set is asked about in one form, which does not list the options")
         if options.examples is not None:
             raise ArgumentError("examples: go with options that are all scored, and not with a set")
-        if calibrator is not None and (calibrator.binding is not None or calibrator.window is not None):
+        if calibrator is not None and (calibrator.binding is not None or not calibrator.prompts):
             raise ArgumentError("calibration: a set that is searched goes with 'contextual' or None")
         instructions, members, top = text_of(question.instructions, "instructions"), question.members, question.top
         assert members is not None  # because it is searched
@@ -150,10 +150,6 @@ class SetAsked(FormView):
         n_best = self.top if self.calibrator is None else max(self.top, N_FOUND)
         absent = None if self.calibrator is None else prompt_of(True)
         return SetReading(prompt_of(is_prior), members=self.members, n_best=n_best, absent=absent)
-
-    def over_rows(self, calibrator: Calibrator) -> SetAsked:
-        """Return the question itself."""
-        return self
 
     def answer(self, scored: Sequence[Scored], priors: Sequence[Scored]) -> Answered[Any]:
         """Return the answer: the best of the members that were found, by their scores without the prior."""

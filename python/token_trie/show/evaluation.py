@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from token_trie.show.trie import Line, as_rich, as_text, clip, printable
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.evaluate import EvaluatedWay, EvaluationRows
 from token_trie.trust.gate import Gate, find_gate
-from token_trie.trust.rows import DEFAULT_NAME, Readings, RowOptions
+from token_trie.trust.rows import RowOptions
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -62,13 +62,10 @@ class Evaluation:
     """Remarks on the figures: ways that failed, duplicates, classes without rows."""
     n_read: int
     """Number of rows that the model has read, without cached rows and duplicates."""
-    readings: Readings | None = field(repr=False)
-    """The readings with the given options."""
     groups: Ints = field(repr=False)
     """Shape (n_rows,): equal rows have the same number."""
-    n_folds: int
-    fitted: Mapping[str, Calibration]
-    """The calibrations of the ways that were fitted, by their kind."""
+    calibrations: Mapping[str, Calibration]
+    """The calibrations of the ways that were fitted on labels, on all rows, by their kind."""
 
     @classmethod
     def of(cls, rows: EvaluationRows) -> Evaluation:
@@ -82,10 +79,8 @@ class Evaluation:
             ways=ways,
             notes=tuple(rows.notes),
             n_read=rows.n_read,
-            readings=rows.read.get((rows.options, DEFAULT_NAME)),
             groups=rows.groups,
-            n_folds=rows.n_folds,
-            fitted=dict(rows.calibrations),
+            calibrations=dict(rows.calibrations),
         )
 
     def __getitem__(self, name: str) -> EvaluatedWay:
@@ -104,19 +99,14 @@ class Evaluation:
             return min(sure, key=lambda way: way.figures.log_loss or 0.0)
         return max(own, key=lambda way: way.figures.accuracy)
 
-    @cached_property
+    @property
     def calibration(self) -> Calibration:
-        """The calibration on all rows of the best way, if labels fit it, or else of the kind that is best held out.
-
-        CalibrationError if the rows do not allow one.
-        """
-        for kind in (self.best.name, "auto"):
-            found = self.fitted.get(kind)
-            if found is not None and found.held_out is not None:
-                return found
-        if self.readings is None:
-            raise CalibrationError("calibration: no way was taken that reads the rows; take fitted")
-        return Calibration.of(self.readings, self.gold, n_folds=self.n_folds, groups=self.groups)
+        """The calibration with the lowest log loss on held-out rows; CalibrationError if none was fitted on labels."""
+        of_labels = [way for way in self.ways if way.name in self.calibrations]
+        if not of_labels:
+            notes = "".join(f"; {note}" for note in self.notes)
+            raise CalibrationError(f"calibration: no way was taken that is fitted on labels, such as bias{notes}")
+        return self.calibrations[min(of_labels, key=lambda way: way.figures.log_loss or 0.0).name]
 
     @property
     def wrong(self) -> tuple[WrongRow, ...]:
@@ -199,9 +189,8 @@ def evaluate(
     """Measure how good a model's answers are, on rows whose answers are known.
 
     Several ways to answer are compared. The model evaluates each row once, and most ways are computed from these
-    scores. The ways named after an end rule or a form, "orders", "greedy" and "domain" evaluate more. What is fitted on
-    labels is judged by cross-validation: each row by a fit on other rows. This needs scikit-learn (extra
-    ``calibration``).
+    scores. The ways named after an end rule or a form, "orders" and "greedy" evaluate more. What is fitted on labels is
+    judged by cross-validation: each row by a fit on other rows. This needs scikit-learn (extra ``calibration``).
 
     Parameters
     ----------
@@ -215,11 +204,10 @@ def evaluate(
         The answers, or a question.
     ways : iterable of str, optional
         The ways to compare. exact: by the model's own probability. greedy: token by token, for prompts. contextual:
-        less what a prompt without content gives. fitted: by a `Calibration` fitted on labels. Two baselines without the
-        model: majority, the most frequent class, and words, TF-IDF with logistic regression. With other options: each
-        kind of `Calibration` by its name; for prompts, exact with each `leaf_end` by its name; for a question,
-        contextual with each form by its name, and orders, the form listed in four orders. By default exact, contextual,
-        mean (of prompts), batch, fitted, majority and words.
+        less what a prompt without content gives. batch, temperature, bias, head: by a `Calibration` of this kind. Two
+        baselines without the model: majority, the most frequent class, and words, TF-IDF with logistic regression. For
+        prompts, exact with each `leaf_end` by its name; for a question, contextual with each form by its name, and
+        orders, the form listed in four orders. By default exact, contextual, batch, bias, head, majority and words.
     empty : str, sequence of int, or sequence of chat messages, optional
         The prompt without its content, which the way contextual needs; a question has its own.
     texts : iterable of str, optional
@@ -330,10 +318,10 @@ def _figures(way: EvaluatedWay) -> list[str]:
 def import_figure() -> Any:
     """Import the class of figures; ArgumentError, with the extra to install, without matplotlib."""
     try:
-        from matplotlib.figure import Figure
+        figure: type = import_module("matplotlib.figure").Figure
     except ImportError as error:
         raise ArgumentError(f"plot: this needs matplotlib: pip install 'token-trie[plot]' ({error})") from error
-    return Figure
+    return figure
 
 
 def draw_plot(evaluated: Evaluation, path: Path) -> None:

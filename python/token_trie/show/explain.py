@@ -51,29 +51,39 @@ MIN_MASS, MIN_BRANCHES = 1e-4, 12
 
 
 @dataclass(frozen=True)
-class Explored:
-    """A set with the probability of every branch.
+class Explanation:
+    """How a decision comes about, branch by branch; `print` draws it, and rich draws it in color.
 
     Attributes
     ----------
     trie : TokenTrie
         The set.
+    greedy, exact : Decision
+        The decisions of `choose` in these modes.
     greedy_leaf, exact_leaf : int
-        The leaf reached by the best token at each step, and the leaf of the most probable whole answer.
+        Their leaves: the one reached by the best token at each step, and that of the most probable whole answer.
     probabilities : ndarray of float64, shape (len(trie),)
         Probability of each leaf, under the condition that one of the leaves is the answer.
     log_stepwise : ndarray of float64, shape (len(trie),)
         Logarithms of `stepwise`.
     pieces : dict of int to bytes
         Texts of the set's tokens, as bytes.
+    prompt : str
+        The text that the model read.
+    model : str
+        Name of the model; empty for a handle on a file.
     """
 
     trie: TokenTrie
+    greedy: Decision[Any]
+    exact: Decision[Any]
     greedy_leaf: int
     exact_leaf: int
     probabilities: Floats = field(compare=False, repr=False)
     log_stepwise: Floats = field(compare=False, repr=False)
     pieces: dict[int, bytes] = field(compare=False, repr=False)
+    prompt: str
+    model: str
 
     @cached_property
     def stepwise(self) -> Floats:
@@ -107,7 +117,7 @@ class Explored:
 
     def branches(self, max_branches: int = MAX_BRANCHES) -> Branch:
         """Return the root, with the branches of the two answers and the most probable ones below it."""
-        root = Branch((), 1.0, 1.0, len(self.trie), greedy=True, exact=True, parting=self.parting == ROOT)
+        root = Branch((), 1.0, 1.0, len(self.trie), greedy=True, exact=True)
         drawn, n, order = [root], 0, count()
         waiting: list[tuple[float, int, Branch, Branch, int]] = []
 
@@ -158,29 +168,8 @@ class Explored:
                 leaf=core.leaf(end) if len(core.children(end)) == 0 else None,
                 greedy=child in self._paths[0],
                 exact=child in self._paths[1],
-                parting=self.parting == end,
             )
             yield branch, end
-
-
-@dataclass(frozen=True)
-class Explanation(Explored):
-    """How a decision comes about: `Explored`, with both decisions; `print` draws it, and rich draws it in color.
-
-    Attributes
-    ----------
-    prompt : str
-        The text that the model read.
-    greedy, exact : Decision
-        The decisions of `choose` in these modes.
-    model : str
-        Name of the model; empty for a handle on a file.
-    """
-
-    prompt: str
-    greedy: Decision[Any]
-    exact: Decision[Any]
-    model: str
 
     def ranked(self, n: int) -> list[int]:
         """Return the n most probable leaves, and the greedy leaf if it is not one of them."""
@@ -258,8 +247,6 @@ class Branch:
     """Whether the greedy answer takes it."""
     exact: bool = False
     """Whether the most probable answer takes it."""
-    parting: bool = False
-    """Whether the two answers diverge after it."""
     children: list[Branch] = field(default_factory=list)
     """The branches to draw, the most probable first."""
 
@@ -423,7 +410,7 @@ def shares_of(trie: TokenTrie, stepwise: Floats) -> Floats:
     return shares
 
 
-def _step(explained: Explored, leaf: int, depth: int) -> tuple[str, float]:
+def _step(explained: Explanation, leaf: int, depth: int) -> tuple[str, float]:
     """Return the text and the share of the token that the path of a leaf takes at a depth."""
     path = path_to(explained.trie, leaf)
     if depth + 1 < len(path):

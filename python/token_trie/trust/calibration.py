@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy.typing as npt
 
 from token_trie.arrays import Floats, Ints, States
-from token_trie.decisions.calibration import Base, BatchPrior, Binding, Calibrator
+from token_trie.decisions.calibration import Binding, Calibrator
 from token_trie.decisions.gold import import_sklearn, listed, read_gold
 from token_trie.errors import CalibrationError
 from token_trie.native.core import Llama
@@ -19,16 +20,16 @@ from token_trie.native.files import write_whole
 from token_trie.native.options import takes
 from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
-from token_trie.trust.fit import KINDS, FitOptions, fit_readings, kind_of
-from token_trie.trust.fitted import Head, HeldOut, JsonObject
+from token_trie.trust.fit import FitKind, check_kind, fit_readings
+from token_trie.trust.fitted import Fitted, Head, HeldOut, JsonObject
 from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.metrics import log_softmax, numbered
-from token_trie.trust.rows import Readings, digest_of_row, reader_of
+from token_trie.trust.rows import Readings, RowOptions, digest_of_row, reader_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from token_trie.trust.fit import FitKeywords
+    from token_trie.trust.rows import RowKeywords
 
 _FORMAT, _VERSION = "token-trie calibration", 2
 _MAX_BYTES = 1 << 28
@@ -36,24 +37,19 @@ _MAX_BYTES = 1 << 28
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Calibration(Calibrator):
-    """Turns a model's scores of choices, or its hidden state after a prompt, into probabilities.
-
-    All kinds but the head are ``softmax((scores + bias) / temperature)``.
+    """Turns a model's scores of choices, and its hidden state after a prompt, into probabilities.
 
     Attributes
     ----------
-    kind : {"contextual", "batch", "domain", "mean", "temperature", "bias", "head"}
-        contextual: a question's contextual prior is subtracted, as `decide` does by default. batch, mean: the mean of
-        each class over the rows is subtracted, of probabilities (Zhou et al. 2023) or of their logarithms. domain: the
-        scores after random words of the rows are subtracted (Fei et al. 2023). temperature, bias: fitted on labels.
-        head: a linear model on the hidden state of the prompt's last token, fitted on labels.
+    kind : {"batch", "temperature", "bias", "head"}
+        batch: the mean of each class over the rows is subtracted; of the probabilities of choices (Zhou et al. 2023),
+        of the contextual scores of a question. It takes no labels. temperature, bias: the scores are divided by a
+        number, after one for each class is added. head: scikit-learn's logistic regression on the hidden state of the
+        prompt's last token and the scores.
     binding : Binding
         The model, choices and prompts that it was fitted on. It can be used only with the same.
-    base : {"raw", "contextual"}
-        The scores that it takes.
-    bias : ndarray of float64, shape (n_classes,)
-    temperature : float
-    head : Head or None
+    fitted : Fitted
+        The numbers that were fitted.
     held_out : HeldOut or None
         Figures of cross-validation, if the rows had labels.
     n_rows : int
@@ -62,40 +58,32 @@ class Calibration(Calibrator):
 
     kind: str
     binding: Binding
-    bias: Floats
+    fitted: Fitted
     n_rows: int
-    temperature: float = 1.0
-    head: Head | None = None
-    base: Base = "raw"
     held_out: HeldOut | None = None
     weights: Floats | None = field(init=False, repr=False)
-    needs_scores: bool = field(init=False, repr=False)
     needs_state: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        head = self.head
-        object.__setattr__(self, "weights", self.bias if head is None else None)  # for a head, no order is fixed
-        object.__setattr__(self, "needs_scores", head is None or head.takes_scores)
-        object.__setattr__(self, "needs_state", head is not None)
+        has_head = self.fitted.head is not None
+        object.__setattr__(self, "weights", None if has_head else self.fitted.bias)  # a head fixes no order
+        object.__setattr__(self, "needs_state", has_head)
 
     @property
     def prompts(self) -> tuple[None, ...]:
         """The state without content of the question that it was fitted on, if its prior is subtracted."""
-        return (None,) if self.base == "contextual" else ()
+        return (None,) if self.fitted.base == "contextual" else ()
 
-    def log_weights(self, scores: Floats | None, states: States | None) -> Floats:
+    def log_weights(self, scores: Floats, states: States | None) -> Floats:
         """Return log-weights, whose softmax are the probabilities; see `Calibrator.log_weights`."""
-        if self.head is not None:
-            return self.head.log_weights(scores, states) / self.temperature
-        assert scores is not None
-        return (scores + self.bias) / self.temperature
+        return self.fitted.log_weights(scores, states)
 
     def log_probabilities(self, readings: Readings) -> Floats:
         """Return the calibrated log-probabilities of rows, shape (n_rows, n_classes)."""
-        return log_softmax(self.log_weights(readings.scores(self.base), readings.states))
+        return log_softmax(self.fitted.log_weights_of(readings))
 
     @classmethod
-    @takes(FitOptions)
+    @takes(RowOptions)
     def fit(
         cls,
         llm: Llama,
@@ -103,10 +91,12 @@ class Calibration(Calibrator):
         gold: Iterable[Any] | None,
         choices: ChoicesLike | Question,
         *,
+        kind: FitKind,
+        n_folds: int = 10,
         progress: bool = False,
         n_parallel: int | None = None,
         n_ctx: int | None = None,
-        **options: Unpack[FitKeywords],
+        **options: Unpack[RowKeywords],
     ) -> Calibration:
         """Fit a calibration on rows.
 
@@ -117,14 +107,18 @@ class Calibration(Calibrator):
         prompts : iterable of prompts, or of states
             The rows: what the choices follow, or what the question is about.
         gold : iterable, or None
-            The right answer for each row, as a value or a text of the choices. None: there are no labels, and the mean
-            over the rows is subtracted.
+            The right answer for each row, as a value or a text of the choices; None for the kind batch.
         choices : choices as of `choose`; or Choice, Predicate or Score
             The answers, or a question.
+        kind : {"batch", "temperature", "bias", "head"}
+            The kind of calibration; see `Calibration`.
+        n_folds : int
+            Number of parts of the rows. Each is answered by a calibration that was fitted on the others, for
+            `held_out` and `gate`.
         progress, n_parallel, n_ctx
             As of `choose_many`.
         **options
-            Those of `FitOptions`.
+            Those of `RowOptions`.
 
         Returns
         -------
@@ -137,33 +131,28 @@ class Calibration(Calibrator):
         ArgumentError, VocabularyError, ContextError
             As for `choose_many`; or a label is not one of the choices (with its position).
         """
-        read = FitOptions.read("Calibration.fit", options)
-        if gold is not None:
-            import_sklearn("linear_model")  # fails before rows are read in vain
+        read = RowOptions.read("Calibration.fit", options)
+        check_kind(kind)
+        import_sklearn("linear_model")  # fails before rows are read in vain
         reader = reader_of(llm, choices, read)
         rows = listed(prompts, "prompts")
         labels = None if gold is None else read_gold(gold, len(rows), reader.binding.classes, reader.values)
-        states = labels is not None and kind_of(read.kind).takes_states
-        more = kind_of(read.kind).more_rows(rows)
-        prior = None if read.frequencies is None else BatchPrior(read.frequencies).for_values(reader.values).weights
         groups = numbered([digest_of_row(reader, row) for row in rows])
-        found = iter(reader.read(rows + more, states=states, progress=progress, n_parallel=n_parallel, n_ctx=n_ctx))
-        readings = Readings.of(itertools.islice(found, len(rows)), reader.binding)
-        return cls.of(
-            readings,
-            labels,
-            kind=read.kind,
-            prior=prior,
-            n_folds=read.n_folds,
-            groups=groups,
-            more=Readings.of(found, reader.binding),
-        )
+        found = reader.read(rows, states=kind == "head", progress=progress, n_parallel=n_parallel, n_ctx=n_ctx)
+        return cls.of(Readings.of(found, reader.binding), labels, kind, n_folds, groups)
 
     @classmethod
-    def of(cls, readings: Readings, gold: Ints | None, **options: Any) -> Calibration:
-        """Fit a calibration to readings; options and errors are those of `fit_readings`."""
-        found, held_out = fit_readings(readings, gold, **options)
-        return cls(binding=readings.binding, n_rows=len(readings), held_out=held_out, **found)
+    def of(
+        cls,
+        readings: Readings,
+        gold: Ints | None,
+        kind: FitKind,
+        n_folds: int | None = 10,
+        groups: npt.ArrayLike | None = None,
+    ) -> Calibration:
+        """Fit a calibration to readings, as `fit_readings` describes it."""
+        fitted, held_out = fit_readings(readings, gold, kind, n_folds, groups)
+        return cls(kind=kind, binding=readings.binding, fitted=fitted, n_rows=len(readings), held_out=held_out)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -223,11 +212,11 @@ class Calibration(Calibrator):
             "format": _FORMAT,
             "version": _VERSION,
             "kind": self.kind,
-            "base": self.base,
+            "base": self.fitted.base,
             "n_rows": self.n_rows,
-            "temperature": self.temperature,
-            "bias": self.bias.tolist(),
-            "head": None if self.head is None else self.head.to_dict(),
+            "temperature": self.fitted.temperature,
+            "bias": self.fitted.bias.tolist(),
+            "head": None if self.fitted.head is None else self.fitted.head.to_dict(),
             "held_out": None if self.held_out is None else self.held_out.to_dict(),
             "binding": self.binding.to_dict(),
         }
@@ -244,20 +233,23 @@ class Calibration(Calibrator):
         n = len(binding.classes)
         if n < 2 or len(set(binding.classes)) < n:
             raise CalibrationError("binding.classes: two or more, each once, belong here")
-        kind, base = read.text("kind", list(KINDS)), read.text("base", ("raw", "contextual"))
+        kind, base = read.text("kind", get_args(FitKind)), read.text("base", ("raw", "contextual"))
         head, held_out = (None if read.get(name) is None else read.inner(name) for name in ("head", "held_out"))
         if (kind == "head") != (head is not None):
             raise CalibrationError(f"head: a fit of the kind {kind!r} has {'one' if kind == 'head' else 'none'}")
         temperature = read.floats("temperature")
         if temperature <= 0:
             raise CalibrationError(f"temperature: {temperature} is not above 0")
+        fitted = Fitted(
+            "contextual" if base == "contextual" else "raw",
+            read.floats("bias", (n,)),
+            temperature,
+            None if head is None else Head.from_stored(head, n),
+        )
         return cls(
             kind=kind,
             binding=binding,
-            base="contextual" if base == "contextual" else "raw",
-            bias=read.floats("bias", (n,)),
-            temperature=temperature,
-            head=None if head is None else Head.from_stored(head, n),
+            fitted=fitted,
             held_out=None if held_out is None else HeldOut.from_stored(held_out),
             n_rows=read.integer("n_rows"),
         )

@@ -10,7 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.arrays import Floats, Ints, States
+from token_trie.decisions.calibration import Base
 from token_trie.errors import CalibrationError
+from token_trie.trust.metrics import figures_of, log_softmax
+from token_trie.trust.rows import Readings
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -48,10 +51,6 @@ class JsonObject:
         if known and value not in known:
             raise self.error(name, f"{value[:40]!r} is none of {', '.join(known)}")
         return value
-
-    def boolean(self, name: str) -> bool:
-        """Return true or false."""
-        return self._typed(name, bool, "true or false")
 
     def integer(self, name: str) -> int:
         """Return an integer in [0, 2**53)."""
@@ -99,6 +98,12 @@ class Measured(NamedTuple):
     ece: float
     """Expected calibration error over ten bins of equal width."""
 
+    @classmethod
+    def of(cls, probabilities: Floats, gold: Ints) -> Measured:
+        """Measure the most probable answers."""
+        figures: Any = figures_of(probabilities.shape[1], gold, probabilities.argmax(axis=1), probabilities, None)
+        return cls(*(getattr(figures, name) for name in cls._fields))
+
 
 _SCALE = 10_000
 
@@ -121,10 +126,12 @@ class HeldOut:
     """Shape (n_rows, n_classes); None after loading from a file, which does not keep them."""
 
     @classmethod
-    def of(cls, n_folds: int, calibrated: Measured, raw: Measured, p: Floats, gold: Ints, groups: Ints) -> HeldOut:
-        """Make it from probabilities of rows."""
+    def of(cls, n_folds: int, log_p: Floats, raw: Floats, gold: Ints, groups: Ints) -> HeldOut:
+        """Make it from log-probabilities of rows, with the calibration and without."""
+        p = np.exp(log_p)
         confidence = np.floor(p.max(axis=1) * _SCALE) / _SCALE
-        return cls(len(gold), n_folds, calibrated, raw, confidence, p.argmax(axis=1) == gold, groups, p)
+        calibrated, own = Measured.of(p, gold), Measured.of(np.exp(raw), gold)
+        return cls(len(gold), n_folds, calibrated, own, confidence, p.argmax(axis=1) == gold, groups, p)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes but the probabilities, for JSON."""
@@ -160,7 +167,7 @@ class HeldOut:
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """A linear classifier on standardized features: the hidden state and, if they help, log-shares of the classes."""
+    """A linear classifier on scaled features: the direction of the hidden state, and the log-shares of the classes."""
 
     mean: Floats
     scale: Floats
@@ -169,20 +176,17 @@ class Head:
     """Shape (n_classes, n_features)."""
     intercept: Floats
     """Shape (n_classes,)."""
-    takes_scores: bool
 
-    def log_weights(self, scores: Floats | None, states: States | None) -> Floats:
+    @staticmethod
+    def features(scores: Floats, states: States) -> Floats:
+        """Return the features of rows, shape (n_rows, n_features)."""
+        own = states.astype(np.float64)
+        lengths = np.linalg.norm(own, axis=1, keepdims=True)
+        return np.concatenate([own / np.where(lengths > 0, lengths, 1.0), log_softmax(scores)], axis=1)
+
+    def log_weights(self, scores: Floats, states: States) -> Floats:
         """Return log-weights, shape (n_rows, n_classes)."""
-        assert states is not None
-        features = states.astype(np.float64)
-        if self.takes_scores:
-            assert scores is not None
-            shares = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
-            features = np.concatenate([features, shares], axis=1)
-        return self.log_weights_of(features)
-
-    def log_weights_of(self, features: Floats) -> Floats:
-        """Return log-weights of features, shape (n_rows, n_features)."""
+        features = self.features(scores, states)
         if features.shape[1] != len(self.mean):
             raise CalibrationError(f"head: was fitted on {len(self.mean)} features, and these are {features.shape[1]}")
         found: Floats = ((features - self.mean) / self.scale) @ self.weights.T + self.intercept
@@ -190,10 +194,7 @@ class Head:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes, for JSON; numbers have seven digits."""
-        return {
-            "takes_scores": self.takes_scores,
-            **{name: _rounded(getattr(self, name)) for name in ("mean", "scale", "weights", "intercept")},
-        }
+        return {name: _rounded(getattr(self, name)) for name in ("mean", "scale", "weights", "intercept")}
 
     @classmethod
     def from_stored(cls, read: JsonObject, n_classes: int) -> Self:
@@ -203,8 +204,30 @@ class Head:
         scale, weights = read.floats("scale", (n,)), read.floats("weights", (n_classes, n))
         if not (scale > 0).all():
             raise read.error("scale", "a number that is not above 0")
-        return cls(mean, scale, weights, read.floats("intercept", (n_classes,)), read.boolean("takes_scores"))
+        return cls(mean, scale, weights, read.floats("intercept", (n_classes,)))
 
 
 def _rounded(values: Floats) -> Any:
     return [float(f"{one:.7g}") for one in values] if values.ndim == 1 else [_rounded(row) for row in values]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """The numbers of a fit: ``softmax((scores + bias) / temperature)``, or a head."""
+
+    base: Base
+    """The scores that it takes."""
+    bias: Floats
+    temperature: float = 1.0
+    head: Head | None = None
+
+    def log_weights(self, scores: Floats, states: States | None) -> Floats:
+        """Return log-weights of rows, shape (n_rows, n_classes)."""
+        if self.head is None:
+            return (scores + self.bias) / self.temperature
+        assert states is not None  # because it needs them
+        return self.head.log_weights(scores, states)
+
+    def log_weights_of(self, readings: Readings) -> Floats:
+        """Return log-weights of readings."""
+        return self.log_weights(readings.scores(self.base), readings.states)

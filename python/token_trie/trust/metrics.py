@@ -1,8 +1,8 @@
-"""Metrics of answers against gold labels; cross-validation folds; softmax."""
+"""Metrics of answers against gold labels; folds of cross-validation; softmax."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,7 +17,6 @@ from token_trie.errors import ArgumentError
 Folds: TypeAlias = list[tuple[Ints, Ints]]
 """For each fold, the positions of the training rows and of the test rows."""
 
-SEED = 0
 _N_DRAWS = 20
 """Attempts to draw folds whose training rows all have two classes."""
 
@@ -38,53 +37,21 @@ def read_groups(groups: npt.ArrayLike | None, n: int) -> Ints:
     return np.unique(given, return_inverse=True)[1].astype(np.int64)
 
 
-def within(folds: Folds, i: int, gold: Ints, groups: Ints) -> Folds:
-    """Split the training rows of fold i into folds, for nested cross-validation.
-
-    These are the other folds, so that a fit without two folds serves both. Folds with one training class are left out.
-    """
-    train, _ = folds[i]
-    if len(folds) == 2:
-        inner = [(train[a], train[b]) for a, b in folds_of(gold[train], numbered(groups[train].tolist()), 2)]
-    else:
-        inner = [(np.intersect1d(train, other), test) for j, (other, test) in enumerate(folds) if j != i]
-    return [(some, test) for some, test in inner if len(np.unique(gold[some])) > 1]
-
-
 def folds_of(gold: Ints, groups: Ints, n_folds: int) -> Folds:
     """Split rows into at most n_folds random folds; an empty list if training rows would have only one class.
 
     Rows of one group are in one fold. Folds are not stratified: with equal class frequencies in all folds, a fit would
     know those of the test rows, and would seem better than chance on random labels.
     """
-    n_groups = int(groups.max()) + 1
-    n_folds = min(n_folds, n_groups)
+    n_folds = min(n_folds, len(np.unique(groups)))
     if n_folds < 2 or len(np.unique(gold)) < 2:
         return []
-    for drawn in range(SEED, SEED + _N_DRAWS):
-        fold_of = np.random.default_rng(drawn).permutation(n_groups) % n_folds
-        own = fold_of[groups]
-        folds = [(np.flatnonzero(own != i), np.flatnonzero(own == i)) for i in range(n_folds)]
+    splitter: Any = import_sklearn("model_selection").GroupKFold
+    for drawn in range(_N_DRAWS):
+        folds = list(splitter(n_folds, shuffle=True, random_state=drawn).split(gold, groups=groups))
         if all(len(np.unique(gold[train])) > 1 for train, _ in folds):
             return folds
     return []
-
-
-def fit_once(n_rows: int, fit: Callable[[Ints, Ints], Floats]) -> Callable[[Ints, Ints], Floats]:
-    """Return a function from training rows and test rows to values of the test rows, along the second axis.
-
-    `fit` takes training rows and all other rows, and returns the values of those; it is called once for each training
-    set.
-    """
-    known: dict[bytes, Floats] = {}
-
-    def values(train: Ints, test: Ints) -> Floats:
-        others, key = np.setdiff1d(np.arange(n_rows), train), train.tobytes()
-        if key not in known:
-            known[key] = fit(train, others)
-        return known[key][:, np.searchsorted(others, test)]
-
-    return values
 
 
 def log_softmax(weights: Floats) -> Floats:
@@ -96,21 +63,8 @@ def log_softmax(weights: Floats) -> Floats:
 
 def softmax(weights: Floats) -> Floats:
     """Return the softmax of each row of log-weights; equal probabilities where no weight is finite."""
-    best = weights.max(axis=1, keepdims=True)
-    shares: Floats = np.exp(np.where(np.isfinite(best), weights - np.where(np.isfinite(best), best, 0), 0.0))
-    shares /= shares.sum(axis=1, keepdims=True)
-    return shares
-
-
-def losses(log_p: Floats, gold: Ints) -> Floats:
-    """Return the negative log-likelihood of each row, in nats."""
-    found: Floats = -log_p[np.arange(len(gold)), gold]
-    return found
-
-
-def log_loss(log_p: Floats, gold: Ints) -> float:
-    """Return the mean negative log-likelihood, in nats."""
-    return float(losses(log_p, gold).mean())
+    is_finite = np.isfinite(weights.max(axis=1, keepdims=True))
+    return np.exp(log_softmax(np.where(is_finite, weights, 0.0)))
 
 
 N_BINS = 10
@@ -123,18 +77,6 @@ class Point:
     confidence: float
     n: int
     accuracy: float
-
-
-@dataclass(frozen=True)
-class ClassFigures:
-    """Figures of one class."""
-
-    text: str
-    n: int
-    """Number of rows with this gold class."""
-    precision: float
-    recall: float
-    f1: float
 
 
 @dataclass(frozen=True)
@@ -154,14 +96,11 @@ class Figures:
     """The sum over the classes; for two classes half of that, as in scikit-learn."""
     ece: float | None
     """Expected calibration error of the answers, over ten bins of equal width."""
-    ece_of_equal_bins: float | None
-    """The same, over ten bins with equal numbers of rows."""
     risk_area: float | None
     """The area under the risk-coverage curve: the mean error rate over all numbers of accepted rows, the most
     confident first."""
     unfit: float | None
     """The share of rows in which all classes together have a probability below 1 %."""
-    per_class: tuple[ClassFigures, ...]
     confusion: tuple[tuple[int, ...], ...]
     """Numbers of rows; a row for each gold class, a column for each answer."""
     reliability: tuple[Point, ...]
@@ -171,7 +110,7 @@ class Figures:
 
 
 def figures_of(
-    texts: tuple[str, ...],
+    n_classes: int,
     gold: Ints,
     answers: Ints,
     probabilities: Floats | None,
@@ -183,36 +122,29 @@ def figures_of(
     The probability of an answer is its confidence. Rows of one group are equal; by default no two rows are.
     """
     metrics: Any = import_sklearn("metrics")
-    labels = np.arange(len(texts))
-    is_right = gold == answers
-    precision, recall, f1, n = metrics.precision_recall_fscore_support(gold, answers, labels=labels, zero_division=0.0)
-    per_class = zip(texts, n.tolist(), precision.tolist(), recall.tolist(), f1.tolist(), strict=True)
-    of_probabilities: dict[str, Any] = dict.fromkeys(("log_loss", "brier", "ece", "ece_of_equal_bins", "risk_area"))
-    of_probabilities |= {"reliability": (), "coverage": ()}
+    labels, is_right = np.arange(n_classes), gold == answers
+    log_loss = brier = ece = risk_area = None
+    bins, curve = list[Point](), list[Point]()
     if probabilities is not None:
         confidence = probabilities[np.arange(len(gold)), answers]
-        points = coverage_of(confidence, is_right)
-        n_each = np.diff([0, *(point.n for point in points)])
-        bins = bins_of(confidence, is_right, np.linspace(0.0, 1.0, N_BINS + 1))
-        of_equal_mass = bins_of(confidence, is_right, np.percentile(confidence, np.linspace(0, 100, N_BINS + 1)))
-        of_probabilities = {
-            "log_loss": float(metrics.log_loss(gold, probabilities, labels=labels)),
-            "brier": float(metrics.brier_score_loss(gold, probabilities, labels=labels)),
-            "ece": _ece(bins),
-            "ece_of_equal_bins": _ece(of_equal_mass),
-            "risk_area": float(np.average([1 - point.accuracy for point in points], weights=n_each)),
-            "reliability": tuple(bins),
-            "coverage": tuple(points),
-        }
+        bins, curve = bins_of(confidence, is_right), coverage_of(confidence, is_right)
+        log_loss = float(metrics.log_loss(gold, probabilities, labels=labels))
+        brier = float(metrics.brier_score_loss(gold, probabilities, labels=labels))
+        ece = sum(one.n * abs(one.accuracy - one.confidence) for one in bins) / len(gold)
+        risk_area = float(np.average([1 - one.accuracy for one in curve], weights=np.diff([0, *(p.n for p in curve)])))
     return Figures(
         accuracy=float(is_right.mean()),
         interval=interval_of(*effective(*shares_of(is_right, read_groups(groups, len(gold))))),
-        balanced_accuracy=float(recall[n > 0].mean()),
+        balanced_accuracy=float(metrics.recall_score(gold, answers, labels=np.unique(gold), average="macro")),
         macro_f1=float(metrics.f1_score(gold, answers, average="macro", zero_division=0.0)),
+        log_loss=log_loss,
+        brier=brier,
+        ece=ece,
+        risk_area=risk_area,
         unfit=None if mass is None else float((mass < LOW_MASS).mean()),
-        per_class=tuple(ClassFigures(*one) for one in per_class),
         confusion=tuple(map(tuple, metrics.confusion_matrix(gold, answers, labels=labels).tolist())),
-        **of_probabilities,
+        reliability=tuple(bins),
+        coverage=tuple(curve),
     )
 
 
@@ -246,12 +178,10 @@ def interval_of(share: float, n: float) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def bins_of(confidence: Floats, is_right: npt.NDArray[np.bool_], edges: Floats) -> list[Point]:
-    """Return the bins that have rows; a row on an edge is in the bin below, as in ``calibration_curve``."""
-    of = np.searchsorted(edges[1:-1], confidence)
-    n, sums, right = (
-        np.bincount(of, weights=weights, minlength=len(edges) - 1) for weights in (None, confidence, is_right)
-    )
+def bins_of(confidence: Floats, is_right: npt.NDArray[np.bool_]) -> list[Point]:
+    """Return the bins of equal width that have rows; a row on an edge is in the lower one, as in scikit-learn."""
+    of = np.searchsorted(np.linspace(0.0, 1.0, N_BINS + 1)[1:-1], confidence)
+    n, sums, right = (np.bincount(of, weights=weights, minlength=N_BINS) for weights in (None, confidence, is_right))
     return [Point(float(sums[i] / n[i]), int(n[i]), float(right[i] / n[i])) for i in np.flatnonzero(n)]
 
 
@@ -261,7 +191,3 @@ def coverage_of(confidence: Floats, is_right: npt.NDArray[np.bool_]) -> list[Poi
     ranked, right = confidence[order], np.cumsum(is_right[order])
     ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))
     return [Point(float(ranked[i]), int(i + 1), float(right[i] / (i + 1))) for i in ends]
-
-
-def _ece(bins: list[Point]) -> float:
-    return sum(one.n * abs(one.accuracy - one.confidence) for one in bins) / sum(one.n for one in bins)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.arrays import Floats, States
+from token_trie.arrays import Floats, Ints, States
 from token_trie.decisions.calibration import Base, Binding, fingerprint, spelled_as
 from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.many import Admission, Many, OnError, Results, asked
@@ -41,9 +41,6 @@ from token_trie.questions.searched import SetAsked
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.prompt import tokenize_prompt
 from token_trie.sets.trie import TokenTrie
-
-DEFAULT_NAME: Any = DecideOptions.calibration
-"""Name of the calibration whose prior a question's rows have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +82,9 @@ class RowOptions(Options):
         check_counts(orders=self.orders)
         self.of_question()
 
-    def of_question(self, calibration: str = DEFAULT_NAME) -> DecideOptions:
+    def of_question(self) -> DecideOptions:
         """Return the options of a question; ArgumentError if one is wrong."""
-        named: Any = calibration
-        return DecideOptions(form=self.form, orders=self.orders, examples=self.examples, calibration=named)
+        return DecideOptions(form=self.form, orders=self.orders, examples=self.examples)
 
     def require_for(self, *, is_question: bool) -> None:
         """Raise ArgumentError if options of a question are given without one, or the other way round."""
@@ -136,6 +132,12 @@ class Readings:
         scores = self.raw if base == "raw" else self.contextual
         assert scores is not None
         return scores
+
+    def rows(self, positions: Ints) -> Readings:
+        """Return the readings of some rows."""
+        contextual = None if self.contextual is None else self.contextual[positions]
+        states = None if self.states is None else self.states[positions]
+        return Readings(self.raw[positions], contextual, self.mass[positions], states, self.binding)
 
     @classmethod
     def of(cls, rows: Iterable[Row], binding: Binding) -> Readings:
@@ -190,16 +192,14 @@ class RowReader(ABC):
     def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]: ...
 
 
-def reader_of(
-    llm: Llama, choices: ChoicesLike | Question, options: RowOptions, calibration: str = DEFAULT_NAME
-) -> RowReader:
-    """Make a reader of rows; for a question, also of their scores by the prior of a named calibration.
+def reader_of(llm: Llama, choices: ChoicesLike | Question, options: RowOptions) -> RowReader:
+    """Make a reader of rows; for a question, also of their scores less its contextual prior.
 
     ArgumentError: choices or options are wrong or do not fit together, or two choices are the same answer.
     """
     options.require_for(is_question=is_question(choices))
     if is_question(choices):
-        return _QuestionReader(llm, choices, options, calibration)
+        return _QuestionReader(llm, choices, options)
     return _ChoiceReader(llm, choices, options)
 
 
@@ -247,9 +247,9 @@ class _ChoiceReader(RowReader):
 class _QuestionReader(RowReader):
     each, alone = "state", "decide"
 
-    def __init__(self, llm: Llama, question: Question, options: RowOptions, calibration: str) -> None:
+    def __init__(self, llm: Llama, question: Question, options: RowOptions) -> None:
         super().__init__(llm)
-        self._options = options.of_question(calibration)
+        self._options = options.of_question()
         self._named = read_questions(question, self._options, llm)
         asked = self._named[None]
         if isinstance(asked, SetAsked):
@@ -433,11 +433,11 @@ class CachedRows:
         write_whole(self.path, file.getbuffer())
 
 
-def key_of(options: RowOptions, binding: Binding, calibration: str = DEFAULT_NAME) -> str:
+def key_of(options: RowOptions, binding: Binding) -> str:
     """Return the digest of all that readings depend on besides the prompts."""
     # The tokens of prompts differ where the templates or columns do that they were made of.
     own = replace(binding, columns="", asked="" if options.template else binding.asked)
-    return digest_of(_FORMAT, own, *([] if calibration == DEFAULT_NAME else [calibration]))
+    return digest_of(_FORMAT, own)
 
 
 def digest_of_row(reader: RowReader, row: Any) -> bytes:

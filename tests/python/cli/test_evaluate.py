@@ -101,7 +101,7 @@ def test_a_second_look_reads_no_row(cli: Cli) -> None:
     assert told(done)["n_read"] == 25  # and the prompt without content
     assert f"what the model said of the rows is in {cli.folder / 'cache' / 'token-trie' / 'readings'}" in done.err
     picture, fitted = cli.folder / "picture.png", cli.folder / "fitted.json"
-    again = evaluate(cli, given, "--plot", str(picture), "--fit", str(fitted), "--way", "fitted", "--way", "exact")
+    again = evaluate(cli, given, "--plot", str(picture), "--fit", str(fitted), "--way", "head", "--way", "exact")
     assert again.code == 0, again.err
     assert "24 rows, 2 choices; 0 rows read by the model" in again.out
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -266,7 +266,9 @@ def test_what_cannot_be_measured_is_refused(cli: Cli, options: list[str], asked:
 
 
 def test_what_cannot_be_fitted_is_reported_after_the_results(cli: Cli) -> None:
-    done = evaluate(cli, table(cli, GOLD[6:18], TEXTS[6:18]), "--way", "exact", "--fit", str(cli.folder / "f.json"))
+    done = evaluate(
+        cli, table(cli, GOLD[6:18], TEXTS[6:18]), "--way", "exact", "--way", "bias", "--fit", str(cli.folder / "f.json")
+    )
     assert (done.code, "12 different rows, and at least 20 are needed" in done.err) == (1, True)
     assert "12 rows, 2 choices" in done.out
 

@@ -113,8 +113,7 @@ def test_choose_answers_by_a_file_too(cli: Cli, kind: str) -> None:
     assert done.code == 0, done.err
     answer = json.loads(done.out)
     assert answer["calibration"] == kind
-    shown = cli.call([*asked, "--top", "2"]).out
-    assert ("The model gives the whole set" in shown) == (kind == "bias")
+    assert "The model gives the whole set" in cli.call([*asked, "--top", "2"]).out
     shown = cli.call([*asked, "--max-nodes", "1"]).out
     assert ("An answer left out may be more probable." in shown) == (kind == "bias")
     done = cli.call([*asked, "--contextual", "Review:\nAnswer:"])

@@ -20,7 +20,6 @@ from token_trie import (
     score,
     score_many,
 )
-from token_trie.decisions.calibration import BatchPrior
 from token_trie.errors import CalibrationError
 from token_trie.trust.fitted import Head
 
@@ -105,11 +104,9 @@ def test_rows_of_scores_have_one_a_leaf_where_there_are_none_too(precise: Any) -
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 def test_a_batch_takes_out_what_it_says_to_what_is_left(precise: Any, mask: list[int]) -> None:
     left, alone = both(precise, mask)
-    frequencies = BatchPrior({NAMES[i]: i + 1 for i in mask})
-    for prior in ("batch", frequencies):
-        of_left = choose_many(precise, PROMPTS, left, calibration=prior)
-        for one, other in zip(of_left, choose_many(precise, PROMPTS, alone, calibration=prior), strict=True):
-            require_alike(mask, one, other)
+    of_left = choose_many(precise, PROMPTS, left, calibration="batch")
+    for one, other in zip(of_left, choose_many(precise, PROMPTS, alone, calibration="batch"), strict=True):
+        require_alike(mask, one, other)
 
 
 def test_a_list_is_of_what_is_left(precise: Any) -> None:
@@ -122,14 +119,12 @@ def test_a_list_is_of_what_is_left(precise: Any) -> None:
         choose_list(precise, PROMPT, left, exclude=["NONE"])
 
 
-@pytest.mark.parametrize("kind", ["temperature", "bias", "head"])
+@pytest.mark.parametrize("kind", ["temperature", "bias"])
 def test_a_calibration_of_all_members_goes_on_for_those_that_are_left(precise: Any, kind: Any) -> None:
     names, mask = NAMES[2:5] + NAMES[6:], [0, 2, 3]  # none of which goes on from another
     whole = TokenTrie.from_choices(precise, names)
     gold = [names[i % 5] for i in range(len(PROMPTS))]
     fitted = Calibration.fit(precise, PROMPTS, gold, whole, kind=kind, n_folds=3)
-    if fitted.head is not None:
-        assert not fitted.head.takes_scores
     options: Any = {"calibration": fitted, "probabilities": True}
     decisions = choose_many(precise, PROMPTS[:6], whole.filtered(mask), **options)
     for prompt, many in zip(PROMPTS, decisions, strict=False):
@@ -144,17 +139,17 @@ def test_a_calibration_of_all_members_goes_on_for_those_that_are_left(precise: A
         assert np.flatnonzero(np.isfinite(scores)).tolist() == mask
 
 
-def test_a_head_that_takes_scores_takes_those_that_it_was_fitted_on(precise: Any) -> None:
+def test_a_head_takes_the_scores_that_it_was_fitted_on(precise: Any) -> None:
     left = TokenTrie.from_choices(precise, NAMES[:5]).filtered([2, 3, 4])
     whole = TokenTrie.from_choices(precise, NAMES[2:5])
     gold = [NAMES[2 + i % 3] for i in range(len(PROMPTS))]
-    of_state = Calibration.fit(precise, PROMPTS, gold, left, kind="head", n_folds=3)
-    assert of_state.head is not None
-    n = len(of_state.head.mean) + 3
+    made = Calibration.fit(precise, PROMPTS, gold, left, kind="head", n_folds=3)
+    assert made.fitted.head is not None
+    n = len(made.fitted.head.mean)
     weights = np.zeros((3, n))
     weights[:, -3:] = np.eye(3) * 2  # so that it is the scores, twice
-    head = Head(np.zeros(n), np.ones(n), weights, np.zeros(3), takes_scores=True)
-    of_scores = replace(of_state, head=head, bias=np.zeros(3))
+    head = Head(np.zeros(n), np.ones(n), weights, np.zeros(3))
+    of_scores = replace(made, fitted=replace(made.fitted, head=head))
     found = choose(precise, PROMPT, left, calibration=of_scores, probabilities=True)
     own = score(precise, PROMPT, left, leaf_end="longest")
     assert found.probabilities == pytest.approx(np.exp(2 * own) / np.exp(2 * own).sum(), abs=NEAR)
@@ -162,13 +157,13 @@ def test_a_head_that_takes_scores_takes_those_that_it_was_fitted_on(precise: Any
         choose(precise, PROMPT, whole.filtered([0, 2]), calibration=of_scores)
 
 
-@pytest.mark.parametrize("kind", ["mean", "batch", "temperature", "bias", "head"])
+@pytest.mark.parametrize("kind", ["batch", "temperature", "bias", "head"])
 def test_a_calibration_may_be_fitted_on_what_is_left(precise: Any, kind: Any) -> None:
     left, alone = both(precise, MASKS[0])
-    gold = None if kind in ("mean", "batch") else [NAMES[MASKS[0][i % 3]] for i in range(len(PROMPTS))]
+    gold = None if kind == "batch" else [NAMES[MASKS[0][i % 3]] for i in range(len(PROMPTS))]
     fitted, expected = (Calibration.fit(precise, PROMPTS, gold, some, kind=kind, n_folds=3) for some in (left, alone))
     assert fitted.classes == expected.classes == tuple(left.names)
-    assert fitted.bias == pytest.approx(expected.bias, abs=1e-2)
+    assert fitted.fitted.bias == pytest.approx(expected.fitted.bias, abs=1e-2)
     for prompt in PROMPTS[:4]:
         one, other = (
             choose(precise, prompt, some, calibration=own, probabilities=True)

@@ -23,7 +23,6 @@ from token_trie import (
     fill,
     score,
 )
-from token_trie.decisions.calibration import BatchPrior
 
 SCHEMA = {
     "type": "object",
@@ -97,7 +96,7 @@ OVER_MANY: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "choose": (lambda llm, texts, **options: choose_many(llm, texts, TEXTS, probabilities=True, **options), {}),
     "choose batch": (
         lambda llm, texts, **options: choose_many(llm, texts, TEXTS, **options),
-        {"calibration": BatchPrior(window=4)},
+        {"calibration": "batch"},
     ),
     "decide": (lambda llm, texts, **options: decide_many(llm, texts, QUESTION, **options), {}),
     "decide batch": (
@@ -120,8 +119,6 @@ def test_among_many_it_is_the_error_of_that_row_and_no_other_answer_changes(llm:
         assert isinstance(found[i], ContextError)
         assert f"s[{i}]: the model gives no finite logits" in str(found[i])
     healthy = [text for i, text in enumerate(MANY) if i not in WRONG]
-    if isinstance(options.get("calibration"), BatchPrior):
-        return  # its windows are others without those rows
     expected = [probabilities(one) for one in ask(llm, healthy, **options)]
     healthy_found = [probabilities(one) for i, one in enumerate(found) if i not in WRONG]
     assert np.abs(np.subtract(healthy_found, expected)).max() < 3e-3  # flash attention rounds by the batch

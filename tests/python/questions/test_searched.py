@@ -313,4 +313,4 @@ def test_what_needs_all_scores_refuses_a_set(precise: Any, few: TokenTrie) -> No
     with pytest.raises(ArgumentError, match="choices: a set that is searched gives no scores of all answers"):
         evaluate(precise, [STATE] * 4, ["sales"] * 4, question)
     with pytest.raises(ArgumentError, match="choices: a set that is searched gives no scores of all answers"):
-        Calibration.fit(precise, [STATE] * 4, ["sales"] * 4, question)
+        Calibration.fit(precise, [STATE] * 4, ["sales"] * 4, question, kind="bias")

@@ -81,7 +81,7 @@ def test_a_file_that_fits_nothing_is_refused_when_the_server_starts(
     tiny: Any, model_paths: dict[str, Path], tmp_path: Path
 ) -> None:
     Calibration.fit(tiny, STATES, GOLD, TEAM, kind="temperature", n_folds=3).save(tmp_path / "other.json")
-    Calibration.fit(tiny, STATES, None, Predicate("Is it?")).save(tmp_path / "fine.json")
+    Calibration.fit(tiny, STATES, None, Predicate("Is it?"), kind="batch").save(tmp_path / "fine.json")
     Calibration.fit(tiny, STATES, GOLD, ["billing", "sales", "other_things"], kind="bias").save(
         tmp_path / "prompt.json"
     )

@@ -32,16 +32,11 @@ def made(n: int = 200) -> Evaluation:
         gold=gold,
         texts=tuple(f"{i} \x1b[31m [red]" for i in range(n)),
         numbers=tuple(range(1, n + 1)),
-        ways=tuple(
-            EvaluatedWay(name, "as it is", of, a, q, figures_of(CLASSES, gold, a, q, np.full(n, 0.5)))
-            for name, of, a, q in ways
-        ),
+        ways=tuple(EvaluatedWay(name, of, a, q, figures_of(k, gold, a, q, np.full(n, 0.5))) for name, of, a, q in ways),
         notes=("no row is '\u202egnp'",),
         n_read=n,
-        readings=None,
         groups=np.arange(n),
-        n_folds=5,
-        fitted={},
+        calibrations={},
     )
 
 

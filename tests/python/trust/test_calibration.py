@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from model_readings import read_rows
 from token_trie import Calibration, Choice, choose, choose_many, decide, decide_many, score
 from token_trie.errors import CalibrationError
 from token_trie.trust.metrics import log_softmax
-from token_trie.trust.rows import RowOptions
 
 PROMPTS = [f"Pizza {i} in Paris {'is' if i % 2 else 'was'}" for i in range(40)]
 CHOICES = {" yes": "y", " no": "n", " maybe": "m"}
@@ -26,7 +24,7 @@ def fitted(precise: Any) -> Calibration:
 
 def test_a_decision_has_the_probabilities_of_its_calibration(precise: Any, fitted: Calibration) -> None:
     raw = read_rows(precise, PROMPTS, CHOICES).raw
-    expected = np.exp(log_softmax((raw + fitted.bias) / fitted.temperature))
+    expected = np.exp(log_softmax((raw + fitted.fitted.bias) / fitted.fitted.temperature))
     options: Any = {"calibration": fitted, "probabilities": True}
     for prompt, p, many in zip(PROMPTS, expected, choose_many(precise, PROMPTS, CHOICES, **options), strict=True):
         for decision in (choose(precise, prompt, CHOICES, **options), many):
@@ -48,7 +46,7 @@ def test_a_question_is_calibrated_too(precise: Any, kind: Any) -> None:
     gold = ["billing" if i % 3 else "sales" for i in range(30)]
     found = Calibration.fit(precise, states, gold, TEAM, kind=kind, n_folds=3)
     readings = read_rows(precise, states, TEAM)
-    scores = readings.raw if found.base == "raw" else readings.contextual
+    scores = readings.raw if found.fitted.base == "raw" else readings.contextual
     assert scores is not None
     p = np.exp(log_softmax(found.log_weights(scores, None)))
     for state, own in zip(states[:5], p, strict=False):
@@ -101,28 +99,3 @@ def test_a_head_decides_by_the_hidden_state(precise: Any, tmp_path: Path, of_que
             assert decision.calibration == "head"
         scores = score(precise, rows[i], CHOICES, leaf_end="longest", calibration=found)
         assert np.exp(log_softmax(scores[None])[0]) == pytest.approx(expected[i], abs=1e-2)
-
-
-@pytest.mark.parametrize("orders", [1, 3])
-def test_a_head_that_takes_no_scores_evaluates_no_option_of_a_question(precise: Any, orders: int) -> None:
-    rows = [f"{'Paris' if i % 2 else 'Pizza'} {i} was charged" for i in range(40)]
-    gold = ["sales" if i % 2 else "billing" for i in range(36)] + ["other_things"] * 4
-    options: Any = {"form": "listed", "orders": orders}
-    found = Calibration.fit(precise, rows, gold, TEAM, kind="head", n_folds=3, **options)
-    assert found.head is not None
-    n = precise.n_embd()
-    head = replace(
-        found.head,
-        takes_scores=False,
-        mean=found.head.mean[:n],
-        scale=found.head.scale[:n],
-        weights=found.head.weights[:, :n],
-    )
-    found = replace(found, head=head)
-    states = read_rows(precise, rows[:3], TEAM, RowOptions(**options), states=True).states
-    expected = np.exp(log_softmax(found.log_weights(None, states)))
-    many = list(decide_many(precise, rows[:3], TEAM, calibration=found, **options))
-    for i in range(3):
-        for answer in (decide(precise, rows[i], TEAM, calibration=found, **options), many[i]):
-            assert list(answer.probabilities.values()) == pytest.approx(expected[i], abs=1e-2)
-            assert (answer.mass, answer.calibration, answer.stats.n_evaluated) == (None, "fitted", 0)

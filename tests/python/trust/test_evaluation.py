@@ -35,7 +35,7 @@ def test_exact_is_what_choose_many_decides(precise: Any) -> None:
             p = np.array([one.probabilities for one in decided])
             assert found[name].probabilities == pytest.approx(p, abs=1e-4)
             gold = np.array([CHOICES.index(one) for one in GOLD])
-            expected = figures_of(("yes", "no"), gold, p.argmax(axis=1), p, np.array([one.mass for one in decided]))
+            expected = figures_of(2, gold, p.argmax(axis=1), p, np.array([one.mass for one in decided]))
             assert found[name].figures.log_loss == pytest.approx(expected.log_loss, abs=1e-4)
             assert found[name].figures.unfit == expected.unfit
     assert found["greedy"].figures.log_loss is None
@@ -44,7 +44,7 @@ def test_exact_is_what_choose_many_decides(precise: Any) -> None:
 
 def test_a_row_is_read_once_for_all_ways_that_are_arithmetic(precise: Any, tmp_path: Path) -> None:
     first = evaluate(precise, PROMPTS, GOLD, CHOICES, empty="N/A: yes or no?", cache=tmp_path, n_folds=4)
-    assert [way.name for way in first.ways] == ["exact", "contextual", "mean", "batch", "fitted", "majority", "words"]
+    assert [way.name for way in first.ways] == ["exact", "contextual", "batch", "bias", "head", "majority", "words"]
     assert first.n_read == len(PROMPTS) + 1
     again = evaluate(precise, PROMPTS, GOLD, CHOICES, empty="N/A: yes or no?", cache=tmp_path, n_folds=3)
     assert again.n_read == 0
@@ -58,7 +58,7 @@ def test_a_filtered_set_is_evaluated_as_one_of_what_is_left(precise: Any, tmp_pa
     rows = [TokenTrie.from_choices(precise, [text])[0].tokens for text in ("yes", "no", "maybe", "Yes")]
     offsets = np.cumsum([0, *map(len, rows)])
     whole = TokenTrie.from_arrays(np.concatenate(rows), offsets, ["yes", "no", "maybe", "yes"])
-    ways = ["exact", "greedy", "contextual", "batch", "fitted", "words"]
+    ways = ["exact", "greedy", "contextual", "batch", "bias", "head", "words"]
     options: Any = {"ways": ways, "empty": "N/A: yes or no?", "cache": tmp_path, "n_folds": 3}
     for keep in ([0, 1], [1, 3]):
         left, alone = whole.filtered(keep), whole.filtered(keep).only(["yes", "no"])
@@ -122,32 +122,24 @@ def test_every_kind_of_fit_end_rule_and_form_is_a_way(precise: Any, choices: Any
     names = list(ways_of(is_question=isinstance(choices, Choice)))
     found = evaluate(precise, PROMPTS, GOLD, choices, ways=names, empty="N/A: yes or no?", n_folds=3)
     assert [way.name for way in found.ways] == names
-    assert {"domain", "bias", "letters" if isinstance(choices, Choice) else "follow"} <= set(names)
-    own = Calibration.fit(precise, PROMPTS, None, choices, kind="domain")
-    expected = np.exp(own.log_probabilities(found.readings))
-    assert found["domain"].probabilities == pytest.approx(expected, abs=1e-3)
+    assert {"head", "bias", "letters" if isinstance(choices, Choice) else "follow"} <= set(names)
+    own = Calibration.fit(precise, PROMPTS, GOLD, choices, kind="bias", n_folds=3)
+    assert own.held_out is not None
+    assert found["bias"].probabilities == pytest.approx(own.held_out.probabilities, abs=1e-3)
+    assert found.calibrations["bias"].fitted.bias == pytest.approx(own.fitted.bias, abs=1e-2)
 
 
 def test_words_are_judged_on_rows_that_they_were_not_fitted_on(precise: Any) -> None:
     found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["words", "majority"], n_folds=4)
     gold = np.array([CHOICES.index(one) for one in GOLD])
     own = [prompt.removesuffix("yes or no?") for prompt in PROMPTS]
-    folds, expected = folds_of(gold, np.arange(24), 4), np.empty((24, 2))
-
-    def fitted(c: float, train: Any, test: Any) -> Any:
-        made = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=c, max_iter=1000))
-        return made.fit([own[i] for i in train], gold[train]).predict_proba([own[i] for i in test])
-
-    def lost(c: float, train: Any, test: Any) -> float:
-        return float(-np.log(fitted(c, train, test)[np.arange(len(test)), gold[test]]).sum())
-
-    for i, (train, test) in enumerate(folds):
-        inner = [(np.setdiff1d(train, judged), judged) for j, (_, judged) in enumerate(folds) if j != i]
-        losses = {c: sum(lost(c, *fold) for fold in inner) for c in (1.0, 10.0, 100.0)}
-        expected[test] = fitted(min(losses, key=losses.__getitem__), train, test)
+    expected = np.empty((24, 2))
+    for train, test in folds_of(gold, np.arange(24), 4):
+        made = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=10.0, max_iter=1000))
+        expected[test] = made.fit([own[i] for i in train], gold[train]).predict_proba([own[i] for i in test])
     assert found["words"].probabilities == pytest.approx(expected)
     assert found["words"].figures.accuracy == 1.0
-    assert (found["majority"].figures.accuracy, found.n_read, found.readings) == (0.5, 0, None)
+    assert (found["majority"].figures.accuracy, found.n_read) == (0.5, 0)
 
 
 def test_what_all_prompts_share_does_not_drown_the_words_of_their_own(precise: Any) -> None:
@@ -164,9 +156,10 @@ def test_what_is_fitted_never_sees_the_rows_it_is_judged_on(precise: Any) -> Non
     # Labels without any relation to the rows: what is fitted on others cannot be better than the majority by much.
     prompts = [f"{i} {i * 7919 % 1000}" for i in range(120)]
     gold = [CHOICES[(i * 2654435761 >> 7) % 2] for i in range(120)]
-    found = evaluate(precise, prompts, gold, CHOICES, ways=["fitted", "majority"], n_folds=5)
-    assert found["fitted"].figures.accuracy <= found["majority"].figures.accuracy + 0.1
-    assert found["fitted"].figures.log_loss >= found["majority"].figures.log_loss - 0.02
+    found = evaluate(precise, prompts, gold, CHOICES, ways=["bias", "head", "majority"], n_folds=5)
+    for kind in ("bias", "head"):
+        assert found[kind].figures.accuracy <= found["majority"].figures.accuracy + 0.1
+        assert found[kind].figures.log_loss >= found["majority"].figures.log_loss - 0.02
 
 
 @pytest.mark.parametrize("n_rows", [10, 25, 300])
@@ -215,10 +208,12 @@ def test_a_text_beside_the_rows_that_cannot_be_read_is_not_taken_for_a_row(preci
 
 
 def test_the_calibration_is_that_of_the_best_way_if_labels_fit_it(precise: Any) -> None:
-    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["bias", "majority"], n_folds=4)
-    assert found.calibration.kind == "bias"
-    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["batch", "fitted"], n_folds=4)
-    assert found.calibration is found.fitted["auto"]
+    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["bias", "head", "majority"], n_folds=4)
+    best = min(("bias", "head"), key=lambda kind: found[kind].figures.log_loss or 0.0)
+    assert found.calibration is found.calibrations[best]
+    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["batch"], n_folds=4)
+    with pytest.raises(CalibrationError, match="no way was taken that is fitted on labels"):
+        _ = found.calibration
 
 
 def test_a_state_and_its_json_text_are_one_row(precise: Any) -> None:
@@ -237,7 +232,7 @@ def test_a_state_and_its_json_text_are_one_row(precise: Any) -> None:
 
 
 def test_the_gate_of_the_best_way_takes_its_choice_into_account(precise: Any) -> None:
-    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["exact", "mean", "words"], n_folds=4)
+    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["exact", "batch", "words"], n_folds=4)
     way = found.best
     is_right = way.answers == found.gold
     assert way.confidence is not None
@@ -247,8 +242,8 @@ def test_the_gate_of_the_best_way_takes_its_choice_into_account(precise: Any) ->
 
 def test_one_class_alone_is_measured_and_nothing_is_fitted(precise: Any) -> None:
     found = evaluate(precise, PROMPTS[:10], ["yes"] * 10, CHOICES)
-    assert [way.name for way in found.ways] == ["exact", "mean", "batch", "majority"]
-    assert any(note.startswith("fitted: not taken: ") for note in found.notes)
+    assert [way.name for way in found.ways] == ["exact", "batch", "majority"]
+    assert any(note.startswith("bias: not taken: ") for note in found.notes)
     assert any(note.startswith("words: not taken: ") for note in found.notes)
     with pytest.raises(CalibrationError):
         _ = found.calibration

@@ -132,7 +132,7 @@ def test_after_a_gate_of_rows_that_repeat_new_rows_are_right_so_often(kind: str,
             times = np.where(raw.argmax(axis=1) == gold, rng.integers(1, 4, size=len(gold)), times)
         own = np.repeat(np.arange(n), times[:n])
         try:
-            made = Calibration.of(readings_of(raw[own], states[own]), gold[own], groups=own, n_folds=3)
+            made = Calibration.of(readings_of(raw[own], states[own]), gold[own], "head", groups=own, n_folds=3)
         except CalibrationError:  # as of a class without rows
             continue
         gate = made.gate(target)

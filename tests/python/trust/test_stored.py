@@ -18,7 +18,7 @@ from token_trie.errors import CalibrationError
 
 def made(kind: Any) -> Calibration:
     states, gold = clouds(60, 3, 4, np.random.default_rng(0))
-    return Calibration.of(readings_of(4 * np.eye(3)[gold] + states[:, :3], states), gold, kind=kind, n_folds=4)
+    return Calibration.of(readings_of(4 * np.eye(3)[gold] + states[:, :3], states), gold, kind, n_folds=4)
 
 
 STORED = {kind: made(kind).to_dict() for kind in ("temperature", "bias", "head")}
@@ -81,7 +81,6 @@ def test_a_file_that_an_earlier_release_wrote_opens_and_is_written_again_as_it_w
         ("head.weights", [[1.0] * 4] * 2, "head.weights: 2 x 4 numbers, where 3 x "),
         ("head.weights", [[1.0, 2.0], [1.0], [1.0]], "head.weights"),
         ("head.scale", [0.0] * 4, "head.scale"),
-        ("head.takes_scores", 1, "head.takes_scores: int where true or false belongs"),
         ("held_out.confidence", [10_001] * 60, "held_out.confidence: a number outside 0 to 10000"),
         ("held_out.is_right", "102" * 20, "held_out.is_right: a text of 0 and 1"),
         ("held_out.n_rows", 61, "held_out.is_right: 60 rows, where n_rows is 61"),
