@@ -12,6 +12,7 @@ import re
 import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from time import perf_counter
@@ -60,6 +61,8 @@ class Server:
         """Error of starting the service."""
         self.n_under_way = 0
         self.budget = Budget(config.limits.memory)
+        self.json = ThreadPoolExecutor(1, "token-trie JSON")
+        """Reads and writes one body after the other, while the loop goes on."""
         self.registry = CollectorRegistry()
         self.answered = Counter("token_trie_requests", "Requests answered.", ["path", "status"], registry=self.registry)
         self.seconds = Histogram(
@@ -164,10 +167,13 @@ class Endpoint:
         data = await read_body(request, limits, claim)
 
         async def answer() -> Response:
-            body = await asyncio.to_thread(lambda: parse(self._shape, value_of(data, limits, claim)))
+            loop = asyncio.get_running_loop()
+            body = await loop.run_in_executor(server.json, lambda: parse(self._shape, value_of(data, limits, claim)))
             with refusing():
                 found = await self._handler(server.require_service(), body, claim)
-            return found if isinstance(found, Response) else await asyncio.to_thread(JSONResponse, found)
+            return (
+                found if isinstance(found, Response) else await loop.run_in_executor(server.json, JSONResponse, found)
+            )
 
         working = asyncio.ensure_future(answer())
         gone = asyncio.ensure_future(wait_gone(request.receive))
@@ -289,6 +295,7 @@ def application(server: Server, on_start: Callable[[], object] = lambda: None) -
             await starting
             if server.service is not None:
                 await asyncio.to_thread(server.service.engine.close)
+            server.json.shutdown(wait=False, cancel_futures=True)
 
     hosts = None if config.api_key is not None else {config.host, *config.allow_host}
     middleware = [Middleware(SameOrigin, hosts=hosts, origins=config.allow_host)]

@@ -41,6 +41,19 @@ _PLAIN_STOPS = ("\nuser:", "\nsystem:", "\nassistant:")
 async def chat_completion(service: Service, body: ChatRequest, claim: Claim) -> Any:
     """Answer a chat; RefusedError, with the place, if it cannot be answered."""
     claim.add(_ANSWER_BYTES)
+    asked = await service.engine.on_worker(lambda: _read_chat(service, body))
+    return await _respond(service, body, [asked], Wire(service.config.name, is_chat=True))
+
+
+async def completion(service: Service, body: CompletionRequest, claim: Claim) -> Any:
+    """Complete prompts; errors as in `chat_completion`."""
+    prompts = prompts_of(body)
+    claim.add(_ANSWER_BYTES * len(prompts))
+    asked = await service.engine.on_worker(lambda: _read_prompts(service, body, prompts))
+    return await _respond(service, body, asked, Wire(service.config.name, is_chat=False))
+
+
+def _read_chat(service: Service, body: ChatRequest) -> Answering:
     refuse_unsupported(body)
     turns = turns_of(body.messages)
     constraint = constraint_of(body, service.sets)
@@ -49,14 +62,10 @@ async def chat_completion(service: Service, body: ChatRequest, claim: Claim) -> 
     stops = () if constraint != AnswerConstraint() or has_chat_template(service.engine.llm) else _PLAIN_STOPS
     options = _options_of(body, max_tokens, n_alternatives, stops)
     text = ConstrainedPrompt(lambda llm: prompt_of(llm, turns), constraint, options)
-    asked = _calling(body, turns, text) or text
-    return await _respond(service, body, [asked], Wire(service.config.name, is_chat=True))
+    return _calling(body, turns, text) or text
 
 
-async def completion(service: Service, body: CompletionRequest, claim: Claim) -> Any:
-    """Complete prompts; errors as in `chat_completion`."""
-    prompts = prompts_of(body)
-    claim.add(_ANSWER_BYTES * len(prompts))
+def _read_prompts(service: Service, body: CompletionRequest, prompts: list[str | list[int]]) -> list[Answering]:
     refuse_unsupported(body)
     constraint = constraint_of(body, service.sets)
     options = _options_of(body, _DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens, body.logprobs)
@@ -67,12 +76,13 @@ async def completion(service: Service, body: CompletionRequest, claim: Claim) ->
 
         return ConstrainedPrompt(prompt, constraint, options)
 
-    return await _respond(service, body, [asked(given) for given in prompts], Wire(service.config.name, is_chat=False))
+    return [asked(given) for given in prompts]
 
 
 async def _respond(service: Service, body: GenerationRequest, asked: Sequence[Answering], wire: Wire) -> Any:
     if not body.stream:
-        return wire.whole(await together(answer_of(service.engine, one) for one in asked))
+        answers = await together(answer_of(service.engine, one) for one in asked)
+        return await service.engine.on_worker(lambda: wire.whole(answers))
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     return await EventStream(service.engine, asked, wire, with_usage=with_usage).begin()
 

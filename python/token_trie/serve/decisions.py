@@ -87,7 +87,6 @@ class Posed(NamedTuple):
 async def _reader(service: Service, body: SystemOneRequest | DecisionRequest, claim: Claim) -> StateReader:
     """Return a reader of a request's questions, with the calibrations that were fitted on them."""
     engine, limits = service.engine, service.config.limits
-    claim_readings(body, limits, claim)
     options = DecideOptions(
         form=body.x_form,
         calibration=body.x_calibration,
@@ -96,6 +95,7 @@ async def _reader(service: Service, body: SystemOneRequest | DecisionRequest, cl
     )
 
     def prepare() -> StateReader:
+        claim_readings(body, limits, claim)
         posed, asked = pose(body, service.sets, limits), dict[Place, Asked]()
         for place, one in posed.items():
             with refusing(place):
