@@ -19,11 +19,6 @@ constexpr std::int32_t kMost = 64;     // tokens of an answer
 constexpr std::int32_t kNoLimit = -1;  // to wait
 constexpr std::uint32_t kAloneContext = 256;
 
-const std::set<Token> & ends() {
-    static const std::set<Token> out = {test::kTinyEnd};
-    return out;
-}
-
 class Alone {
    public:
     explicit Alone(test::TinyKind kind) : kind_(kind) {
