@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from token_trie import demo_model
 from token_trie.llama.contexts import Device, devices
 from token_trie.native.core import vocab_of
-from token_trie.native.loaded import users_cache
+from token_trie.native.files import users_cache
 from tqdm import tqdm
 
 # As ggml's backends call themselves.

@@ -1,6 +1,6 @@
 # What Python's package holds: under builds/, for each llama.cpp, named by the version and commit of its ggml, the engine and
 # the extension module that binds it, and under builds/none the two without a llama.cpp. Python loads the one that fits:
-# token_trie/native/installed.py.
+# token_trie/native/core.py.
 #
 #   builds/0.25.3-0c1e570/   libtoken_trie.so   _core.*.so   _abi.py
 #   builds/none/             libtoken_trie.so   _core.*.so   _abi.py     sets, matchers, masks and tensors

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from token_trie.decisions.lists import ListDecision, choose_list
     from token_trie.decisions.many import choose_many, score_many
     from token_trie.decisions.options import Think
-    from token_trie.demo import demo_model
     from token_trie.errors import (
         ArgumentError,
         BusyError,
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
     )
     from token_trie.handle import StreamHandle
     from token_trie.llama.constrain import constrain
+    from token_trie.native.files import demo_model
     from token_trie.questions.decide import decide, decide_many
-    from token_trie.questions.examples import Examples
     from token_trie.questions.form import Form
-    from token_trie.questions.question import Choice, Predicate, Score
+    from token_trie.questions.question import Choice, Examples, Predicate, Score
     from token_trie.records.fill import Record, fill, fill_many
     from token_trie.records.tools import ToolCall, choose_tool, choose_tool_many
     from token_trie.sets.payload import cache_clear, cache_stats
@@ -92,14 +91,13 @@ _HOMES = {
     "decisions.lists": "ListDecision choose_list",
     "decisions.many": "choose_many score_many",
     "decisions.options": "Think",
-    "demo": "demo_model",
     "errors": "ArgumentError BusyError CancelledError ContextError LimitError TokenTrieError VocabularyError",
     "handle": "StreamHandle",
     "llama.constrain": "constrain",
+    "native.files": "demo_model",
     "questions.decide": "decide decide_many",
-    "questions.examples": "Examples",
     "questions.form": "Form",
-    "questions.question": "Choice Predicate Score",
+    "questions.question": "Choice Examples Predicate Score",
     "records.fill": "Record fill fill_many",
     "records.tools": "ToolCall choose_tool choose_tool_many",
     "sets.payload": "cache_clear cache_stats",

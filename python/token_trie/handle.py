@@ -16,8 +16,7 @@ from token_trie.decisions.options import MAX_SCORED, ChooseOptions, ListOptions,
 from token_trie.decisions.run import run_behind
 from token_trie.errors import ArgumentError
 from token_trie.llama.contexts import StreamOptions
-from token_trie.llama.query import LeafEnd, Sampling
-from token_trie.llama.span import SpanOptions, StepMode
+from token_trie.llama.query import LeafEnd, Sampling, SpanOptions, StepMode
 from token_trie.llama.stream import Generation, Stream, StreamState
 from token_trie.llama.text import Text, TextOptions, append, write_text
 from token_trie.native.core import Llama
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 
     from token_trie.decisions.options import ChooseKeywords, ListKeywords, RecordKeywords, ScoreKeywords
     from token_trie.llama.contexts import StreamKeywords
-    from token_trie.llama.query import SamplingKeywords
-    from token_trie.llama.span import SpanKeywords
+    from token_trie.llama.query import SamplingKeywords, SpanKeywords
     from token_trie.llama.text import TextKeywords
     from token_trie.questions.options import DecideKeywords
     from token_trie.questions.question import (

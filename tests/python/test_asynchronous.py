@@ -10,9 +10,8 @@ from typing import Any
 import child_process
 import numpy as np
 import pytest
-from token_trie import ArgumentError, choose, score
+from token_trie import ArgumentError, asynchronous, choose, score
 from token_trie.asynchronous import achoose, ascore
-from token_trie.llama import asynchronous
 
 CHOICES = ["yes", "no", "Paris"]
 
@@ -52,7 +51,7 @@ def test_a_prompt_does_not_hold_up_the_event_loop(precise: Any) -> None:
 def test_a_call_that_timed_out_has_ended_and_the_model_is_usable(model_paths: dict[str, Path], call: str) -> None:
     code = """
 from token_trie.asynchronous import achoose, ascore
-from token_trie.llama import asynchronous
+from token_trie import asynchronous
 llm = load()
 wide = llama_cpp.Llama(llm.model_path, n_ctx=16384, n_threads=1, n_threads_batch=1, verbose=False)
 trie = TokenTrie.from_sequences({"a": [300], "b": [301]})

@@ -11,7 +11,7 @@ import token_trie
 # From the ground up; a floor with two rooms has no stairs between them. "__init__" has the public names.
 FLOORS = [
     {"errors", "arrays", "_core"},
-    {"native", "demo", "progress"},
+    {"native", "progress"},
     {"sets"},
     {"llama"},
     {"decisions"},

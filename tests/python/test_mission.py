@@ -14,9 +14,8 @@ from typing import Any
 import llama_cpp
 import pytest
 from token_trie import StreamHandle, TokenTrie
-from token_trie.native.core import vocab_of
+from token_trie.native.core import BUILDS, vocab_of
 from token_trie.native.ffi import check, ffi, last_error, lib, new_struct
-from token_trie.native.installed import BUILDS
 
 ROOT = Path(__file__).parents[2]
 HEADER = " ".join((BUILDS.parent / "include" / "token_trie.h").read_text().split())

@@ -18,7 +18,7 @@ from token_trie import ArgumentError, StreamHandle, asynchronous
 from token_trie.cli.options import app
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions, ScoreOptions
 from token_trie.engines import TrieMatcher
-from token_trie.llama.span import SpanOptions
+from token_trie.llama.query import SpanOptions
 from token_trie.llama.text import TextOptions
 from token_trie.native.options import Options, described
 from token_trie.questions.options import DecideOptions

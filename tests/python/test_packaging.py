@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from forked_llama import fork_with_one_more_member
-from token_trie.native.installed import build
+from token_trie.native.core import build
 
 ROOT = Path(__file__).parents[2]
 

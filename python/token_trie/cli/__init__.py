@@ -25,9 +25,8 @@ from token_trie.cli import (
 )
 from token_trie.cli.options import app, epilog, status
 from token_trie.errors import TokenTrieError, is_too_long
-from token_trie.native.core import _core, llama_cpp
+from token_trie.native.core import _core, has_llama, llama_cpp
 from token_trie.native.ffi import LIBRARY
-from token_trie.native.installed import has_llama
 from token_trie.show.trie import plain
 
 __all__ = [

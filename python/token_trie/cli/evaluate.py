@@ -29,7 +29,7 @@ from token_trie.decisions.gold import Labels
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama
-from token_trie.native.loaded import users_cache
+from token_trie.native.files import users_cache
 from token_trie.questions.options import FORMS
 from token_trie.sets.prompt import text_of
 from token_trie.show.evaluation import Evaluation, import_figure

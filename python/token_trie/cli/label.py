@@ -33,9 +33,8 @@ from token_trie.decisions.options import MAX_SCORED
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.questions.decide import decide_many
-from token_trie.questions.examples import Examples
 from token_trie.questions.options import FORMS, DecideOptions, FormName
-from token_trie.questions.question import Choice
+from token_trie.questions.question import Choice, Examples
 from token_trie.sets.prompt import Prompt, Template, has_chat_template, text_of, to_json
 from token_trie.sets.trie import TokenTrie
 from token_trie.trust.calibration import Calibration

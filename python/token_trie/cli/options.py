@@ -21,10 +21,10 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from token_trie.cli.tables import Format, check_is_utf8
-from token_trie.demo import demo_model
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama, llama_cpp
+from token_trie.native.files import demo_model
 from token_trie.native.options import Options, described
 from token_trie.native.threads import is_main_thread
 from token_trie.sets.prompt import Prompt, Template

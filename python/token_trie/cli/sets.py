@@ -16,9 +16,9 @@ import typer
 
 from token_trie.cli.options import command, console, interrupted_after, is_set, read, require_output
 from token_trie.cli.tables import Format, Table, TableRow, format_of, open_table
-from token_trie.demo import demo_model
 from token_trie.errors import ArgumentError, PayloadError
 from token_trie.native.core import _core, llama_cpp
+from token_trie.native.files import demo_model
 from token_trie.native.llama_facts import wrapped_model
 from token_trie.progress import Progress
 from token_trie.sets.tokenization import find_seam, joined, spell, to_tokens

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from token_trie.arrays import Floats, States
 from token_trie.errors import ArgumentError, CalibrationError, TokenTrieError
 from token_trie.native.core import Llama, llama_cpp
+from token_trie.native.files import File, digest_of_model, model_file
 from token_trie.native.lifetime import attachment
 from token_trie.native.llama_facts import registered_chat_handler, values_of
-from token_trie.native.loaded import File, digest_of_model, model_file
 from token_trie.native.options import check_numbers
 from token_trie.sets.prompt import Prompt, has_chat_template, tokenize_prompt
 from token_trie.sets.trie import TokenTrie

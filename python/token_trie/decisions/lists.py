@@ -13,8 +13,7 @@ from token_trie.decisions.decision import Candidate, Stats
 from token_trie.decisions.options import ListOptions
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Written, run
 from token_trie.errors import ArgumentError
-from token_trie.llama.query import Answer, Query
-from token_trie.llama.span import SpanOptions, read_end_tokens, read_span
+from token_trie.llama.query import Answer, Query, SpanOptions, read_end_tokens, read_span
 from token_trie.llama.stream import ENDINGS
 from token_trie.native.core import Llama, _core
 from token_trie.native.options import takes

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from token_trie.decisions.calibration import CalibrationLike, Calibrator, check_calibration
 from token_trie.errors import ArgumentError
-from token_trie.llama.query import LEAF_ENDS, LeafEnd, Sampling
-from token_trie.llama.span import STEP_MODES, StepMode
+from token_trie.llama.query import LEAF_ENDS, STEP_MODES, LeafEnd, Sampling, StepMode
 from token_trie.native.options import Options, check_counts, check_flags, check_limits, check_name, check_numbers
 from token_trie.sets.tokenization import to_tokens
 

@@ -19,8 +19,7 @@ from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptio
 from token_trie.errors import ArgumentError, CancelledError, ContextError, TokenTrieError
 from token_trie.llama.batch import Batch, SharedBatch, own_stream_of, shared_batch_of
 from token_trie.llama.contexts import check_room, common_prefix
-from token_trie.llama.query import NO_ANSWER, Answer, LeafEnd, Query
-from token_trie.llama.span import SpanOptions, read_span
+from token_trie.llama.query import NO_ANSWER, Answer, LeafEnd, Query, SpanOptions, read_span
 from token_trie.llama.stream import STOPS, Stream
 from token_trie.llama.text import Text, TextOptions, text_of, tokenize_after
 from token_trie.native.core import Llama, _core

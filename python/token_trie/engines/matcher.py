@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError
-from token_trie.llama.span import SpanOptions, follow_set, read_span
+from token_trie.llama.query import SpanOptions, follow_set, read_span
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.options import check_counts, takes
 from token_trie.sets.tokenization import Tokens, check_start, to_token, to_tokens
@@ -21,7 +21,7 @@ from token_trie.sets.trie import TokenTrie
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from token_trie.llama.span import SpanKeywords
+    from token_trie.llama.query import SpanKeywords
 
 Bitmask: TypeAlias = Any
 """A numpy array, or a tensor with DLPack such as torch's: int32, in main memory, one row for each sequence."""

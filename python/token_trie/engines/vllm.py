@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from token_trie.engines.matcher import PUT_BACK, BatchMatcher, TrieMatcher
 from token_trie.errors import ArgumentError, PayloadError, TokenTrieError, VocabularyError
-from token_trie.llama.span import STEP_MODES, SpanOptions
+from token_trie.llama.query import STEP_MODES, SpanOptions
 from token_trie.native.core import _core
 from token_trie.native.options import check_name, encode
 from token_trie.sets.choices import read_choices

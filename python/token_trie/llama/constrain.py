@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, BusyError
-from token_trie.llama.span import RELEASE, STEP_MODES, SpanOptions, StepMode, follow_set, read_span
+from token_trie.llama.query import RELEASE, STEP_MODES, SpanOptions, StepMode, follow_set, read_span
 from token_trie.native.core import Llama, _core, llama_cpp, logger, vocab_of
 from token_trie.native.options import takes
 from token_trie.sets.tokenization import check_start
@@ -20,7 +20,7 @@ from token_trie.sets.trie import TokenTrie
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from token_trie.llama.span import SpanKeywords
+    from token_trie.llama.query import SpanKeywords
 
 CONSTRAINED, THINKING = 0, 3  # enum token_trie_state
 ROOT = 0

@@ -13,12 +13,11 @@ import numpy.typing as npt
 from token_trie.errors import ArgumentError, ContextError
 from token_trie.llama.native_stream import NativeStream
 from token_trie.llama.query import Sampling, native_sampling
-from token_trie.native.core import Llama, _core, vocab_of
+from token_trie.native.core import Llama, _core, be_quiet_with, quiet, vocab_of
 from token_trie.native.ffi import check_pointer, ffi, lib, new_struct
 from token_trie.native.lifetime import Attachment, Closeable, attachment
 from token_trie.native.llama_facts import model_of
 from token_trie.native.options import Options, check_flags, check_integers, check_limits, check_numbers, native_seed
-from token_trie.native.quiet import be_quiet_with, quiet
 from token_trie.native.threads import interruptible
 
 

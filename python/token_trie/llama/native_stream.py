@@ -15,10 +15,9 @@ from threading import get_ident
 from typing import Any, TypeVar
 
 from token_trie.errors import ArgumentError, BusyError
-from token_trie.native.core import _core
+from token_trie.native.core import _core, quiet
 from token_trie.native.ffi import check, check_pointer, ffi, lib, new_struct
 from token_trie.native.lifetime import Attachment, Closeable
-from token_trie.native.quiet import quiet
 from token_trie.native.threads import acting_thread, interruptible, release_threads
 
 T = TypeVar("T")

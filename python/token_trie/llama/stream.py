@@ -24,8 +24,17 @@ from token_trie.llama.contexts import (
     open_on,
 )
 from token_trie.llama.native_stream import NativeStream, close_with, wait_for_dropped
-from token_trie.llama.query import Answer, Query, Sampling, native_sampling, read_answer, take_raised
-from token_trie.llama.span import SpanOptions, StepMode, read_span
+from token_trie.llama.query import (
+    Answer,
+    Query,
+    Sampling,
+    SpanOptions,
+    StepMode,
+    native_sampling,
+    read_answer,
+    read_span,
+    take_raised,
+)
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import c_strings, check, ffi, lib, new_struct
 from token_trie.native.lifetime import attachment

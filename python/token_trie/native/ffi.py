@@ -15,19 +15,19 @@ from typing import Any
 from token_trie.errors import LlamaVersionError, from_status
 
 # Imported before the library is opened, so that it binds to the llama.cpp of the process.
-from token_trie.native import core, installed
+from token_trie.native import core
 
 _NAME = {"darwin": "libtoken_trie.dylib", "win32": "token_trie.dll"}.get(sys.platform, "libtoken_trie.so")
 
 
 def _refuse(*_: Any) -> Any:
-    raise LlamaVersionError(installed.llama_cpp.why)
+    raise LlamaVersionError(core.llama_cpp.why)
 
 
 ffi: Any = importlib.import_module("token_trie._abi").ffi
-LIBRARY = installed.build / _NAME
+LIBRARY = core.build / _NAME
 lib: Any = ffi.dlopen(str(LIBRARY))
-if installed.has_llama:
+if core.has_llama:
     # cffi binds a function at its first use, under a lock. A signal handler that interrupts this and waits for another
     # thread that calls one would deadlock.
     for _name in dir(lib):

@@ -18,13 +18,13 @@ from token_trie.llama.text import join_after
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lifetime import attachment
 from token_trie.native.options import takes
-from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form, FormAsked, FormView, Put, begins_with_state
 from token_trie.questions.options import FORMS, DecideOptions, forms_of, profile_of
 from token_trie.questions.question import (
     Answered,
     Choice,
     ChoiceAnswer,
+    Examples,
     Predicate,
     PredicateAnswer,
     Question,

@@ -20,14 +20,16 @@ from token_trie.decisions.calibration import Calibrator
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.native.options import check_flags, check_name, check_numbers, encode
-from token_trie.questions.examples import Examples, Shot, digest_of
 from token_trie.questions.question import (
     NONE_OF_THESE,
     Answered,
     Choice,
+    Examples,
     Option,
     Question,
     QuestionStats,
+    Shot,
+    digest_of,
     make_answer,
     text_of,
 )

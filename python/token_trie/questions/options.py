@@ -13,9 +13,8 @@ from token_trie.native.core import Llama, llama_cpp
 from token_trie.native.lifetime import attachment
 from token_trie.native.llama_facts import model_of
 from token_trie.native.options import Options, check_counts, check_flags, check_name
-from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form, Forms, lists_options
-from token_trie.questions.question import Choice, Predicate, Question, Score, is_searched
+from token_trie.questions.question import Choice, Examples, Predicate, Question, Score, is_searched
 from token_trie.sets.prompt import has_chat_template
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from token_trie.asynchronous import in_worker
 from token_trie.decisions.run import Request, Running, begin, drive
 from token_trie.errors import CancelledError, InternalError, TokenTrieError
-from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.batch import ENDED, Batch, can_share, cancel, chooser
 from token_trie.llama.query import Answer
 from token_trie.native.core import Llama, llama_cpp

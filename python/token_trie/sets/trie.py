@@ -19,7 +19,7 @@ from token_trie.native.lifetime import attachment
 from token_trie.native.options import encode, encode_names
 from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.lru import memory_in
-from token_trie.sets.payload import json_of, named_leaves, payload_of
+from token_trie.sets.payload import json_of, named_leaves, payload_of, read_prefix_dict
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.tokenization import Tokens, find_seam, joined, spell, to_tokens
 
@@ -224,8 +224,6 @@ class TokenTrie(Collection[Leaf]):
             A wrong type, with its place such as ``prefix_dict["225_7"][1]``; broken JSON; no key for the start token;
             an answer that can end before it begins; a separator that does not separate token ids.
         """
-        from token_trie.sets.prefix_dict import read_prefix_dict
-
         return cls.of_core(*read_prefix_dict(given))
 
     @classmethod

@@ -32,10 +32,9 @@ from token_trie.native.files import write_whole
 from token_trie.native.lifetime import attachment
 from token_trie.native.options import Options, check_counts, check_name, encode
 from token_trie.questions.decide import priors_of, read_questions
-from token_trie.questions.examples import Examples
 from token_trie.questions.form import Form, FormAsked, FormView
 from token_trie.questions.options import DecideOptions, FormName
-from token_trie.questions.question import Choice, Predicate, Question, Score, state_text
+from token_trie.questions.question import Choice, Examples, Predicate, Question, Score, state_text
 from token_trie.questions.scores import LEAF_END, Reading, score_all
 from token_trie.questions.searched import SetAsked
 from token_trie.sets.choices import Choices, ChoicesLike

@@ -15,7 +15,7 @@ from tiny_model import write_tiny_adapter, write_tiny_model
 from token_trie import Calibration, TokenTrie, choose, evaluate, score
 from token_trie.decisions.calibration import fingerprint
 from token_trie.errors import CalibrationError
-from token_trie.native import loaded
+from token_trie.native import files
 
 CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 SAID: dict[str, Any] = {"tokenizer.chat_template": CHAT, "llama.rope.freq_base": 10000.0}
@@ -187,22 +187,22 @@ def test_a_relative_path_is_that_of_the_folder_it_was_loaded_in(model: Path, tmp
 def test_digests_of_large_files_are_remembered_between_processes(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "cache"))
-    monkeypatch.setattr(loaded, "_MAX_UNSTORED", 0)
-    monkeypatch.setattr(loaded, "_digests", {})
+    monkeypatch.setattr(files, "_MAX_UNSTORED", 0)
+    monkeypatch.setattr(files, "_digests", {})
     path = tmp_path / "file"
     path.write_bytes(b"some bytes")
-    fresh = loaded.File.at(path).digest()
-    assert not loaded._digests_path().exists()  # it might change without another time of change
+    fresh = files.File.at(path).digest()
+    assert not files._digests_path().exists()  # it might change without another time of change
     os.utime(path, (1.0, 1.0))
-    monkeypatch.setattr(loaded, "_SETTLED_S", -1.0)
-    assert loaded.File.at(path).digest() == fresh
-    monkeypatch.setattr(loaded, "_digests", {})
-    monkeypatch.setattr(loaded, "_digest", lambda *_: pytest.fail("read again"))
-    assert loaded.File.at(path).digest() == fresh
-    loaded._digests_path().write_bytes(b"[broken")
-    monkeypatch.setattr(loaded, "_digest", lambda *_: "anew")
-    monkeypatch.setattr(loaded, "_digests", {})
-    assert loaded.File.at(path).digest() == "anew"
+    monkeypatch.setattr(files, "_SETTLED_S", -1.0)
+    assert files.File.at(path).digest() == fresh
+    monkeypatch.setattr(files, "_digests", {})
+    monkeypatch.setattr(files, "_digest", lambda *_: pytest.fail("read again"))
+    assert files.File.at(path).digest() == fresh
+    files._digests_path().write_bytes(b"[broken")
+    monkeypatch.setattr(files, "_digest", lambda *_: "anew")
+    monkeypatch.setattr(files, "_digests", {})
+    assert files.File.at(path).digest() == "anew"
 
 
 def test_kept_readings_are_those_of_the_same_way_of_evaluating(model: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rtp_llm import TreeDecode
 from token_trie import TokenTrie
 from token_trie.engines import BatchMatcher, TrieMatcher
 from token_trie.engines.rtp_llm import write_prefix_dict
-from token_trie.llama.span import SpanOptions, follow_set, read_span
+from token_trie.llama.query import SpanOptions, follow_set, read_span
 from token_trie.native.core import _core
 
 STEPS = int(os.environ.get("TOKEN_TRIE_EQUAL_STEPS", "4000"))

@@ -354,7 +354,7 @@ def test_messages_are_as_verbose_as_the_last_llama(model_paths: dict[str, Path])
     code = """
 import logging
 level = lambda: logging.getLogger("llama-cpp-python").level
-with token_trie.native.quiet.quiet():
+with token_trie.native.core.quiet():
     load()
 assert level() == logging.ERROR
 llm = llama_cpp.Llama({path!r}, n_ctx=512, n_threads=1, n_threads_batch=1)

@@ -6,7 +6,7 @@ import oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_trie import TokenTrie
-from token_trie.llama.span import SpanOptions, follow_set, read_span
+from token_trie.llama.query import SpanOptions, follow_set, read_span
 from token_trie.native.core import _core
 
 RELEASE, END, RESTART = 0, 1, 2

@@ -4,8 +4,8 @@ import re
 
 import pytest
 from token_trie import ArgumentError
+from token_trie.native.core import BUILDS
 from token_trie.native.ffi import check, check_pointer, ffi, last_error, lib, new_struct
-from token_trie.native.installed import BUILDS
 
 HEADER = BUILDS.parent / "include" / "token_trie.h"
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import llama_cpp
 import pytest
 from forked_llama import GGML, LLAMA, cut, declare_one_more_member, fork, fork_with_one_more_member
-from token_trie.native.core import _core
-from token_trie.native.installed import COMPILE, NO_LLAMA, build
+from token_trie.native.core import COMPILE, NO_LLAMA, _core, build
 
 WITHOUT = 'import sys; sys.modules["llama_cpp"] = None'
 VERSION, COMMIT = (part.strip("()").encode() for part in _core.llama_loaded().split())
@@ -97,7 +96,7 @@ except token_trie.errors.LlamaVersionError as error:
 
 
 ANSWER = """
-import llama_cpp, token_trie.native.installed as i
+import llama_cpp, token_trie.native.core as i
 print(llama_cpp.__version__)
 print(i.build, i.has_llama)
 try:
@@ -207,7 +206,7 @@ def test_a_package_that_declares_another_struct_is_refused(tmp_path: Path, model
 
 
 def test_the_version_of_llama_cpp_python_does_not_choose_the_build() -> None:
-    code = "import token_trie.native.installed as i, token_trie._core as c; print(i.build, c.__file__, sep='\\n')"
+    code = "import token_trie.native.core as i, token_trie._core as c; print(i.build, c.__file__, sep='\\n')"
     for before in (
         "",
         "import llama_cpp; llama_cpp.__version__ = '99.0.1'",

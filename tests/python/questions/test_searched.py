@@ -27,8 +27,8 @@ from token_trie import (
     score,
 )
 from token_trie.native.lifetime import attachment
-from token_trie.questions.examples import Examples
 from token_trie.questions.options import PROFILES
+from token_trie.questions.question import Examples
 from token_trie.questions.searched import MAX_WHOLE, N_FOUND
 
 STATE, ASK = "I was charged twice for Pizza in Paris.", "Which team?"
