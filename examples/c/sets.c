@@ -59,6 +59,12 @@ int main(int argc, char ** argv) {
     struct token_trie_set * opened = require(token_trie_set_open(argv[2]));
     print_set("file", opened);
 
+    /* In a chain of llama.cpp, with options: after a member, only the end may follow. The chain frees the sampler. */
+    const struct token_trie_params params = {.size = sizeof params, .on_complete = TOKEN_TRIE_END};
+    struct llama_sampler * chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
+    llama_sampler_chain_add(chain, require(llama_sampler_init_token_trie_set(vocab, colors, &params)));
+    llama_sampler_free(chain);
+
     struct token_trie_cache_stats stats = {.size = sizeof stats};
     check(token_trie_cache_get_stats(&stats));
     printf("cache: %d of %d entries\n", (int)stats.entries, (int)stats.capacity);
