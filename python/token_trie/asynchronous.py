@@ -29,27 +29,17 @@ _N_WORKERS = 64
 _workers = ThreadPoolExecutor(_N_WORKERS, "token-trie")
 
 
-class Asynchronous:
-    """Makes the async form of a function or method, named with a leading a. A class, so that mypy keeps overloads.
+def _form_of(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Make the async form of a function whose first argument is a Llama."""
 
-    `cancel` is called with the function's first argument and a thread, whose work on it ends; see `in_worker`.
-    """
+    async def call(*arguments: P.args, **options: P.kwargs) -> T:
+        llm: Any = arguments[0] if arguments else next(iter(options.values()))
+        return await in_worker(lambda: function(*arguments, **options), lambda thread: cancel(llm, thread))
 
-    def __init__(self, cancel: Callable[[Any, int], Any]) -> None:
-        self._cancel = cancel
-
-    def __call__(self, function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
-        """Return the async form of a function."""
-        cancel = self._cancel
-
-        async def call(*arguments: P.args, **options: P.kwargs) -> T:
-            owner: Any = arguments[0] if arguments else next(iter(options.values()))
-            return await in_worker(lambda: function(*arguments, **options), lambda thread: cancel(owner, thread))
-
-        return _named_after(function, call)
+    return _named_after(function, call)
 
 
-def asynchronous_iterator(function: Callable[P, Iterator[T]]) -> Callable[P, AsyncGenerator[T, None]]:
+def _iterator_of(function: Callable[P, Iterator[T]]) -> Callable[P, AsyncGenerator[T, None]]:
     """Make the async form of a function that returns `Results`; work begins when the first is requested."""
 
     async def call(*arguments: P.args, **options: P.kwargs) -> AsyncGenerator[T, None]:
@@ -124,16 +114,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_anew)
 
 
-_form_of = Asynchronous(cancel)
-
 achoose = _form_of(choose)
 achoose_list = _form_of(choose_list)
-achoose_many = asynchronous_iterator(choose_many)
+achoose_many = _iterator_of(choose_many)
 achoose_tool = _form_of(choose_tool)
-achoose_tool_many = asynchronous_iterator(choose_tool_many)
+achoose_tool_many = _iterator_of(choose_tool_many)
 adecide = _form_of(decide)
-adecide_many = asynchronous_iterator(decide_many)
+adecide_many = _iterator_of(decide_many)
 aexplain = _form_of(explain)
 afill = _form_of(fill)
-afill_many = asynchronous_iterator(fill_many)
+afill_many = _iterator_of(fill_many)
 ascore = _form_of(score)

@@ -13,13 +13,13 @@ import numpy.typing as npt
 from token_trie.arrays import Floats, States
 from token_trie.decisions.calibration import (
     Binding,
-    CalibrationLike,
     Calibrator,
     calibrator_of,
     fingerprint,
     refuse_batch,
     spelled_as,
 )
+from token_trie.decisions.options import ChooseOptions, ScoreOptions
 from token_trie.errors import ArgumentError, CalibrationError, ContextError
 from token_trie.llama.contexts import check_room
 from token_trie.llama.query import LeafEnd
@@ -200,7 +200,11 @@ def bind(
     choices: TokenTrie | Choices[T],
     leading_space: bool | None = None,
 ) -> tuple[list[int], BoundChoices[T]]:
-    """Bind choices to a prompt; return the prompt's tokens before them. Errors are those of `Request.bind`."""
+    """Bind choices to a prompt; return the prompt's tokens before them.
+
+    ArgumentError if the prompt lacks the set's start token, or one answer has two values; VocabularyError if a choice
+    cannot be spelled here; ContextError if the longest does not fit.
+    """
     if isinstance(choices, TokenTrie):
         check_start(prompt, choices.start_token)
         bound = BoundChoices[T](choices)
@@ -282,33 +286,30 @@ class BoundCalibration:
 
 def bind_calibration(
     reader: Reader,
-    calibration: CalibrationLike | None,
+    options: ChooseOptions | ScoreOptions,
     given: TokenTrie | Choices[Any],
     bound: BoundChoices[Any],
-    leaf_end: LeafEnd,
-    leading_space: bool | None,
-    prior: Floats | None = None,
+    prior: Floats | None,
 ) -> BoundCalibration | None:
     """Bind a calibration to choices that are bound to a prompt; `prior` has the scores after its prompts, if known.
 
     ArgumentError if it has prompts and is used on a handle, whose sequence they would replace, or has another number of
     weights than there are choices; CalibrationError if it was fitted on another binding.
     """
-    if calibration is None:
+    calibrator = calibrator_of(options.calibration)
+    if calibrator is None:
         return None
-    calibrator = calibrator_of(calibration)
-    assert calibrator is not None  # the options have checked it
-    refuse_batch(calibration)
+    refuse_batch(options.calibration)
     if calibrator.binding is not None:
-        return _fitted(reader, calibrator, calibrator.binding, given, bound, leaf_end, leading_space)
+        return _fitted(reader, calibrator, calibrator.binding, given, bound, options)
     if calibrator.weights is not None and calibrator.weights.ndim:
         _check_weights(calibrator.weights, bound)
     if prior is not None or not calibrator.prompts:
         return BoundCalibration(calibrator, bound, prior=prior)
     if reader.owner == "handle":
         raise ArgumentError("calibration: Contextual goes with a Llama, as its prompt takes the place of another")
-    priors = (bind(reader, reader.tokenize(prompt), given, leading_space) for prompt in calibrator.prompts)
-    return BoundCalibration(calibrator, bound, priors=tuple(priors), leaf_end=leaf_end)
+    priors = (bind(reader, reader.tokenize(prompt), given, options.leading_space) for prompt in calibrator.prompts)
+    return BoundCalibration(calibrator, bound, priors=tuple(priors), leaf_end=options.leaf_end)
 
 
 def _check_weights(added: Floats, bound: BoundChoices[Any]) -> None:
@@ -331,15 +332,14 @@ def _fitted(
     binding: Binding,
     given: TokenTrie | Choices[Any],
     bound: BoundChoices[Any],
-    leaf_end: LeafEnd,
-    leading_space: bool | None,
+    options: ChooseOptions | ScoreOptions,
 ) -> BoundCalibration:
     """Bind a fitted calibration to all of its choices, or to those that a filter leaves."""
     left = bound.left()
     classes = left if len(binding.classes) == len(left) else np.arange(len(bound))
     texts = tuple(map(bound.text, classes.tolist()))
-    tokens = spelled_as(given, leading_space, with_filtered=classes is not left)
-    binding.require(Binding(reader.model(), _core.llama_loaded(), "", texts, leaf_end, tokens))
+    tokens = spelled_as(given, options.leading_space, with_filtered=classes is not left)
+    binding.require(Binding(reader.model(), _core.llama_loaded(), "", texts, options.leaf_end, tokens))
     if calibrator.needs_state and len(left) < len(classes):
         raise CalibrationError(
             "calibration: was fitted with the scores of all answers beside the hidden state, and some of them are "

@@ -122,15 +122,7 @@ class ScoreRequest(Request[Floats]):
         options = self.options
         tokens, choices = bind(reader, prefix.tokens, self.choices, options.leading_space)
         check_size(choices.trie, options.max_scored)
-        calibration = bind_calibration(
-            reader,
-            options.calibration,
-            self.choices,
-            choices,
-            options.leaf_end,
-            options.leading_space,
-            prior=self.prior,
-        )
+        calibration = bind_calibration(reader, options, self.choices, choices, self.prior)
         takes_state = calibration is not None and calibration.needs_state
         if takes_state and is_beside:
             raise ArgumentError("calibration: a head takes the hidden state of a prompt, which goes with a Llama")
@@ -335,15 +327,7 @@ class ChoiceRequest(Written[Any]):
     def _bound(self, reader: Reader, prefix: Prefix) -> BoundChoice:
         options = self.options
         tokens, choices = bind(reader, prefix.tokens, self.choices, options.leading_space)
-        calibration = bind_calibration(
-            reader,
-            options.calibration,
-            self.choices,
-            choices,
-            options.leaf_end,
-            options.leading_space,
-            prior=self.prior,
-        )
+        calibration = bind_calibration(reader, options, self.choices, choices, self.prior)
         has_prior = calibration is not None and bool(calibration.priors) and not options.scores_all
         weighs_found = has_prior and n_scored(choices.trie, options.max_scored) > 0
         bound = BoundChoice(self, tokens, choices, calibration, prefix.thought, weighs_found)

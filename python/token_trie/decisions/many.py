@@ -25,7 +25,7 @@ from token_trie.native.core import Llama
 from token_trie.native.options import check_flags, check_limits, check_name, takes
 from token_trie.progress import Progress
 from token_trie.sets.choices import ChoicesLike
-from token_trie.sets.lru import Seen
+from token_trie.sets.lru import MAX_SEEN, Memory
 from token_trie.sets.prompt import Prompt
 
 if TYPE_CHECKING:
@@ -267,10 +267,10 @@ def decided_by_mean(
 
     Errors are passed on at their positions.
     """
-    mean, seen = Mean(np.logaddexp), Seen()
+    mean, seen = Mean(np.logaddexp), Memory[bool](MAX_SEEN, MAX_SEEN)
     for window in windows(results, BATCH_ROWS):
         rows = [one for _, one in window if isinstance(one, Undecided)]
-        if new := [one.log_shares for one in rows if seen.is_new(tuple(one.bound.tokens))]:
+        if new := [one.log_shares for one in rows if seen.is_new(hash(tuple(one.bound.tokens)), True)]:
             mean = mean.with_rows(np.array(new))
         for position, one in window:
             yield position, one.decide(mean.prior) if isinstance(one, Undecided) else one

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
+
+import numpy as np
 
 from token_trie.decisions.calibration import BATCH_ROWS, Binding, Mean, fingerprint, refuse_batch
 from token_trie.decisions.many import Many, Results, windows
@@ -37,14 +40,12 @@ from token_trie.questions.scores import (
     LEAF_END,
     Reading,
     Scored,
-    priors_of_means,
     score_all,
     score_in,
-    with_scored,
 )
 from token_trie.questions.searched import Asked, SetAsked
 from token_trie.sets.control_tokens import tokens_of
-from token_trie.sets.lru import Memory, Seen, memory_in
+from token_trie.sets.lru import MAX_SEEN, Memory, memory_in
 from token_trie.sets.prompt import chat_handler_of, check_length, first_token, tokenize_text
 
 if TYPE_CHECKING:
@@ -498,12 +499,20 @@ def _by_mean(llm: Llama, batch: Batch | Sequential, states: Iterable[object], as
     means = {name: [Mean()] * len(one.views) for name, one in asked.items()}
     # Texts, as the caller may change a state after it was read.
     states, again = itertools.tee(map(_read_state, states))
-    seen = Seen()
+    seen = Memory[bool](MAX_SEEN, MAX_SEEN)
     for window in windows(_score_rows(llm, batch, states, asked), BATCH_ROWS):
         for scores, state in zip(window, again, strict=False):
-            if isinstance(scores, TokenTrieError) or not seen.is_new(state):
+            if isinstance(scores, TokenTrieError) or not seen.is_new(hash(state), True):
                 continue
             for name, of_views in scores.items():
-                means[name] = [with_scored(mean, one) for mean, one in zip(means[name], of_views, strict=True)]
-        priors = {name: priors_of_means(of_views) for name, of_views in means.items()}
+                for i, one in enumerate(of_views):
+                    if np.isfinite(one.logprobs).all():
+                        means[name][i] = means[name][i].with_rows(one.logprobs[None])
+        priors = {name: _priors_of(of_views) for name, of_views in means.items()}
         yield from (_answers_or_error(asked, scores, priors) for scores in window)
+
+
+def _priors_of(means: Sequence[Mean]) -> list[Scored]:
+    """Return the means of a question's views as priors; none if one of them has too few states."""
+    values = [value for mean in means if (value := mean.prior) is not None]
+    return [Scored(value, np.ones_like(value), math.nan, 0, 0) for value in values] if len(values) == len(means) else []

@@ -305,8 +305,6 @@ contextual
     Divided by the probabilities without a state, and tempered; see `Form`.
 batch
     Divided by the mean probabilities over many states, and tempered.
-running
-    Like batch, over all states that a server has answered.
 fitted
     By a `Calibration` that was fitted on rows.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final, TypeAlias
@@ -14,7 +14,6 @@ import numpy as np
 
 from token_trie.arrays import Floats, States
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_finite, reader_of
-from token_trie.decisions.calibration import Mean
 from token_trie.decisions.many import Admission
 from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, drive, read_on
 from token_trie.errors import TokenTrieError
@@ -107,19 +106,6 @@ class Reading(Request[Scored]):
         lengths = np.array([len(own) for _, own in sequences], np.float64)
         shared = np.log([sequences.count(one) for one in sequences])
         return Scored(logprobs - shared, lengths, mass, len(prefix.tokens), n_evaluated)
-
-
-def with_scored(mean: Mean, scored: Scored | TokenTrieError) -> Mean:
-    """Return the mean with the scores of one more state; errors and scores that are not finite are left out."""
-    if isinstance(scored, TokenTrieError) or not np.isfinite(scored.logprobs).all():
-        return mean
-    return mean.with_rows(scored.logprobs[None])
-
-
-def priors_of_means(means: Sequence[Mean]) -> list[Scored]:
-    """Return the means of a question's views as priors; none if one of them has too few states."""
-    values = [value for mean in means if (value := mean.prior) is not None]
-    return [Scored(value, np.ones_like(value), math.nan, 0, 0) for value in values] if len(values) == len(means) else []
 
 
 def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:

@@ -41,6 +41,13 @@ class Memory(Generic[T]):
             self.put(key, weight, found)
         return found
 
+    def is_new(self, key: Hashable, value: T) -> bool:
+        """Return whether a key was not there, and put it there, with weight 1."""
+        if self.find(key) is not None:
+            return False
+        self.put(key, 1, value)
+        return True
+
     def put(self, key: Hashable, weight: int, value: T) -> None:
         """Set the value of a key."""
         with self._lock:
@@ -50,18 +57,8 @@ class Memory(Generic[T]):
                 self._total -= self._entries.popitem(last=False)[1][1]
 
 
-class Seen:
-    """The keys seen last, 100,000 at most."""
-
-    def __init__(self) -> None:
-        self._keys: Memory[bool] = Memory(100_000, 100_000)
-
-    def is_new(self, key: Hashable) -> bool:
-        """Return whether a key was not seen before, and remember it by its hash."""
-        if self._keys.find(hash(key)):
-            return False
-        self._keys.put(hash(key), 1, True)
-        return True
+MAX_SEEN = 100_000
+"""Number of rows that are remembered, so that equal ones count once."""
 
 
 def memory_in(known: dict[object, Any], name: str, capacity: int, weight: int) -> Memory[Any]:
