@@ -34,13 +34,18 @@ def test_the_help_explains_every_mode() -> None:
 
 
 def test_the_figures_that_the_readme_opens_with_are_of_these_results() -> None:
-    run, decisions = (json.loads((ROOT / f"docs/results/{mode}.json").read_text()) for mode in ("sampler", "decide"))
+    files = (ROOT / f"docs/results/{mode}.json" for mode in ("sampler", "decide", "score"))
+    run, decisions, scores = (json.loads(file.read_text()) for file in files)
     readme = (ROOT / "README.md").read_text()
-    for command in (run["command"], decisions["command"]):
-        assert command.partition(" --output")[0] in readme.replace("\n", " ")
+    for each in (run, decisions, scores):
+        assert each["command"].partition(" --output")[0] in readme.replace("\n", " ")
+    (chosen,) = (table for table in scores["tables"] if table["title"].startswith("choose without a mode"))
+    (ms,) = (row[chosen["columns"].index(">ms")] for row in chosen["rows"] if "gemma" in row[0] and "30" in row[1])
+    assert f"with a proof | {ms} ms |" in readme
     table = re.search(r"\| constraint a token .*?\n\n", readme, re.DOTALL)
     assert table is not None
     lines = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in table[0].splitlines()[2:] if line]
+    lines = [line for line in lines if not line[0].startswith("`choose`")]
     contenders = {"no constraint": "unconstrained", "GBNF in llama.cpp": "GBNF", "token-trie": "token-trie"}
     contenders |= {name: f"{name} (torch.compile)" for name in ("llguidance", "xgrammar")}
     modes = {"unconstrained": "free", "GBNF": "strict-guided", "token-trie": "strict-trie-ffi"}
