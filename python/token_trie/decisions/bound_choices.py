@@ -14,6 +14,7 @@ from token_trie.arrays import Floats, States
 from token_trie.decisions.calibration import (
     Binding,
     Calibrator,
+    Contextual,
     calibrator_of,
     fingerprint,
     refuse_batch,
@@ -231,14 +232,14 @@ def _require_one_value_a_leaf(choices: Choices[Any], leaf_of: npt.NDArray[np.int
 
 
 Prior: TypeAlias = tuple[list[int], BoundChoices[Any]]
-"""Tokens of a prompt of a calibration, and the choices after it, whose scores are subtracted."""
+"""Tokens of a prompt without content, and the choices after it, whose scores are subtracted."""
 
 
 class BoundCalibration:
     """A calibration of the leaves of a set.
 
     The classes of the calibrator are at the positions `classes` among the choices; None: all, in their order. `prior`
-    is subtracted from the scores of the choices, where it is finite; `priors` have to be scored first, by the end rule
+    is subtracted from the scores of the choices, where it is finite; `unscored` has to be scored first, by the end rule
     `leaf_end`, for `with_prior`. `weights` are added to each leaf's score, which fixes the leaves' order; None if not
     known in advance.
     """
@@ -249,11 +250,11 @@ class BoundCalibration:
         choices: BoundChoices[Any],
         classes: npt.NDArray[np.int64] | None = None,
         prior: Floats | None = None,
-        priors: tuple[Prior, ...] = (),
+        unscored: Prior | None = None,
         leaf_end: LeafEnd = "longest",
     ) -> None:
         self.kind, self.needs_state = calibrator.kind, calibrator.needs_state
-        self.priors, self.leaf_end = priors, leaf_end
+        self.unscored, self.leaf_end = unscored, leaf_end
         self._calibrator, self._choices = calibrator, choices
         self._classes: npt.NDArray[np.int64] | slice = slice(None) if classes is None else classes
         self._prior: Floats | float = 0.0
@@ -263,10 +264,10 @@ class BoundCalibration:
         added = calibrator.weights
         if added is not None and prior is not None:
             added = added - self._prior
-        self.weights = None if added is None or priors else self._of_leaves(added)
+        self.weights = None if added is None or unscored else self._of_leaves(added)
 
     def with_prior(self, prior: Floats) -> BoundCalibration:
-        """Return the calibration with the mean scores after its prompts."""
+        """Return the calibration with the scores after its prompt."""
         return BoundCalibration(self._calibrator, self._choices, None, prior)
 
     def log_weights(self, leaves: Floats, state: States | None) -> Floats:
@@ -291,10 +292,10 @@ def bind_calibration(
     bound: BoundChoices[Any],
     prior: Floats | None,
 ) -> BoundCalibration | None:
-    """Bind a calibration to choices that are bound to a prompt; `prior` has the scores after its prompts, if known.
+    """Bind a calibration to choices that are bound to a prompt; `prior` has the scores after its prompt, if known.
 
-    ArgumentError if it has prompts and is used on a handle, whose sequence they would replace, or has another number of
-    weights than there are choices; CalibrationError if it was fitted on another binding.
+    ArgumentError if it has a prompt and is used on a handle, whose sequence that would replace, or has another number
+    of weights than there are choices; CalibrationError if it was fitted on another binding.
     """
     calibrator = calibrator_of(options.calibration)
     if calibrator is None:
@@ -304,12 +305,12 @@ def bind_calibration(
         return _fitted(reader, calibrator, calibrator.binding, given, bound, options)
     if calibrator.weights is not None and calibrator.weights.ndim:
         _check_weights(calibrator.weights, bound)
-    if prior is not None or not calibrator.prompts:
+    if prior is not None or not isinstance(calibrator, Contextual):
         return BoundCalibration(calibrator, bound, prior=prior)
     if reader.owner == "handle":
         raise ArgumentError("calibration: Contextual goes with a Llama, as its prompt takes the place of another")
-    priors = (bind(reader, reader.tokenize(prompt), given, options.leading_space) for prompt in calibrator.prompts)
-    return BoundCalibration(calibrator, bound, priors=tuple(priors), leaf_end=options.leaf_end)
+    unscored = bind(reader, reader.tokenize(calibrator.prompt), given, options.leading_space)
+    return BoundCalibration(calibrator, bound, unscored=unscored, leaf_end=options.leaf_end)
 
 
 def _check_weights(added: Floats, bound: BoundChoices[Any]) -> None:

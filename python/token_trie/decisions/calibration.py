@@ -275,8 +275,7 @@ Base: TypeAlias = Literal["raw", "contextual"]
 class Calibrator:
     """Turns a model's scores of classes, and its hidden state after a prompt, into log-weights.
 
-    A class of this kind says what it needs; whoever answers with it gets that for it: the scores after the `prompts`
-    are subtracted from the scores that `log_weights` takes.
+    A class of this kind says what it needs; whoever answers with it gets that for it.
     """
 
     kind: str
@@ -287,17 +286,14 @@ class Calibrator:
     """Added to the scores of the classes, which fixes their order; None if not known in advance."""
     needs_state: bool = False
     """Whether it takes the hidden state of the prompt's last token."""
-
-    @property
-    def prompts(self) -> tuple[Prompt | None, ...]:
-        """Prompts without content, or for a question states; their mean scores are subtracted. None: the question's."""
-        return ()
+    needs_prior: bool = False
+    """Whether the scores after a prompt without content are subtracted from those that it takes."""
 
     def log_weights(self, scores: Floats, states: States | None) -> Floats:
         """Return log-weights, shape (n_rows, n_classes); their softmax gives the probabilities.
 
-        `scores` has this shape, too, less those after `prompts`; `states`, shape (n_rows, n_embd), are the hidden
-        states of the prompts' last tokens, or None if they are not needed.
+        `scores` has this shape, too, less the prior; `states`, shape (n_rows, n_embd), are the hidden states of the
+        prompts' last tokens, or None if they are not needed.
         """
         assert self.weights is not None  # otherwise a class overrides this
         weights: Floats = scores + self.weights
@@ -319,12 +315,7 @@ class Contextual(Calibrator):
 
     prompt: Prompt | None
 
-    kind = "contextual"
-
-    @property
-    def prompts(self) -> tuple[Prompt | None, ...]:
-        """The prompt."""
-        return (self.prompt,)
+    kind, needs_prior = "contextual", True
 
 
 class BatchMean(Calibrator):
@@ -400,7 +391,7 @@ def calibrator_of(calibration: object) -> Calibrator | None:
 def check_calibration(calibration: object) -> None:
     """Raise ArgumentError unless it is a calibration for choices, or None."""
     found = calibrator_of(calibration)
-    if calibration is None or (found is not None and not (isinstance(calibration, str) and found.prompts)):
+    if calibration is None or (found is not None and not (isinstance(calibration, str) and found.needs_prior)):
         return
     given = repr(calibration) if isinstance(calibration, str) else type(calibration).__name__
     raise ArgumentError(f"calibration: {given} where a Calibration, Contextual, Weights or 'batch' belongs")

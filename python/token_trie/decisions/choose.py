@@ -24,7 +24,7 @@ from token_trie.decisions.bound_choices import (
     read_set,
     reader_of,
 )
-from token_trie.decisions.calibration import BatchMean, calibrator_of
+from token_trie.decisions.calibration import BatchMean, Contextual
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.options import ChooseOptions, Mode, ScoreOptions
 from token_trie.decisions.run import (
@@ -101,7 +101,7 @@ class ScoreRequest(Request[Floats]):
     choices: TokenTrie | Choices[Any]
     options: ScoreOptions
     prior: Floats | None = None
-    """The scores after the calibration's prompts, if known."""
+    """The scores after the calibration's prompt, if known."""
 
     @classmethod
     def read(cls, choices: ChoicesLike, options: ScoreOptions) -> ScoreRequest:
@@ -114,7 +114,7 @@ class ScoreRequest(Request[Floats]):
         return self.choices.core.n_leaves if isinstance(self.choices, TokenTrie) else len(self.choices)
 
     def evaluated(self, llm: Llama) -> ScoreRequest:
-        """Return the request with the scores after its calibration's prompts, if any, evaluated on a Llama."""
+        """Return the request with the scores after its calibration's prompt, if any, evaluated on a Llama."""
         return replace(self, prior=prior_scores(llm, self.choices, self.options))
 
     def steps(self, reader: Reader, prefix: Prefix, *, is_beside: bool = False) -> Plan[Floats]:
@@ -143,14 +143,11 @@ class ScoreRequest(Request[Floats]):
 
 
 def prior_scores(llm: Llama, choices: TokenTrie | Choices[Any], options: ChooseOptions | ScoreOptions) -> Floats | None:
-    """Return the mean scores of choices after the prompts of a calibration; None if it has none."""
-    calibrator = calibrator_of(options.calibration)
-    if calibrator is None or calibrator.binding is not None or not calibrator.prompts:
+    """Return the scores of choices after the prompt of a calibration; None if it has none."""
+    if not isinstance(options.calibration, Contextual):
         return None
     own = {name: getattr(options, name) for name in ("leaf_end", "leading_space", "max_scored")}
-    request = ScoreRequest(choices, ScoreOptions(**own))
-    scores: Floats = np.mean([run(llm, prompt, request) for prompt in calibrator.prompts], axis=0)  # type: ignore[arg-type]
-    return scores
+    return run(llm, options.calibration.prompt, ScoreRequest(choices, ScoreOptions(**own)))  # type: ignore[arg-type]
 
 
 T = TypeVar("T")
@@ -280,7 +277,7 @@ class ChoiceRequest(Written[Any]):
     with_state: bool = False
     """Whether the hidden state after the prompt is always requested."""
     prior: Floats | None = None
-    """The scores after the calibration's prompts, if known."""
+    """The scores after the calibration's prompt, if known."""
     decides: bool = True
     """Whether to decide; otherwise all choices are scored, and the result is an `Undecided`."""
 
@@ -290,14 +287,14 @@ class ChoiceRequest(Written[Any]):
         return cls(read_set(choices), options, options.mode or "exact")
 
     def evaluated(self, llm: Llama) -> ChoiceRequest:
-        """Return the request with the scores after its calibration's prompts, if any, evaluated on a Llama.
+        """Return the request with the scores after its calibration's prompt, if any, evaluated on a Llama.
 
-        In a large set they are evaluated later, for the answers that are found.
+        In a large set it is evaluated later, for the answers that are found.
         """
-        calibrator = calibrator_of(self.options.calibration)
-        if calibrator is not None and calibrator.binding is None and calibrator.prompts:
+        calibration = self.options.calibration
+        if isinstance(calibration, Contextual):
             reader = reader_of(llm)
-            if self._bound(reader, Prefix(reader.tokenize(calibrator.prompts[0]))).weighs_found:
+            if self._bound(reader, Prefix(reader.tokenize(calibration.prompt))).weighs_found:
                 return self
         return replace(self, prior=prior_scores(llm, self.choices, self.options))
 
@@ -310,7 +307,7 @@ class ChoiceRequest(Written[Any]):
         """Score or search, then decide."""
         bound = self._bound(reader, prefix)
         tokens, choices, calibration = bound.tokens, bound.choices, bound.calibration
-        if calibration is not None and calibration.priors and not bound.weighs_found:
+        if calibration is not None and calibration.unscored and not bound.weighs_found:
             bound = replace(bound, calibration=(yield from calibrated(reader, calibration)))
         answer = yield PlanStep(tokens, bound.query)
         if not self.decides:
@@ -328,7 +325,7 @@ class ChoiceRequest(Written[Any]):
         options = self.options
         tokens, choices = bind(reader, prefix.tokens, self.choices, options.leading_space)
         calibration = bind_calibration(reader, options, self.choices, choices, self.prior)
-        has_prior = calibration is not None and bool(calibration.priors) and not options.scores_all
+        has_prior = calibration is not None and calibration.unscored is not None and not options.scores_all
         weighs_found = has_prior and n_scored(choices.trie, options.max_scored) > 0
         bound = BoundChoice(self, tokens, choices, calibration, prefix.thought, weighs_found)
         if bound.way == "scores":
@@ -346,7 +343,7 @@ class BoundChoice:
     calibration: BoundCalibration | None
     thought: str | None
     weighs_found: bool
-    """Whether the calibration's prompts are evaluated for the answers that a search found, as the set is large."""
+    """Whether the calibration's prompt is evaluated for the answers that a search found, as the set is large."""
 
     @property
     def query(self) -> Query:
@@ -371,16 +368,13 @@ class BoundChoice:
 
     def weighed(self, answer: Answer, known: dict[object, Any]) -> Plan[Decision[Any]]:
         """Subtract from the scores of the answers that a search found those that they get without content."""
-        assert self.calibration is not None  # otherwise there is no prior
-        choices = self.choices
+        assert self.calibration is not None
+        assert self.calibration.unscored is not None  # as they weigh these answers
         check_finite(answer.logprobs)
-        indices = np.array([choices.index(leaf) for leaf in answer.leaves.tolist()])
-        priors = []
-        for tokens, bound in self.calibration.priors:
-            leaves = indices if bound.leaf_of is None else bound.leaf_of[indices]
-            scores, _ = yield from scores_of_found(known, tokens, bound, leaves, self.calibration.leaf_end)
-            priors.append(scores)
-        prior = np.mean(priors, axis=0)
+        indices = np.array([self.choices.index(leaf) for leaf in answer.leaves.tolist()])
+        tokens, bound = self.calibration.unscored
+        leaves = indices if bound.leaf_of is None else bound.leaf_of[indices]
+        prior, _ = yield from scores_of_found(known, tokens, bound, leaves, self.calibration.leaf_end)
         weighed = answer.logprobs - np.where(np.isfinite(prior), prior, 0.0)
         best = np.argsort(-weighed, kind="stable")[: self.request.options.n_best]
         shares = np.exp(weighed - np.logaddexp.reduce(weighed))

@@ -193,19 +193,17 @@ _MAX_PRIORS, _MAX_SCORES = 64, 1_000_000
 
 
 def calibrated(reader: Reader, calibration: BoundCalibration | None) -> Plan[BoundCalibration | None]:
-    """Return a calibration that is ready for use: its prompts are scored first, unless their scores are remembered."""
-    if calibration is None or not calibration.priors:
+    """Return a calibration that is ready for use: its prompt is scored first, unless the scores are remembered."""
+    if calibration is None or calibration.unscored is None:
         return calibration
     memory: Memory[Floats] = memory_in(reader.known, "priors", _MAX_PRIORS, _MAX_SCORES)
-    scores = []
-    for tokens, choices in calibration.priors:
-        key = choices.trie, tuple(tokens), calibration.leaf_end
-        of_leaves = memory.find(key)
-        if of_leaves is None:
-            of_leaves = (yield PlanStep(tokens, Query("scores", choices.trie, leaf_end=calibration.leaf_end))).logprobs
-            memory.put(key, len(choices.trie), of_leaves)
-        scores.append(choices.aligned(of_leaves))
-    return calibration.with_prior(np.mean(scores, axis=0))
+    tokens, choices = calibration.unscored
+    key = choices.trie, tuple(tokens), calibration.leaf_end
+    of_leaves = memory.find(key)
+    if of_leaves is None:
+        of_leaves = (yield PlanStep(tokens, Query("scores", choices.trie, leaf_end=calibration.leaf_end))).logprobs
+        memory.put(key, len(choices.trie), of_leaves)
+    return calibration.with_prior(choices.aligned(of_leaves))
 
 
 _KEPT = 100_000

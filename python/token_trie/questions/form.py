@@ -358,7 +358,7 @@ class FormAsked:
     @property
     def has_prior(self) -> bool:
         """Whether the scores of each view without a state are subtracted from those with the state."""
-        return self.calibrator is not None and bool(self.calibrator.prompts)
+        return self.calibrator is not None and self.calibrator.needs_prior
 
     @property
     def asked(self) -> str:

@@ -133,7 +133,7 @@ class SetAsked(FormView):
             raise ArgumentError("form: a set is asked about in one form, which does not list the options")
         if options.examples is not None:
             raise ArgumentError("examples: go with options that are all scored, and not with a set")
-        if calibrator is not None and (calibrator.binding is not None or not calibrator.prompts):
+        if calibrator is not None and (calibrator.binding is not None or not calibrator.needs_prior):
             raise ArgumentError("calibration: a set that is searched goes with 'contextual' or None")
         instructions, members, top = text_of(question.instructions, "instructions"), question.members, question.top
         assert members is not None  # because it is searched

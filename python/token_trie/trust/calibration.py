@@ -63,16 +63,13 @@ class Calibration(Calibrator):
     held_out: HeldOut | None = None
     weights: Floats | None = field(init=False, repr=False)
     needs_state: bool = field(init=False, repr=False)
+    needs_prior: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         has_head = self.fitted.head is not None
         object.__setattr__(self, "weights", None if has_head else self.fitted.bias)  # a head fixes no order
         object.__setattr__(self, "needs_state", has_head)
-
-    @property
-    def prompts(self) -> tuple[None, ...]:
-        """The state without content of the question that it was fitted on, if its prior is subtracted."""
-        return (None,) if self.fitted.base == "contextual" else ()
+        object.__setattr__(self, "needs_prior", self.fitted.base == "contextual")
 
     def log_weights(self, scores: Floats, states: States | None) -> Floats:
         """Return log-weights, whose softmax are the probabilities; see `Calibrator.log_weights`."""

@@ -49,7 +49,7 @@ def test_a_file_that_an_earlier_release_wrote_opens_and_is_written_again_as_it_w
     (tmp_path / "f.json").write_text(FILE)
     read = Calibration.load(tmp_path / "f.json")
     assert read.log_weights(np.array([[1.0, 2.0]]), None).tolist() == [[0.75, 0.75]]
-    assert read.prompts == (None,)  # so that the question's prior is subtracted
+    assert read.needs_prior  # so that the question's prior is subtracted
     assert read.held_out is not None
     assert read.held_out.confidence.tolist() == [0.9, 0.8, 0.7]
     read.save(tmp_path / "g.json")
