@@ -2,7 +2,6 @@
 #include "cursor/matcher.h"
 #include "cursor/tables.h"
 
-#include <map>
 #include <mutex>
 
 namespace token_trie {
@@ -91,43 +90,6 @@ std::vector<bool> fill(const std::vector<MatcherPtr> & matchers,
         is_needed[i] = alone(*matchers[i], [words](const Matcher & matcher) { return matcher.fill(words); });
     }
     return is_needed;
-}
-
-// Calls each matcher with its value, after check has let all of them pass. A failure names the row before its message.
-// Under the interpreter's lock, so that no other batch comes in between.
-template <typename Value, typename Work>
-void for_each(const std::vector<MatcherPtr> & matchers,
-              const std::vector<Value> & values,
-              const char * what,
-              void (Matcher::*check)(Value) const,
-              const Work & work) {
-    throw_if(values.size() != matchers.size(), Status::argument, what, ": ", values.size(), " for ", matchers.size(),
-             " matchers");
-    std::map<const SharedMatcher *, std::size_t> seen;
-    for (std::size_t i = 0; i < matchers.size(); ++i) {
-        const auto [at, is_new] = seen.emplace(matchers[i].get(), i);
-        throw_if(!is_new, Status::argument, "matchers[", i, "]: the same as matchers[", at->second, "]");
-        try {
-            alone(*matchers[i], [&](const Matcher & matcher) { (matcher.*check)(values[i]); });
-        } catch (const Error & error) {
-            throw Error(error.status(), what, "[", i, "]: ", error.what());
-        }
-    }
-    for (std::size_t i = 0; i < matchers.size(); ++i) {
-        alone(*matchers[i], [&](Matcher & matcher) { work(matcher, i); });
-    }
-}
-
-std::vector<bool> accept(const std::vector<MatcherPtr> & matchers, const std::vector<Token> & tokens) {
-    std::vector<bool> accepted(matchers.size());
-    for_each(matchers, tokens, "tokens", &Matcher::check,
-             [&](Matcher & matcher, std::size_t i) { accepted[i] = matcher.accept(tokens[i]); });
-    return accepted;
-}
-
-void rollback(const std::vector<MatcherPtr> & matchers, const std::vector<std::uint64_t> & counts) {
-    for_each(matchers, counts, "num_tokens", &Matcher::check_rollback,
-             [&](Matcher & matcher, std::size_t i) { matcher.rollback(counts[i]); });
 }
 
 using Positions = py::array_t<std::int64_t, py::array::c_style>;
@@ -226,8 +188,6 @@ void register_matcher(py::module_ & module) {
             [](SharedMatcher & shared) { return alone(shared, [](const Matcher & it) { return it.n_accepted(); }); })
         .def_property_readonly("n_vocab", [](const SharedMatcher & shared) { return shared.matcher.n_vocab(); });
     module.def("fill_masks", &fill, "matchers"_a, "mask"_a, "indices"_a);
-    module.def("accept_each", &accept, "matchers"_a, "tokens"_a);
-    module.def("rollback_each", &rollback, "matchers"_a, "counts"_a);
     py::class_<HeldTables>(module, "Tables")
         .def(py::init<std::int32_t, py::array_t<std::int32_t>, py::array_t<std::uint8_t>, py::array,
                       py::array_t<std::int32_t>, py::array, py::array_t<std::int32_t>, py::array_t<std::int32_t>>(),

@@ -57,7 +57,6 @@ QUICK = [
     "decisions/test_gold.py",
     "engines/test_matcher.py",
     "engines/test_rtp_llm.py",
-    "engines/test_unique.py",
     "native/test_arguments.py",
     "native/test_closeable.py",
     "native/test_cursor.py",

@@ -317,13 +317,6 @@ def test_a_script_labels_with_ray(tmp_path: Path) -> None:
     assert [int(row.split()[0]) for row in rows] == [*range(6)]
 
 
-def test_a_script_writes_and_reads_the_configuration_of_rtp_llm(tmp_path: Path) -> None:
-    written, same, answer = script("rtp_llm", tmp_path)
-    assert written.startswith("{'start_token_id': ")
-    assert same == "True"
-    assert answer.strip() in {"set_alarm", "set_timer", "play_music"}
-
-
 def test_a_script_serves_tools_to_an_assistant() -> None:
     mcp = pytest.importorskip("mcp", reason="mcp_server.py needs mcp")
     from mcp.client.stdio import stdio_client

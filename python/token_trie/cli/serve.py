@@ -66,7 +66,7 @@ def serve(
     time_limit: Annotated[float, typer.Option(min=0.001, help="The longest time of a request, in seconds.")] = 120,
 ) -> None:
     """Serve decisions over HTTP, in the formats of TypeSafe and OpenAI."""
-    from token_trie.serve.http import run
+    from token_trie.serve.app import run
     from token_trie.serve.limits import Limits
     from token_trie.serve.service import ServerConfig
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from token_trie.llama.text import Text, TextOptions, text_of, tokenize_after
 from token_trie.native.core import Llama, _core
 from token_trie.native.ffi import lib
 from token_trie.native.lifetime import attachment
-from token_trie.native.options import check_limits, encode, nth_seed
+from token_trie.native.options import check_limits, nth_seed
 from token_trie.sets.lru import Memory, memory_in
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.tokenization import inner_tokens
@@ -389,18 +389,16 @@ class TextRequest(Request[Text]):
     max_tokens: int | None = None
     """Largest number of tokens, limited by the space in the context; None: `MAX_TOKENS`."""
     options: TextOptions = field(default_factory=TextOptions)
-    gbnf: str | None = None
-    """The grammar of the text."""
+    GRAMMAR: ClassVar[str | None] = None
+    """The grammar of the text, if any."""
 
     def __post_init__(self) -> None:
         check_limits(0, max_tokens=self.max_tokens)
-        if self.gbnf is not None:
-            encode(self.gbnf, "grammar")
 
     @property
     def thinks(self) -> bool:
         """Whether a grammar leaves room for a thought, which is text too."""
-        return self.gbnf is None
+        return self.GRAMMAR is None
 
     @property
     def stops(self) -> list[str]:
@@ -413,7 +411,7 @@ class TextRequest(Request[Text]):
         max_tokens = MAX_TOKENS if max_tokens is None else max_tokens
         if reader.owner:
             check_room(reader.n_ctx, n_prompt, min(max_tokens, 1), reader.owner)
-        query = Query("text", sampling=self.options, max_tokens=max_tokens, stop_strings=stops, gbnf=self.gbnf)
+        query = Query("text", sampling=self.options, max_tokens=max_tokens, stop_strings=stops, gbnf=self.GRAMMAR)
         answer = yield PlanStep(prefix.tokens, query)
         tokens, found = list(answer.tokens), answer.figures.stop_string
         text = reader.with_model(lambda vocab, _: text_of(vocab, tokens))

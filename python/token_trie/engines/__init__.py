@@ -1,9 +1,8 @@
 """The same sets in other engines.
 
-`TrieMatcher`, `BatchMatcher` and `UniqueMatchers` are for engines that take masks from the host. Nothing here needs a
-llama.cpp model.
+`TrieMatcher` and `BatchMatcher` are for engines that take masks from the host. Nothing here needs a llama.cpp model.
 """
 
-from token_trie.engines.matcher import BatchMatcher, TrieMatcher, UniqueMatchers
+from token_trie.engines.matcher import BatchMatcher, TrieMatcher
 
-__all__ = ["BatchMatcher", "TrieMatcher", "UniqueMatchers"]
+__all__ = ["BatchMatcher", "TrieMatcher"]

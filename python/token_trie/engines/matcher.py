@@ -1,10 +1,8 @@
-"""`TrieMatcher`, `BatchMatcher`, `UniqueMatchers`: positions in a set, for engines that use masks from the host."""
+"""`TrieMatcher`, `BatchMatcher`: positions in a set, for engines that use masks from the host."""
 
 from __future__ import annotations
 
 import copy
-import operator
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -231,10 +229,7 @@ class TrieMatcher:
 
 
 class BatchMatcher:
-    """Calls for many matchers at once, without the interpreter lock; see xgrammar's ``BatchGrammarMatcher``.
-
-    A matcher may fill several rows, but step only once in a call. A call that fails changes nothing.
-    """
+    """A call for many matchers at once, without the interpreter lock; see xgrammar's ``BatchGrammarMatcher``."""
 
     @staticmethod
     def batch_fill_next_token_bitmask(
@@ -242,38 +237,11 @@ class BatchMatcher:
     ) -> list[bool]:
         """Fill a row for each matcher, as `TrieMatcher.fill_next_token_bitmask` does, with the same results.
 
-        All have the same ``vocab_size``. By default, matcher ``i`` fills row ``i``; rows that none fills do not change.
+        All have the same ``vocab_size``; one may fill several rows. By default, matcher ``i`` fills row ``i``. Rows
+        that none fills do not change; a call that fails changes nothing.
         """
         rows = None if indices is None else to_tokens(indices, "indices").tolist()
         return _core.fill_masks(_handles(matchers), host_array(bitmask), rows)
-
-    @staticmethod
-    def batch_accept_token(matchers: Sequence[TrieMatcher], tokens: Sequence[int]) -> list[bool]:
-        """Step each matcher over its token, and return whether each was allowed.
-
-        Raises
-        ------
-        VocabularyError, ArgumentError
-            As for `TrieMatcher.accept_token`, for the row that the message names; then no matcher has moved.
-        """
-        return _core.accept_each(_handles(matchers), to_tokens(tokens, "tokens").tolist())
-
-    @staticmethod
-    def batch_rollback(matchers: Sequence[TrieMatcher], num_tokens: Sequence[int] | int = 1) -> None:
-        """Take back the last tokens of each matcher: a number for each, or one for all.
-
-        Raises
-        ------
-        ArgumentError
-            The matcher that the message names has fewer; then no matcher has moved.
-        """
-        handles = _handles(matchers)
-        if isinstance(num_tokens, (int, np.integer)):
-            num_tokens = [num_tokens] * len(handles)
-        counts = to_tokens(num_tokens, "num_tokens").tolist()
-        for i, count in enumerate(counts):
-            check_counts(0, **{f"num_tokens[{i}]": count})
-        _core.rollback_each(handles, counts)
 
 
 def _handles(matchers: Sequence[TrieMatcher]) -> list[_core.Matcher]:
@@ -285,154 +253,3 @@ def _handles(matchers: Sequence[TrieMatcher]) -> list[_core.Matcher]:
         if not isinstance(matcher, TrieMatcher):
             raise ArgumentError(f"matchers[{i}]: {type(matcher).__name__} where a TrieMatcher belongs")
     return [matcher._handle for matcher in listed]
-
-
-_ENDED = -1
-
-
-class UniqueMatchers:
-    """Positions of several sequences in one set: no two finish the same member, and each finds one.
-
-    A node has as many seats as members below it that can end, and a sequence takes one at each node of its path. A
-    token is legal for a sequence if the others have left a seat after it. There are no more sequences than such
-    members, so each has at least one legal token at each step. A member cannot end if each end token continues a longer
-    member, as with the members ``[1]`` and ``[1, 0]`` and the end token 0.
-
-    Parameters
-    ----------
-    trie : TokenTrie
-        The set.
-    n : int
-        Number of sequences; at most the number of members that can end.
-    vocab_size : int
-        Number of tokens of the vocabulary; a row of a mask has a bit for each.
-    end_tokens : sequence of int
-        The tokens that end an answer.
-
-    Raises
-    ------
-    ArgumentError, VocabularyError
-        There are more sequences than members that can end, or as for `TrieMatcher`.
-
-    Notes
-    -----
-    It is not thread-safe. A step of a row costs O(n²) in the worst case, with all sequences at one node, whatever the
-    size of the set.
-
-    Examples
-    --------
-    >>> rows = UniqueMatchers(trie, 4, vocab_size, end_tokens=[eos])           # doctest: +SKIP
-    >>> rows.fill_next_token_bitmask(bitmask)                                  # doctest: +SKIP
-    >>> accepted = [rows.accept_token(i, token) for i, token in enumerate(drawn)]    # doctest: +SKIP
-    """
-
-    def __init__(self, trie: TokenTrie, n: int, vocab_size: int, *, end_tokens: Sequence[int]) -> None:
-        check_counts(n=n)
-        self._matchers = [TrieMatcher(trie, vocab_size, end_tokens=end_tokens) for _ in range(n)]
-        if n > len(trie):
-            raise ArgumentError(f"n: {n} sequences, and {len(trie)} members")
-        self._trie = trie
-        self._ends = to_tokens(end_tokens, "end_tokens").tolist()
-        if not self._has_more_than(n - 1, 0):
-            raise ArgumentError(
-                f"n: {n} sequences, and fewer members that can end; each of end_tokens continues a longer member there"
-            )
-        self._nodes = [0] * n
-        # The number of sequences that left a node by a token.
-        self._gone: defaultdict[int, Counter[int]] = defaultdict(Counter)
-
-    def __len__(self) -> int:
-        """Return the number of sequences."""
-        return len(self._matchers)
-
-    def accept_token(self, row: int, token_id: int) -> bool:
-        """Step one sequence over a token, and return whether it was allowed; if not, the sequence does not move.
-
-        If two sequences draw the last seat in one step, the second is refused: fill its mask again, and draw again.
-
-        Raises
-        ------
-        ArgumentError, VocabularyError
-            There is no such row, or as for `TrieMatcher.accept_token`.
-        """
-        row = self._row(row)
-        matcher, node = self._matchers[row], self._nodes[row]
-        token_id = to_token(token_id, matcher.vocab_size)
-        is_over = matcher.is_terminated()
-        if not is_over and token_id in self._closed(row):
-            return False
-        if not matcher.accept_token(token_id):
-            return False
-        if is_over:
-            return True
-        if matcher.is_terminated():
-            self._gone[node][_ENDED] += 1
-            return True
-        child = self._trie.core.child(node, token_id)
-        assert child is not None
-        self._gone[node][token_id] += 1
-        self._nodes[row] = child
-        return True
-
-    def allowed_tokens(self, row: int) -> list[int]:
-        """Return the tokens that are legal next for one sequence, ascending."""
-        row = self._row(row)
-        closed = self._closed(row)
-        return [token for token in self._matchers[row].allowed_tokens().tolist() if token not in closed]
-
-    def fill_next_token_bitmask(self, bitmask: Bitmask, indices: Sequence[int] | None = None) -> None:
-        """Fill a row for each sequence, as `BatchMatcher.batch_fill_next_token_bitmask` does."""
-        BatchMatcher.batch_fill_next_token_bitmask(self._matchers, bitmask, indices)
-        rows = host_array(bitmask).view(np.uint32)
-        for i in range(len(self)):
-            row = i if indices is None else indices[i]
-            for token in self._closed(i):
-                rows[row, token // 32] &= ~np.uint32(1 << token % 32)
-
-    def is_terminated(self, row: int) -> bool:
-        """Tell whether a sequence has accepted an end token."""
-        return self._matchers[self._row(row)].is_terminated()
-
-    def _row(self, row: int) -> int:
-        try:
-            number = operator.index(row)
-        except TypeError as error:
-            raise ArgumentError(f"row: {type(row).__name__} where an integer belongs") from error
-        if not 0 <= number < len(self):
-            raise ArgumentError(f"row: {number} of {len(self)}")
-        return number
-
-    def _closed(self, row: int) -> set[int]:
-        """Return the tokens after which the other sequences have taken every seat."""
-        node = self._nodes[row]
-        gone = self._gone.get(node)
-        if gone is None or self._matchers[row].is_terminated():
-            return set()
-        closed: set[int] = set()
-        for token, n_held in gone.items():
-            if token == _ENDED:
-                # An end token that continues a member here is not an end.
-                closed.update(end for end in self._ends if self._trie.core.child(node, end) is None)
-            else:
-                child = self._trie.core.child(node, token)
-                assert child is not None
-                if not self._has_more_than(n_held, child):
-                    closed.add(token)
-        return closed
-
-    def _has_more_than(self, n: int, node: int) -> bool:
-        """Tell whether more than n members at a node or below it can end."""
-        waiting, found = [node], 0
-        while waiting:
-            at = waiting.pop()
-            is_end = self._trie.core.leaf(at) is not None and any(
-                self._trie.core.child(at, end) is None for end in self._ends
-            )
-            found += is_end
-            if found > n:
-                return True
-            for child in self._trie.core.children(at)[: n + 1].tolist():
-                below = self._trie.core.child(at, child)
-                assert below is not None
-                waiting.append(below)
-        return False

@@ -1,4 +1,4 @@
-"""Sets for ``generate`` of transformers: a logits processor, and a ``prefix_allowed_tokens_fn``."""
+"""Sets for ``generate`` of transformers: a logits processor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import inspect
 import logging
 import math
 import weakref
-from collections.abc import Callable
 
 from token_trie.engines.matcher import PUT_BACK, BatchMatcher, TrieMatcher
 from token_trie.errors import ArgumentError
@@ -18,8 +17,6 @@ try:
         ForcedBOSTokenLogitsProcessor,
         LogitsProcessor,
         LogitsProcessorList,
-        SuppressTokensAtBeginLogitsProcessor,
-        SuppressTokensLogitsProcessor,
     )
 except ImportError as error:
     raise ImportError(
@@ -39,8 +36,6 @@ class _Call:
 
     def __init__(self, beginning: TrieMatcher, prompt_length: int, *, rows_may_leave: bool) -> None:
         self.prompt_length = prompt_length
-        self.suppressed: frozenset[int] = frozenset()
-        self.suppressed_at: dict[int, frozenset[int]] = {}  # by columns
         self._rows_may_leave = rows_may_leave
         self._beginning = beginning
         self._before: dict[Tokens, TrieMatcher | None] = {}  # usually one token shorter
@@ -113,12 +108,7 @@ class _Calls:
             if columns == length == 1:
                 self._check_forced(processors)
             # Except in _sample, beams at -inf and rejected drafts leave the set.
-            call = self._by_list[key] = _Call(self._beginning, length, rows_may_leave=caller != "_sample")
-            lists = [p.suppress_tokens.tolist() for p in processors if isinstance(p, SuppressTokensLogitsProcessor)]
-            call.suppressed = frozenset().union(*lists)
-            for p in processors:
-                if isinstance(p, SuppressTokensAtBeginLogitsProcessor):
-                    call.suppressed_at[p.begin_index] = frozenset(p.begin_suppress_tokens.tolist())
+            self._by_list[key] = _Call(self._beginning, length, rows_may_leave=caller != "_sample")
             weakref.finalize(processors, self._by_list.pop, key).atexit = False
         return self._by_list[key]
 
@@ -230,34 +220,3 @@ def _check_tensors(input_ids: torch.Tensor, scores: torch.Tensor, n_vocab: int) 
         raise ArgumentError(f"scores: shape {shape} where ({input_ids.shape[0]}, {n_vocab} or more) belongs")
     if not scores.is_floating_point():
         raise ArgumentError(f"scores: {scores.dtype} where floats belong")
-
-
-def prefix_allowed_tokens_fn(matcher: TrieMatcher, prompt_length: int) -> Callable[[int, torch.Tensor], list[int]]:
-    """Make a function for ``generate(..., prefix_allowed_tokens_fn=…)``.
-
-    `TrieLogitsProcessor` is faster and gets scores. If processors after this function remove every allowed token, the
-    row leaves the set, with a warning (logger ``token_trie.transformers``). ``suppress_tokens`` and
-    ``begin_suppress_tokens`` that hold all allowed tokens are refused.
-
-    Parameters
-    ----------
-    matcher, prompt_length
-        As for `TrieLogitsProcessor`.
-    """
-    check_counts(0, prompt_length=prompt_length)
-    calls = _Calls(matcher, prompt_length)
-
-    def allowed(batch_id: int, input_ids: torch.Tensor) -> list[int]:
-        call = calls.current(len(input_ids))
-        at = call.matcher_after(input_ids[call.prompt_length :].tolist(), f"input_ids[{batch_id}]")
-        if at is None:
-            return list(range(matcher.vocab_size))
-        allowed_tokens: list[int] = at.allowed_tokens().tolist()
-        if (call.suppressed | call.suppressed_at.get(len(input_ids), frozenset())).issuperset(allowed_tokens):
-            raise ArgumentError(
-                f"suppress_tokens, begin_suppress_tokens: {allowed_tokens} are all that the set allows after "
-                f"input_ids[{batch_id}]; use TrieLogitsProcessor, which puts them back"
-            )
-        return allowed_tokens
-
-    return allowed

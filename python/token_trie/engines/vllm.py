@@ -161,9 +161,9 @@ def _hash_texts(texts: list[str]) -> str:
 
 KEY = "token_trie"
 FOLDER = "TOKEN_TRIE_SETS"
-"""Environment variable: the folder of named sets. If it is set, every file must be in this folder."""
+"""Environment variable: the folder of named sets."""
 
-_SETS = ("choices", "payload", "file", "name")
+_SETS = ("choices", "payload", "name")
 _TEXT_OPTIONS = ("separator", "start_after")
 _MATCHER_OPTIONS = tuple(
     field.name for field in fields(SpanOptions) if field.name not in ("end_tokens", *_TEXT_OPTIONS)
@@ -182,8 +182,6 @@ class TrieRequest:
     given: Any
     options: Mapping[str, Any]
     is_greedy: bool
-    may_open: bool
-    """Whether any file may be opened: objects come from the program that runs the engine, texts from any client."""
 
     def _set(self, vocabulary: EngineVocabulary, prompt: list[int]) -> TokenTrie:
         path = self.options.get("path")
@@ -192,8 +190,7 @@ class TrieRequest:
             return vocabulary.set_of(texts, prompt, self.options.get("leading_space"))
         if self.source == "payload":
             return TokenTrie.from_payload(self.given, path)
-        file = _named(self.given) if self.source == "name" else _allowed(self.given, self.may_open)
-        return _read_set(file, path)
+        return _read_set(_named(self.given), path)
 
     def matcher(self, vocabulary: EngineVocabulary, prompt: list[int], end_tokens: Sequence[int]) -> TrieMatcher:
         """Make a matcher after a prompt, with the engine's end tokens; TokenTrieError if they do not fit."""
@@ -216,10 +213,9 @@ def read_request(params: Any) -> TrieRequest | None:
     given = (params.extra_args or {}).get(KEY)
     if given is None:
         return None
-    is_text = isinstance(given, str)
-    if is_text and not given.lstrip().startswith("{"):
+    if isinstance(given, str) and not given.lstrip().startswith("{"):
         given = {"name": given}
-    elif is_text:
+    elif isinstance(given, str):
         try:
             given = json.loads(given)
         except (ValueError, RecursionError) as error:
@@ -247,7 +243,7 @@ def read_request(params: Any) -> TrieRequest | None:
         raise ArgumentError(f"{KEY}: beside min_tokens, which forbids the end where nothing else may follow")
     if params.ignore_eos and options.get("on_complete") != "release":
         raise ArgumentError(f"{KEY}: beside ignore_eos, by which an answer would not end; on_complete release may")
-    return TrieRequest(sources[0], given[sources[0]], options, mode == "greedy", may_open=not is_text)
+    return TrieRequest(sources[0], given[sources[0]], options, mode == "greedy")
 
 
 def _named(name: object) -> Path:
@@ -259,23 +255,11 @@ def _named(name: object) -> Path:
     return Path(folder, f"{name}.json")
 
 
-def _allowed(file: object, may_open: bool) -> Path:
-    if not isinstance(file, (str, os.PathLike)):
-        raise ArgumentError(f"file: {type(file).__name__} where a path belongs")
-    encode(os.fspath(file), "file")
-    folder = os.environ.get(FOLDER)
-    if folder and not Path(file).resolve().is_relative_to(Path(folder).resolve()):
-        raise ArgumentError(f"file: {str(file)!r} is outside the folder that {FOLDER} names")
-    if not folder and not may_open:
-        raise ArgumentError(f"file: files are opened for no text, unless {FOLDER} names their folder")
-    return Path(file)
-
-
 def _read_set(file: Path, path: Any) -> TokenTrie:
     try:
         now = file.stat()
         if not stat.S_ISREG(now.st_mode):
-            raise ArgumentError(f"file: {str(file)!r} is no file")
+            raise ArgumentError(f"{KEY}: {file.name} is no file")
         key = (str(file), now.st_mtime_ns, now.st_size, now.st_ino, path)
         return _files.get(key, now.st_size, lambda: TokenTrie.from_payload(file.read_bytes(), path))
     except OSError as error:
@@ -474,7 +458,6 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
     ================================  ==================================================================================
     a TokenTreePayload, or its JSON   as ``TokenTrie.from_payload`` reads one
     ``{"choices": [...]}``            texts, spelled by the engine's tokenizer as they follow the request's prompt
-    ``{"file": path}``                a payload in a file that the engine can read
     a name, or ``{"name": ...}``      the file ``name.json`` in the folder that the environment's ``TOKEN_TRIE_SETS``
                                       names
     ================================  ==================================================================================
@@ -490,9 +473,6 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
     A wrong request is refused when it comes in, over HTTP with status 400: by vLLM's ``VLLMValidationError``, with the
     message of this package's error. A later error, such as a file that has changed since, ends the request with an
     empty answer and an error in the engine's log (logger ``token_trie.vllm``).
-
-    A file in an object may be any; from a text, as over HTTP, only one in the folder ``TOKEN_TRIE_SETS``. If that
-    is set, all files must be in it.
 
     Notes
     -----

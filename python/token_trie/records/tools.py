@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_type_hints, overload
 
 import numpy as np
 
@@ -478,7 +478,7 @@ _KEYS = ("name", "function")
 class TextBeforeCall(TextRequest):
     """A request for text that does not begin as a call, and ends before one."""
 
-    gbnf: str | None = r"root ::= [^<{\[`\x20\t\r\n] [\x00-\U0010FFFF]*"
+    GRAMMAR: ClassVar = r"root ::= [^<{\[`\x20\t\r\n] [\x00-\U0010FFFF]*"
     beginnings: Sequence[str] = ()
     """The results of `beginnings_of_calls`."""
 
@@ -716,15 +716,6 @@ def choose_tool(
     tool_choice: Literal["required"] = ...,
     **options: Unpack[RecordKeywords],
 ) -> ToolCall[T]: ...
-@overload
-def choose_tool(
-    llm: Llama,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]] | Sequence[Callable[..., Any]],
-    *,
-    tool_choice: Literal["required"] = ...,
-    **options: Unpack[RecordKeywords],
-) -> ToolCall[dict[str, Any]]: ...
 @overload
 def choose_tool(
     llm: Llama,

@@ -49,8 +49,6 @@ Turns: TypeAlias = list[dict[str, Any]]
 """Messages in the format of chat templates."""
 
 ANY_OBJECT = {"type": "object"}
-_MAX_SCORED = 1000
-"""Maximum size of a set whose whole distribution is returned."""
 _MIN_LOGPROB = -9999.0
 """The least log-probability in OpenAI's format, as JSON has no infinity."""
 _MAX_CONCURRENT = 8
@@ -80,8 +78,6 @@ class AnswerOptions:
     stops: tuple[str, ...] = ()
     n_alternatives: int | None = None
     """Number of alternatives per token; None: no log-probabilities."""
-    with_distribution: bool = False
-    """Whether to score the whole set, for each member's probability."""
 
 
 @dataclass
@@ -134,13 +130,10 @@ class ConstrainedPrompt:
         return self._write(engine, on_part)
 
     def _choose(self, engine: Engine, read: Callable[[Llama], AnySet], on_text: OnText | None) -> PreparedAnswer:
-        is_wanted = self.options.with_distribution
-
         def made() -> tuple[Prompt, ChoiceRequest]:
             with refusing(self.constraint.place):
                 choices = read(engine.llm)
-            options = ChooseOptions(probabilities=is_wanted and len(choices) <= _MAX_SCORED)
-            return self.prompt(engine.llm), ChoiceRequest.read(choices, options)
+            return self.prompt(engine.llm), ChoiceRequest.read(choices, ChooseOptions())
 
         async def finish(decision: Decision[Any], prompt: list[int], n_cached: int) -> Finished:
             value = decision.value
@@ -148,8 +141,7 @@ class ConstrainedPrompt:
             if on_text is not None:
                 on_text(text)
             logprobs = await self._logprobs(engine, prompt, list(decision.tokens))
-            more = distribution_of(decision) if is_wanted else {}
-            return Finished(text, "stop", decision.stats.n_prompt, n_cached, len(decision.tokens), logprobs, more=more)
+            return Finished(text, "stop", decision.stats.n_prompt, n_cached, len(decision.tokens), logprobs)
 
         return PreparedAnswer(made, finish)
 
@@ -284,15 +276,6 @@ def notes_of(truncated: Sequence[str], ignored: Sequence[str]) -> dict[str, Any]
     """Return the extra fields that list truncated values of a record and ignored keywords of its schema."""
     notes = {"x_truncated": list(truncated), "x_ignored": list(ignored)}
     return {name: some for name, some in notes.items() if some}
-
-
-def distribution_of(decision: Decision[Any]) -> dict[str, Any]:
-    """Return the probability of each choice, best first, as extra fields."""
-    if decision.probabilities is None:
-        return {"x_mass": None, "x_distribution": None}
-    ranked = decision.top(len(decision.probabilities))
-    members = [{"value": value, "probability": probability} for value, probability in ranked]
-    return {"x_mass": decision.mass, "x_distribution": members}
 
 
 def call_parts(call_id: str, template: CallTemplate, on_part: OnPart) -> OnText:

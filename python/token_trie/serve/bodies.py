@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -111,58 +110,41 @@ def parse(shape: type[B], value: Any) -> B:
         return shape.model_validate(value)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_FAULTS]
-        faults = [
-            Fault(tuple(map(_short, fault.place)), _short(fault.message), fault.kind)
-            for fault in _faults_of(value, found)
-        ]
+        faults = _faults_of(value, found)
         raise RefusedError("invalid_request", faults[0].message, faults) from None
 
 
 def _faults_of(value: Any, errors: Sequence[ErrorDetails]) -> list[Fault]:
-    """Return the faults of a value. For a union, pydantic reports errors of each type.
-
-    Keep those of the type that the value fits farthest; if several types tie, name all of them.
-    """
-    types: dict[Place, dict[str | int, list[Fault]]] = {}
+    """Return the faults of a value: of a union, those of the types that the value fits farthest, as one."""
+    at: dict[Place, list[ErrorDetails]] = {}
     for error in errors:
-        place, at, label = _place_of(value, error)
-        types.setdefault(at, {}).setdefault(label, []).append(Fault(place, error["msg"], error["type"]))
-    faults: list[Fault] = []
-    for at, of_types in types.items():
-
-        def how_far(found: list[Fault], n: int = len(at)) -> list[int]:
-            return [step if isinstance(step, int) else 0 for step in found[0].place[n:]]
-
-        farthest = max(map(how_far, of_types.values()))
-        best = [found for found in of_types.values() if how_far(found) == farthest]
-        best = [found for found in best if not found[0].kind.endswith("_type")] or best
-        first, *others = (found[0] for found in best)
-        if others:
-            more = dict.fromkeys(fault.message.removeprefix("Input should be ") for fault in others)
-            faults.append(replace(first, message=" or ".join([first.message, *more])))
-        else:
-            faults += best[0]
+        at.setdefault(_place_of(value, error), []).append(error)
+    faults = []
+    for place, found in at.items():
+        if not any(_is_after(other, place) for other in at):
+            found = [error for error in found if not error["type"].endswith("_type")] or found
+            first, *others = dict.fromkeys(error["msg"] for error in found)
+            message = " or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
+            faults.append(Fault(tuple(map(_short, place)), _short(message), found[0]["type"]))
     return faults
 
 
-def _place_of(value: Any, error: ErrorDetails) -> tuple[Place, Place, str | int]:
-    """Return the place of an error, the place of the first union on its path, and the label of the union's type.
+def _is_after(place: Place, other: Place) -> bool:
+    """Return whether a place is inside another, or comes after it in a list, whose first fault alone is told."""
+    for step, others in zip(place, other, strict=False):
+        if step != others:
+            return isinstance(step, int) and isinstance(others, int) and step > others
+    return len(place) > len(other)
 
-    Without a union, the second is the place again and the label is empty.
-    """
+
+def _place_of(value: Any, error: ErrorDetails) -> Place:
+    """Return the place of an error, without the names of types in a union."""
     place: list[str | int] = []
-    label: tuple[Place, str | int] | None = None
-    steps = error["loc"]
-    for step, after in itertools.zip_longest(steps, steps[1:]):
-        is_label = not _has(value, step)
-        if not is_label and after is not None:
-            is_label = _has(value, after) and not _has(value[step], after)
-        if not is_label or (after is None and error["type"] == "missing"):
+    for step in error["loc"]:
+        if _has(value, step):
             place.append(step)
-            value = None if is_label else value[step]
-        else:
-            label = label or (tuple(place), step)
-    return (tuple(place), *(label or (tuple(place), "")))
+            value = value[step]
+    return (*place, error["loc"][-1]) if error["type"] == "missing" else tuple(place)
 
 
 def _has(value: Any, step: str | int) -> bool:

@@ -351,24 +351,12 @@ function writeRequest({ state, questions }) {
   const hasKey = !$("#access").hidden;
   const as = $("#written :checked").value;
   const body = new Map([["state", state], ["questions", questions]]);
-  say($("#request"), { curl: asCurl, http: asHttp, python: asPython }[as](url, body, hasKey));
+  say($("#request"), { curl: asCurl, python: asPython }[as](url, body, hasKey));
 }
 
 function asCurl(url, body, hasKey) {
   const key = hasKey ? ` \\\n  -H "authorization: Bearer $TOKEN_TRIE_API_KEY"` : "";
   return `curl ${url}${key} \\\n  -H 'content-type: application/json' \\\n  -d '${write(body, false).replaceAll("'", `'\\''`)}'`;
-}
-
-function asHttp(url, body, hasKey) {
-  const key = hasKey ? `, "authorization": "Bearer " + os.environ["TOKEN_TRIE_API_KEY"]` : "";
-  return [
-    `import json${hasKey ? ", os" : ""}, urllib.request`,
-    "",
-    `body = ${write(body, true)}`,
-    `headers = {"content-type": "application/json"${key}}`,
-    `request = urllib.request.Request(${JSON.stringify(url)}, json.dumps(body).encode(), headers)`,
-    "print(urllib.request.urlopen(request).read().decode())",
-  ].join("\n");
 }
 
 function asPython(url, body) {

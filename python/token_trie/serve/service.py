@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from token_trie.native.core import Llama
-from token_trie.serve.calibrations import Calibrations
+from token_trie.decisions.calibration import fingerprint
+from token_trie.errors import CalibrationError
+from token_trie.native.core import Llama, _core
+from token_trie.questions.form import FormAsked
+from token_trie.questions.options import DecideOptions
+from token_trie.questions.scores import LEAF_END
+from token_trie.questions.searched import Asked
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import Limits
 from token_trie.serve.sets import Sets
+from token_trie.trust.calibration import Calibration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +37,49 @@ class ServerConfig:
     sets: Path | None = None
     calibrations: tuple[Path, ...] = ()
     limits: Limits = field(default_factory=Limits)
+
+
+class Calibrations:
+    """Calibrations that were fitted on questions, by which the server answers them.
+
+    CalibrationError for a file that is none, OSError for one that cannot be read.
+    """
+
+    def __init__(self, files: Iterable[Path] = ()) -> None:
+        self._loaded = [(file, Calibration.load(file)) for file in files]
+        self._of = {(one.binding.asked, one.classes): one for _, one in self._loaded}
+
+    def require_fitting(self, llm: Llama) -> None:
+        """Check them; CalibrationError for one of another model or llama.cpp, or of no question."""
+        for file, one in self._loaded:
+            try:
+                asked = _question(one.binding.asked)
+                if len(asked) < 2:
+                    raise CalibrationError("was fitted on prompts; a server answers questions")
+                if len(asked) > 2:
+                    raise CalibrationError("was fitted with examples before the row, which a server does not have")
+                own = (fingerprint(llm), _core.llama_loaded(), one.binding.asked, one.classes, LEAF_END)
+                one.binding.require(type(one.binding)(*own))
+            except CalibrationError as error:
+                raise CalibrationError(f"{file}: {error}") from error
+
+    def apply(self, asked: Asked, options: DecideOptions) -> Asked:
+        """Return a question with the calibration that was fitted on it, unless the options exclude it."""
+        if not isinstance(asked, FormAsked) or options.calibration != DecideOptions.calibration:
+            return asked
+        found = self._of.get((asked.asked, asked.classes)) if self._of else None
+        if found is None or (found.needs_state and options.reproducible):
+            return asked
+        return replace(asked, calibrator=found)
+
+
+def _question(asked: str) -> list[object]:
+    """Return the orders and options of the question in a binding, and its examples if any; empty for prompts."""
+    try:
+        read = json.loads(asked)
+    except ValueError:
+        return []
+    return [part for part in read if not isinstance(part, dict)] if isinstance(read, list) else []  # without forms
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def read_set(llm: Llama, given: Any) -> AnySet:
-    """Read a set from JSON: a payload, ``{"choices": …}``, texts, texts with values; TokenTrieError if it is none."""
+    """Read a set from JSON: a payload, texts, or texts with values; TokenTrieError if it is none."""
     if isinstance(given, dict) and "descriptors" in given:
         return TokenTrie.from_payload(given, llm=llm)
-    if isinstance(given, dict) and list(given) == ["choices"]:
-        given = given["choices"]
     if not isinstance(given, (list, dict)):
         raise ArgumentError(f"{type(given).__name__} where a list, an object of choices or a payload belongs")
     choices = read_choices(given)

@@ -220,7 +220,7 @@ class StructuredOutputs(Shape):
     model_config = ConfigDict(extra="allow")
 
     choice: Any = None
-    """Texts, texts with values, or ``{"set": name}`` with an optional "mask" or "indices"."""
+    """Texts, texts with values, a payload, or ``{"set": name}`` with an optional "mask" or "indices"."""
     json_: Any = Field(None, alias="json")
     json_object: StrictBool | None = None
 
@@ -266,11 +266,6 @@ class GenerationRequest(Shape):
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_choice: Any = None
-    guided_json: Any = None
-    json_schema: Any = None
-    token_trie: Any = None
-    x_distribution: StrictBool = False
-    """Whether to score the whole set, for each member's probability; else the best is searched, which is cheaper."""
 
 
 class Function(BaseModel):

@@ -203,7 +203,7 @@ class TokenTrie(Collection[Leaf]):
 
     @classmethod
     def from_prefix_dict(cls, given: str | os.PathLike[str] | Mapping[str, Any]) -> TokenTrie:
-        """Read the set from RTP-LLM's tree decode configuration, described and written by `engines.rtp_llm`.
+        """Read the set from RTP-LLM's tree decode configuration, in which a key spells a prefix of members.
 
         Members are named by their position, ``"0"``, ``"1"``, …, in the order of their tokens. The set remembers its
         start token: `constrain`, `choose` and `TrieMatcher` refuse a prompt that does not end in it. In RTP-LLM the end

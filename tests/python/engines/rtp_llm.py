@@ -5,6 +5,7 @@ A state without a key allows the end token in some releases and is an error in o
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -20,3 +21,13 @@ class TreeDecode:
         if self._end in self.path:
             return {self._end}
         return set(self._lists[self._sep.join([self._start, *map(str, self.path)])])
+
+
+def prefix_dict_of(members: Iterable[Sequence[int]], start: int = 225, end: int = 2, sep: str = "_") -> dict[str, Any]:
+    """Write members as a configuration, with a key for whole ones too."""
+    lists: dict[str, set[int]] = {}
+    for member in members:
+        for i, token in enumerate([*member, end]):
+            lists.setdefault(sep.join(map(str, [start, *member[:i]])), set()).add(token)
+    config = {key: sorted(tokens) for key, tokens in lists.items()}
+    return {"start_token_id": start, "end_token_id": end, "sep": sep, "prefix_dict": config}

@@ -7,10 +7,9 @@ import os
 
 import numpy as np
 import pytest
-from rtp_llm import TreeDecode
+from rtp_llm import TreeDecode, prefix_dict_of
 from token_trie import TokenTrie
 from token_trie.engines import BatchMatcher, TrieMatcher
-from token_trie.engines.rtp_llm import write_prefix_dict
 from token_trie.llama.query import SpanOptions, follow_set, read_span
 from token_trie.native.core import _core
 
@@ -90,10 +89,9 @@ def test_what_is_allowed_is_one_and_the_same(seed: int) -> None:
         rng = np.random.default_rng((seed, done))
         tries = [random_trie(rng) for _ in range(ROWS)]
         matchers = [TrieMatcher(trie, V, end_tokens=[END]) for trie in tries]
-        plain = [TreeDecode(write_prefix_dict(trie, end=END)) for trie in tries]
-        read = [
-            TrieMatcher(TokenTrie.from_prefix_dict(write_prefix_dict(t, end=END)), V, end_tokens=[END]) for t in tries
-        ]
+        configs = [prefix_dict_of((leaf.tokens for leaf in trie), end=END) for trie in tries]
+        plain = [*map(TreeDecode, configs)]
+        read = [TrieMatcher(TokenTrie.from_prefix_dict(config), V, end_tokens=[END]) for config in configs]
         tensors = Tensors(tries) if HAS_TORCH else None
         of_vllm = VllmRows(tries) if HAS_VLLM else None
         walked: list[list[int]] = [[] for _ in range(ROWS)]
@@ -115,15 +113,17 @@ def test_what_is_allowed_is_one_and_the_same(seed: int) -> None:
                     cursor = cursor_at(tries[i], walked[i]).allowed()
                     assert cursor is not None and set(cursor.tolist()) == expected, where  # noqa: PT018
                 tokens.append(int(rng.choice(sorted(expected))))
-            assert all(BatchMatcher.batch_accept_token(matchers, tokens))
-            assert all(BatchMatcher.batch_accept_token(read, tokens))
+            for one, other, token in zip(matchers, read, tokens, strict=True):
+                assert one.accept_token(token)
+                assert other.accept_token(token)
             if tensors:
                 tensors.step(tokens)
             for row, token in zip(walked, tokens, strict=True):
                 row.append(token)
             counts = [int(rng.integers(0, len(row) + 1)) if rng.random() < 0.2 else 0 for row in walked]
-            BatchMatcher.batch_rollback(matchers, counts)
-            BatchMatcher.batch_rollback(read, counts)
+            for one, other, count in zip(matchers, read, counts, strict=True):
+                one.rollback(count)
+                other.rollback(count)
             if tensors:
                 tensors.rollback(counts)
             for row, tree, count in zip(walked, plain, counts, strict=True):

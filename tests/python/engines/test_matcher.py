@@ -110,10 +110,6 @@ def test_a_model_brings_its_end_tokens_and_its_vocabulary(precise: Any, smollm2:
         (lambda: matcher().accept_token(V), r"token_id: 40 is outside the vocabulary \(40 tokens\)"),
         (lambda: matcher().accept_tokens([7, -1]), r"tokens\[1\]: -1 is outside"),
         (lambda: matcher().rollback(1), "1 tokens to take back of 0 accepted"),
-        (lambda: BatchMatcher.batch_accept_token([matcher(), matcher()], [7, 99]), r"tokens\[1\]: 99 is outside"),
-        (lambda: BatchMatcher.batch_accept_token([matcher()], [7, 8]), "tokens: 2 for 1 matchers"),
-        (lambda: BatchMatcher.batch_rollback([matcher()], [1]), r"num_tokens\[0\]: 1 tokens to take back of 0"),
-        (lambda: BatchMatcher.batch_accept_token([m := matcher(), m], [7, 8]), r"matchers\[1\]: the same"),
     ],
 )
 def test_what_cannot_be_is_named(make: Callable[[], object], message: str) -> None:
@@ -122,13 +118,11 @@ def test_what_cannot_be_is_named(make: Callable[[], object], message: str) -> No
 
 
 def test_after_the_end_only_end_tokens_come_and_nothing_moves() -> None:
-    ended, other = matcher(), matcher()
+    ended = matcher()
     ended.accept_tokens([7, END])
     with pytest.raises(ArgumentError, match="7 comes after the end"):
         ended.accept_token(7)
-    with pytest.raises(ArgumentError, match=r"tokens\[1\]: 7 comes after the end"):
-        BatchMatcher.batch_accept_token([other, ended], [7, 7])
-    assert (ended.num_accepted, other.num_accepted) == (2, 0)
+    assert ended.num_accepted == 2
 
 
 class Elsewhere:
@@ -167,14 +161,14 @@ def test_a_mask_that_does_not_fit_is_refused(wrong: Any, message: str) -> None:
 
 def test_a_batch_fills_the_given_rows_and_no_other() -> None:
     one, two = matcher(), matcher()
-    assert BatchMatcher.batch_accept_token([one, two], [7, 8]) == [True, False]
+    assert one.accept_token(7)
     wide = mask(8)
     rows = wide[::2]  # rows may stand apart
     assert BatchMatcher.batch_fill_next_token_bitmask([one, two, one], rows, [3, 1, 2]) == [True, True, True]
     assert [tokens_of(row) for row in rows[1:]] == [[7], [END, 8], [END, 8]]
     assert (rows[0] == 0x55555555).all()
     assert (wide[1::2] == 0x55555555).all()
-    BatchMatcher.batch_rollback([one, two], [1, 0])
+    one.rollback()
     BatchMatcher.batch_fill_next_token_bitmask([one, two], rows)
     assert [tokens_of(row) for row in rows[:2]] == [[7], [7]]
     assert BatchMatcher.batch_fill_next_token_bitmask([], rows) == []
@@ -198,7 +192,6 @@ def test_threads_may_share_a_matcher() -> None:
         try:
             while not stop.is_set():
                 BatchMatcher.batch_fill_next_token_bitmask(order, rows)
-                BatchMatcher.batch_accept_token(order, [7] * len(order))
                 for m in order:
                     m.reset()
                     m.accept_tokens([7, 8])
@@ -228,8 +221,6 @@ def test_whatever_is_given_the_error_is_ours() -> None:
     m.reset()
     try_each(m.fill_next_token_bitmask, bitmask=mask(), index=0)
     try_each(BatchMatcher.batch_fill_next_token_bitmask, matchers=[m], bitmask=mask(), indices=[0])
-    try_each(BatchMatcher.batch_accept_token, matchers=[m], tokens=[7])
-    try_each(BatchMatcher.batch_rollback, matchers=[m], num_tokens=[0])
 
 
 def test_a_copy_goes_its_own_way_and_a_pickle_is_refused_by_name() -> None:

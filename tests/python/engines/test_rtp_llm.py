@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from rtp_llm import prefix_dict_of
 from token_trie import ArgumentError, TokenTrie, choose, constrain
-from token_trie.engines.rtp_llm import write_prefix_dict
 from token_trie.errors import PayloadError
 
 members = st.sets(st.lists(st.integers(3, 9), min_size=1, max_size=4).map(tuple), min_size=1, max_size=12)
@@ -30,20 +30,14 @@ def test_an_example_by_hand() -> None:
     trie = TokenTrie.from_prefix_dict(config)
     assert [leaf.tokens for leaf in trie] == [(7,), (7, 8), (9,)]
     assert trie.start_token == 225
-    written = write_prefix_dict(trie)
-    lists = {"225": [7, 9], "225_7": [2, 8], "225_9": [2], "225_7_8": [2]}
-    assert written == {"start_token_id": 225, "end_token_id": 2, "sep": "_", "prefix_dict": lists}
 
 
 @given(members, settings)
-def test_sets_go_both_ways_without_loss(leaves: set[tuple[int, ...]], how: tuple[int, int, str]) -> None:
+def test_any_set_is_read_without_loss(leaves: set[tuple[int, ...]], how: tuple[int, int, str]) -> None:
     assume(how[0] != how[1])
-    trie = TokenTrie.from_sequences({repr(leaf): leaf for leaf in sorted(leaves)})
-    config = write_prefix_dict(trie, *how)
-    again = TokenTrie.from_prefix_dict(json.loads(json.dumps(config)))
-    assert sequences(again) == leaves
-    assert again.start_token == how[0]
-    assert write_prefix_dict(again, None, *how[1:]) == config
+    read = TokenTrie.from_prefix_dict(prefix_dict_of(leaves, *how))
+    assert sequences(read) == leaves
+    assert read.start_token == how[0]
 
 
 def test_a_file_is_read_as_the_same_set(tmp_path: Path) -> None:
@@ -51,7 +45,7 @@ def test_a_file_is_read_as_the_same_set(tmp_path: Path) -> None:
     tokens = rng.integers(3, 50, 30_000).astype(np.int32)
     trie = TokenTrie.from_arrays(tokens, np.arange(0, 30_001, 3))
     file = tmp_path / "items.json"
-    file.write_text(json.dumps(write_prefix_dict(trie, 1)))
+    file.write_text(json.dumps(prefix_dict_of(sequences(trie), 1)))
     for given_as in (file, str(file)):
         read = TokenTrie.from_prefix_dict(given_as)
         assert sequences(read) == sequences(trie)
@@ -145,20 +139,6 @@ def test_what_nothing_leads_to_and_what_is_unknown_is_passed_over(caplog: pytest
     skipped, unreached = (record.getMessage() for record in caplog.records)
     assert skipped.startswith("prefix_dict: 1 ids in lists are no tokens")
     assert unreached == "prefix_dict: nothing leads to 7 of the keys: '225_7_2', '225_8', '225_07', 'x', '225_7_', …"
-
-
-def test_what_cannot_be_written_is_refused() -> None:
-    trie = TokenTrie.from_sequences({"a": [7], "b": [7, 2, 8]})
-    with pytest.raises(ArgumentError, match="end: 2 is a token of the member 'b'"):
-        write_prefix_dict(trie)
-    with pytest.raises(ArgumentError, match="end: 9 is the start token too"):
-        write_prefix_dict(trie, start=9, end=9)
-    for sep in ("", "1", "-"):
-        with pytest.raises(ArgumentError, match="does not separate token ids"):
-            write_prefix_dict(trie, end=0, sep=sep)
-    for wrong in (-1, 2**31, None, "2"):
-        with pytest.raises(ArgumentError, match="end"):
-            write_prefix_dict(trie, end=wrong)  # type: ignore[arg-type]
 
 
 def test_a_copy_remembers_the_start_token() -> None:

@@ -12,7 +12,7 @@ from token_trie import ArgumentError, TokenTrie
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from token_trie.engines import TrieMatcher  # noqa: E402
-from token_trie.engines.transformers import TrieLogitsProcessor, prefix_allowed_tokens_fn  # noqa: E402
+from token_trie.engines.transformers import TrieLogitsProcessor  # noqa: E402
 
 END, PAD, V = 2, 0, 64
 MEMBERS = {(7,), (7, 8), (9, 10, 11), (9, 12), (30, 31, 32, 33)}
@@ -73,9 +73,6 @@ def test_greedy_answers_are_those_of_a_plain_loop(model: Any) -> None:
     for _ in range(2):  # one processor, one call after the other
         output = model.generate(**inputs, do_sample=False, max_new_tokens=6, logits_processor=[processor])
         assert answers(output) == expected
-    allowed = prefix_allowed_tokens_fn(matcher(), 4)
-    output = model.generate(**inputs, do_sample=False, max_new_tokens=6, prefix_allowed_tokens_fn=allowed)
-    assert answers(output) == expected
 
 
 @pytest.mark.parametrize(
@@ -115,7 +112,7 @@ def test_what_does_not_fit_is_refused(model: Any) -> None:
     with pytest.raises(ArgumentError, match="matcher: TokenTrie where"):
         TrieLogitsProcessor(TRIE)
     with pytest.raises(ArgumentError, match="prompt_length"):
-        prefix_allowed_tokens_fn(matcher(), -1)
+        TrieLogitsProcessor(matcher(), -1)
     wide = TrieMatcher(TRIE, V + 9, end_tokens=[END])
     with pytest.raises(ArgumentError, match=r"scores: shape \(3, 72\)"):
         model.generate(**prompts(), max_new_tokens=2, logits_processor=[TrieLogitsProcessor(wide)])
@@ -194,11 +191,6 @@ def test_a_row_that_another_led_away_is_said_to_be_free(model: Any, caplog: pyte
             **prompts(), do_sample=False, max_new_tokens=4, logits_processor=[TrieLogitsProcessor(ALONE), cuts]
         )
     assert caplog.text.count("token 0 is not in the set") == 1
-    allowed = prefix_allowed_tokens_fn(ALONE, 4)
-    with pytest.raises(ArgumentError, match=r"suppress_tokens, .*: \[31\] are all that the set allows"):
-        model.generate(**prompts(), max_new_tokens=4, suppress_tokens=[31], prefix_allowed_tokens_fn=allowed)
-    with pytest.raises(ArgumentError, match=r"begin_suppress_tokens: \[30\] are all that the set allows"):
-        model.generate(**prompts(), max_new_tokens=4, begin_suppress_tokens=[30], prefix_allowed_tokens_fn=allowed)
 
 
 def test_a_first_token_that_is_forced_belongs_to_the_prompt_or_to_the_set(caplog: pytest.LogCaptureFixture) -> None:
@@ -215,8 +207,6 @@ def test_a_first_token_that_is_forced_belongs_to_the_prompt_or_to_the_set(caplog
     with caplog.at_level(logging.WARNING, "token_trie.transformers"):
         with pytest.raises(ArgumentError, match=r"forced_bos_token_id: 50 begins no member; give decoder_input_ids"):
             model.generate(**ids, **options, logits_processor=[TrieLogitsProcessor(matcher())])
-        with pytest.raises(ArgumentError, match=r"forced_bos_token_id: 50 begins no member; give decoder_input_ids"):
-            model.generate(**ids, **options, prefix_allowed_tokens_fn=prefix_allowed_tokens_fn(matcher(), 1))
         begun = {"decoder_input_ids": torch.tensor([[END, 50]])}
         output = model.generate(**ids, **begun, **options, logits_processor=[TrieLogitsProcessor(matcher())])
         answer = output[0, 2:].tolist()

@@ -12,7 +12,7 @@ from token_trie import ArgumentError, TokenTrie
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from token_trie.engines import TrieMatcher  # noqa: E402
-from token_trie.engines.transformers import TrieLogitsProcessor, prefix_allowed_tokens_fn  # noqa: E402
+from token_trie.engines.transformers import TrieLogitsProcessor  # noqa: E402
 
 CALLS = int(os.environ.get("TOKEN_TRIE_TRANSFORMERS_CALLS", "40"))
 END, PAD, V, PADDING = 2, 0, 40, 8
@@ -111,16 +111,14 @@ def check(
             assert float(scores[i]) == pytest.approx(best, abs=1e-3)
 
 
-@pytest.mark.parametrize("given", ["processor", "function"])
 @pytest.mark.parametrize("seed", range(4))
-def test_every_answer_of_every_call_is_of_the_set(model: Any, seed: int, given: str) -> None:
+def test_every_answer_of_every_call_is_of_the_set(model: Any, seed: int) -> None:
     rng = random.Random(seed)
     transformers.set_seed(seed)
     done = 0
     while done < CALLS:
         members = a_set(rng)
-        matcher = matcher_of(members)
-        processor = TrieLogitsProcessor(matcher)
+        processor = TrieLogitsProcessor(matcher_of(members))
         last: list[list[int]] = []
         for _ in range(8):
             kind = rng.choice(KINDS)
@@ -132,12 +130,13 @@ def test_every_answer_of_every_call_is_of_the_set(model: Any, seed: int, given: 
                 prompts = [[1, *rng.choices(range(3, V), k=rng.randint(1, 6))] for _ in range(n_rows)]
             limit = rng.choice([1, 2, 3, 6, 6, 6])
             inputs = padded(prompts)
-            width = inputs["input_ids"].shape[1]
-            by: dict[str, Any] = {"logits_processor": [processor]}
-            if given == "function":
-                by = {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn(matcher, width)}
             output = model.generate(
-                **inputs, **kind, **by, max_new_tokens=limit, return_dict_in_generate=True, output_scores=True
+                **inputs,
+                **kind,
+                logits_processor=[processor],
+                max_new_tokens=limit,
+                return_dict_in_generate=True,
+                output_scores=True,
             )
             check(model, prompts, members, output, limit, kind)
             last = [[token for token in row if token != PAD] for row in output.sequences.tolist()]
@@ -200,12 +199,8 @@ def test_a_loop_of_ones_own_tells_where_the_prompt_ends() -> None:
 
 
 def test_rows_that_the_prompt_length_does_not_fit_are_refused(model: Any) -> None:
-    matcher = matcher_of({(7, 8)})
-    for given in (
-        {"logits_processor": [TrieLogitsProcessor(matcher, 2)]},
-        {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn(matcher, 2)},
-    ):
-        with pytest.raises(ArgumentError, match=r"input_ids\[0\]: \[6\] after the 2 columns of the prompt begins no"):
-            model.generate(torch.tensor([[1, 5, 6]]), max_new_tokens=3, **given)
-        with pytest.raises(ArgumentError, match=r"input_ids: 1 columns, where prompt_length is 2"):
-            model.generate(torch.tensor([[1]]), max_new_tokens=3, **given)
+    given = {"max_new_tokens": 3, "logits_processor": [TrieLogitsProcessor(matcher_of({(7, 8)}), 2)]}
+    with pytest.raises(ArgumentError, match=r"input_ids\[0\]: \[6\] after the 2 columns of the prompt begins no"):
+        model.generate(torch.tensor([[1, 5, 6]]), **given)
+    with pytest.raises(ArgumentError, match=r"input_ids: 1 columns, where prompt_length is 2"):
+        model.generate(torch.tensor([[1]]), **given)

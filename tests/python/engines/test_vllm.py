@@ -163,7 +163,7 @@ def test_texts_are_spelled_as_they_follow_the_prompt(llm: Any) -> None:
 def test_a_set_may_come_from_a_file_or_by_a_name(llm: Any, folder: Path) -> None:
     members = {(7, 8), (9,)}
     (folder / "actions.json").write_text(json.dumps(payload(members)))
-    for given in ("actions", {"name": "actions"}, {"file": str(folder / "actions.json")}, json.dumps(payload(members))):
+    for given in ("actions", {"name": "actions"}, json.dumps(payload(members))):
         (output,) = llm.generate([{"prompt_token_ids": [1, 5]}], params(given, n=4), use_tqdm=False)
         assert {answer(one) for one in output.outputs} <= members
 
@@ -197,8 +197,8 @@ def leaf(tokens: list[Any]) -> dict[str, Any]:
     ("given", "options", "message"),
     [
         (7, {}, "token_trie: int where an object, its JSON or a name belongs"),
-        ({}, {}, "token_trie: one of choices, payload, file, name or a payload belongs there, not none"),
-        ({**FINE, "file": "x"}, {}, "not choices and file"),
+        ({}, {}, "token_trie: one of choices, payload, name or a payload belongs there, not none"),
+        ({**FINE, "name": "x"}, {}, "not choices and name"),
         ({**FINE, "mod": "greedy"}, {}, "token_trie: unknown key 'mod'"),
         ({**FINE, "mode": "best"}, {}, "mode: 'best' is none of 'greedy', 'sampled'"),
         ({**FINE, "on_complete": "stop"}, {}, "on_complete: 'stop' is none of"),
@@ -226,7 +226,7 @@ def leaf(tokens: list[Any]) -> dict[str, Any]:
         ("[" * 100_000, {}, "is no name of a set"),
         ("../tiny", {}, "is no name of a set"),
         ("nothing", {}, "nothing.json"),
-        ({"file": "/etc/passwd"}, {}, "outside the folder that TOKEN_TRIE_SETS names"),
+        ({"file": "/etc/passwd"}, {}, "token_trie: unknown key 'file'"),
         (
             FINE,
             {"structured_outputs": StructuredOutputsParams(choice=["yes"])},

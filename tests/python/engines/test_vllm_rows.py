@@ -179,10 +179,13 @@ def test_tokens_that_vllm_does_not_tell_fail_loudly() -> None:
     TrieLogitsProcessor(asynchronous, torch.device("cpu"), False)
 
 
-def test_what_is_wrong_ends_that_request_and_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_wrong_ends_that_request_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TOKEN_TRIE_SETS", str(tmp_path))
     runner = RunnerV1()
     gone = asks_for(None)
-    gone.extra_args = {"token_trie": {"file": str(tmp_path / "gone.json")}}
+    gone.extra_args = {"token_trie": "gone"}
     runner.update(3, added=[(0, gone, [1], []), (1, asks_for({"X": [V]}), [1], []), (2, asks_for(B), [1], [])])
     assert runner.allowed() == [{END}, {END}, {9}]
     assert "gone.json" in caplog.text

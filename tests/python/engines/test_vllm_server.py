@@ -82,7 +82,7 @@ def test_a_set_by_its_name(url: str) -> None:
     [
         ("mud", {}, "mud.json"),
         ('{"choices": [7]}', {}, "choices[0]: int where str belongs"),
-        ('{"file": "/etc/passwd"}', {}, "outside the folder"),
+        ('{"file": "/etc/passwd"}', {}, "unknown key 'file'"),
         ('{"choices": ["a"], "mode": "best"}', {}, "mode: 'best'"),
         ('{"choices": ["a"]}', {"structured_outputs": {"choice": ["a"]}}, "beside structured_outputs"),
     ],

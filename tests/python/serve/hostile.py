@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 TEXT = "The parcel has not come."
-SCHEMA_ROUTES = ("guided_json", "json_schema", "response_format", "structured_outputs", "tools")
+SCHEMA_ROUTES = ("response_format", "structured_outputs", "tools")
 
 
 def bytes_of(rng: random.Random) -> tuple[str, bytes]:
@@ -141,7 +141,7 @@ def completion(rng: random.Random) -> Any:
         "temperature": rng.choice([0, 1, 100, "0.7"]),
         "logprobs": rng.choice([None, None, 0, 20]),
     }
-    kind = rng.choice([*SCHEMA_ROUTES, "guided_choice", "token_trie", "none", "none"])
+    kind = rng.choice([*SCHEMA_ROUTES, "guided_choice", "none", "none"])
     if kind in SCHEMA_ROUTES:
         made = schema(rng)
         shapes: dict[str, Any] = {
@@ -149,7 +149,7 @@ def completion(rng: random.Random) -> Any:
             "structured_outputs": {"json": made},
             "tools": [{"type": "function", "function": {"name": "f", "parameters": made}}] * rng.choice([1, 2, 50]),
         }
-        body[kind] = shapes.get(kind, made)
+        body[kind] = shapes[kind]
         if kind == "tools":
             body["tool_choice"] = rng.choice(["required", "auto"])
     elif kind != "none":

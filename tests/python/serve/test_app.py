@@ -138,7 +138,7 @@ def test_a_second_interrupt_leaves_who_is_still_served_without_a_word(
     model_paths: dict[str, Path], stream: bool
 ) -> None:
     endless = {"type": "array", "items": {"type": "boolean"}, "minItems": 2000}
-    asked = {"messages": [{"role": "user", "content": "Hi"}], "guided_json": endless}
+    asked = {"messages": [{"role": "user", "content": "Hi"}], "structured_outputs": {"json": endless}}
 
     def read(url: str) -> None:
         body = {**asked, "stream": stream, "max_tokens": 7000}

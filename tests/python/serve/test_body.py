@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from token_trie.serve.answers import _n_held_back
+from token_trie.serve.app import connections
 from token_trie.serve.bodies import parse, value_of
 from token_trie.serve.decisions import claim_readings
 from token_trie.serve.errors import RefusedError
-from token_trie.serve.http import connections
 from token_trie.serve.limits import Budget, Limits
 from token_trie.serve.shapes import ChatRequest, CompletionRequest, DecisionRequest, SystemOneRequest
 from uvicorn.protocols.http.h11_impl import H11Protocol

@@ -52,13 +52,8 @@ def test_prompts_of_texts_and_tokens_have_answers_each_in_order(client: openai.O
 def test_a_choice_is_that_of_the_package(client: openai.OpenAI, smollm2: Any) -> None:
     choices = ["READ_FILE", "SEND_MAIL", "READ"]
     prompt = "Request: show me notes.txt\nAction:"
-    alone = choose(smollm2, prompt, choices, probabilities=True)
-    answer = ask(client, prompt, extra_body={"structured_outputs": {"choice": choices}, "x_distribution": True})
-    told = {each["value"]: each["probability"] for each in answer.choices[0].model_extra["x_distribution"]}
-    searched = ask(client, prompt, extra_body={"structured_outputs": {"choice": choices}})
-    assert answer.choices[0].text == searched.choices[0].text == alone.value
-    assert "x_distribution" not in searched.choices[0].model_extra
-    assert told == pytest.approx({choice: alone.probability(choice) for choice in choices}, abs=0.02)
+    answer = ask(client, prompt, extra_body={"structured_outputs": {"choice": choices}})
+    assert answer.choices[0].text == choose(smollm2, prompt, choices).value
 
 
 def test_a_stream_of_several_says_what_the_whole_says(client: openai.OpenAI) -> None:

@@ -110,8 +110,8 @@ def mixed(rng: random.Random, i: int) -> tuple[str, dict[str, Any]]:
     """Return path and body of a request of any kind."""
     text, stream = f"Case {i} " * rng.choice([1, 1, 20]), rng.random() < 0.5
     of_prompt: list[dict[str, Any]] = [
-        {"guided_json": RECORD},
-        {"guided_choice": ["Paris", "Rome", "Oslo"], "x_distribution": rng.random() < 0.5},
+        {"structured_outputs": {"json": RECORD}},
+        {"guided_choice": ["Paris", "Rome", "Oslo"]},
         {},
     ]
     chat = {"messages": [{"role": "user", "content": text}], "stream": stream, "max_tokens": 40}
@@ -218,7 +218,7 @@ def requests() -> list[tuple[str, dict[str, Any]]]:
         ("systemone", {"state": long, "questions": {"a": TEAM, "b": {"type": "noul"}}}),
         ("systemone", {"state": short, "questions": {"a": TEAM}, "x_form": "listed", "x_orders": 2}),
         ("chat/completions", {"messages": messages, "guided_choice": list(CRITERIA)}),
-        ("chat/completions", {"messages": messages, "guided_json": TEAM_SCHEMA, "max_tokens": 12}),
+        ("chat/completions", {"messages": messages, "structured_outputs": {"json": TEAM_SCHEMA}, "max_tokens": 12}),
         ("completions", {"prompt": long, "max_tokens": 12, "temperature": 0, "logprobs": 3}),
         ("completions", {"prompt": [short, long], "max_tokens": 12, "seed": 3}),
         ("completions", {"prompt": long, "max_tokens": 12, "seed": 3}),

@@ -8,7 +8,6 @@ import time
 from ast import literal_eval
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -100,15 +99,10 @@ def test_the_request_does_the_same_where_it_is_pasted(page: Tab, url: str, model
     write(page, ".question:nth-child(2) .instructions", "How's that?")
     told = bars(page)
 
-    def same(answers: Any) -> None:
-        found = answers["answers"]["action"]["probabilities"]
-        assert {name: p / 100 for name, p in told.items()} == pytest.approx(found, abs=2e-3)
-
     curl = text(page, "#request")
-    same(json.loads(subprocess.run(["/bin/sh", "-c", curl], capture_output=True, text=True, check=True).stdout))
-    page.click("#written [value=http] + span")
-    run = subprocess.run([sys.executable, "-c", text(page, "#request")], capture_output=True, text=True, check=True)
-    same(json.loads(run.stdout))
+    run = subprocess.run(["/bin/sh", "-c", curl], capture_output=True, text=True, check=True)
+    found = json.loads(run.stdout)["answers"]["action"]["probabilities"]
+    assert {name: p / 100 for name, p in told.items()} == pytest.approx(found, abs=2e-3)
     page.click("#written [value=python] + span")
     code = text(page, "#request")
     assert '"model.gguf"' in code
@@ -138,7 +132,7 @@ def test_a_state_may_be_json(page: Tab) -> None:
     page.until(SETTLED)
     assert text(page, "#state-problem") == ""
     assert body_of(page)["state"] == {"subject": "late", "n": 12345678901234567890}
-    page.click("#written [value=http] + span")
+    page.click("#written [value=python] + span")
     assert "json.loads(" in text(page, "#request")
 
 

@@ -13,7 +13,7 @@ from token_trie.native.lifetime import attachment
 from token_trie.questions.decide import asked_of
 from token_trie.questions.form import FormAsked
 from token_trie.questions.options import DecideOptions
-from token_trie.serve.calibrations import Calibrations
+from token_trie.serve.service import Calibrations
 
 TEAM = Choice("Which team?", {"billing": "yes Paris", "sales": None, "other_things": "Pizza"})
 BODY = {"type": "choice", "instructions": "Which team?", "criteria": dict(TEAM.options)}

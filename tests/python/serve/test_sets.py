@@ -20,7 +20,7 @@ from token_trie.questions.searched import MAX_WHOLE, N_FOUND
 from token_trie.serve.sets import Sets
 
 MEMBERS = int(os.environ.get("MEMBERS", "1000"))
-CITIES = {"choices": ["Paris", "London"]}
+CITIES = ["Paris", "London"]
 
 
 def choose(url: str, name: str, **left: Any) -> Any:
@@ -38,7 +38,7 @@ def test_sets_of_a_folder_are_listed_and_named(folder: Path, served: str) -> Non
         path.stem for path in folder.iterdir() if path.suffix != ".txt"
     )
     assert {"object": "set", "name": "cities.of-1_Europe", "choices": 2} in listed
-    assert choose(served, "cities.of-1_Europe") in CITIES["choices"]
+    assert choose(served, "cities.of-1_Europe") in CITIES
     assert choose(served, "valued", indices=[0]) == json.dumps(VALUES["Paris"])
     assert choose(served, "few") in ("Paris", "Pizza", "yes Paris", "no", "Pizza Pizza")
     refused = choose(served, "none")["error"]
@@ -100,17 +100,17 @@ def test_what_is_no_filter_of_a_set_does_not_make_it_a_choice_of_its_keys(served
 @pytest.mark.parametrize(
     "given",
     [
-        {"choices": []},
-        {"choices": [1]},
-        {"choices": ["a", ""]},
-        {"choices": "abc"},
         [],
+        [1],
+        ["a", ""],
+        {"": 1},
+        {},
         "x",
         7,
         None,
         {"descriptors": []},
         {"descriptors": [{"path": "x", "leaves": [{"name": "a", "tokens": [10_000_000]}]}]},
-        {"choices": ["a\0b"]},
+        ["a\0b"],
     ],
     ids=range(11),
 )
@@ -171,7 +171,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny: Any, smollm2: Any) ->
     tokens = [{"name": name, "tokens": tiny.tokenize(name.encode(), add_bos=False)} for name in TOWNS]
     sets: dict[str, Any] = {
         "cities.of-1_Europe": CITIES,
-        "valued": {"choices": VALUES},
+        "valued": VALUES,
         "towns": TOWNS,
         "town tokens": {"descriptors": [{"path": "towns", "leaves": tokens}]},
         "letters": {"descriptors": [{"leaves": LETTERS}]},

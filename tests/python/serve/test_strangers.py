@@ -220,7 +220,7 @@ DOORS: dict[str, Callable[[Place], object]] = {
     ),
     **{f"HTTP {route}": post(route, **body) for route, body in BODIES.items()},
     "HTTP, choices": post("/v1/chat/completions", messages=MESSAGES, guided_choice=CHOICES),
-    "HTTP, schema": post("/v1/chat/completions", messages=MESSAGES, guided_json=SCHEMA),
+    "HTTP, schema": post("/v1/chat/completions", messages=MESSAGES, structured_outputs={"json": SCHEMA}),
     "HTTP, tools": post("/v1/chat/completions", messages=MESSAGES, tools=TOOLS, tool_choice="required"),
     "vLLM": vllm,
 }
