@@ -191,7 +191,7 @@ def _work() -> list[Work]:
         Work("a choice of 30 titles", {OURS: _choice(dict.fromkeys(some_titles))}, _has_top(30)),
         Work(
             f"5 of {_N_MEMBERS:,} titles, of which a filter leaves a tenth",
-            {OURS: _choice(None, x_set="titles", x_filter={"mask": mask})},
+            {OURS: _choice(None, x_set="titles", x_mask=mask)},
             _has_top(5),
         ),
         Work("4 described options, /v1/decisions", {OURS: ("/v1/decisions", _decision), LLAMA: by_name}, _has_answer),

@@ -38,7 +38,7 @@ from token_trie.serve.engine import Engine
 from token_trie.serve.errors import Place, RefusedError, invalid, openai_error, refusal_of, refusing
 from token_trie.serve.limits import Claim, check_depth, levels_of
 from token_trie.serve.service import Service
-from token_trie.serve.sets import KEYS, AnySet, Sets, read_set
+from token_trie.serve.sets import AnySet, Sets, read_set
 from token_trie.serve.shapes import ChatRequest, CompletionRequest, GenerationRequest
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template
 
@@ -186,11 +186,11 @@ def _constraints(body: GenerationRequest, sets: Sets) -> Iterator[AnswerConstrai
 
 
 def _choices_of(given: Any, sets: Sets, place: Place) -> Callable[[Llama], AnySet]:
-    if isinstance(given, dict) and "set" in given and set(given) <= {"set", *KEYS} and len(given) <= 2:
+    if isinstance(given, dict) and "set" in given and set(given) <= {"set", "mask"}:
         found = sets.get(given["set"], (*place, "set"))
-        return lambda _: sets.filtered(found, given) if len(given) == 2 else found.members
+        return lambda _: sets.filtered(found, given["mask"]) if "mask" in given else found.members
     if isinstance(given, dict) and isinstance(given.get("set"), str) and given["set"] in sets:
-        raise invalid("beside the name of a set, one of mask and indices is known", place)
+        raise invalid("beside the name of a set, only mask is known", place)
     return lambda llm: read_set(llm, given)
 
 

@@ -230,8 +230,8 @@ def _question_of(shape: QuestionShape, members: AnySet | None, limits: Limits, p
         return Choice(instructions, options, top=shape.x_top or TOP)
     match shape:
         case shapes.NoulShape(criteria=criteria):
-            yes, no = (None, None) if criteria is None else (criteria.true, criteria.false)
-            return Predicate(instructions, _words(yes, "true") or None, _words(no, "false") or None)
+            yes, no = (_words((criteria or {}).get(name), name) or None for name in ("true", "false"))
+            return Predicate(instructions, yes, no)
         case shapes.ChoiceShape(criteria=criteria):
             return Choice(instructions, {name: _words(text, repr(name)) for name, text in (criteria or {}).items()})
         case shapes.ChoiceItem(choices=choices):
@@ -269,7 +269,7 @@ def _members_of(shape: SetChoice, sets: Sets, limits: Limits, place: Place) -> A
     """
     named, name = getattr(shape, shape.OPTIONS), shape.OPTIONS
     if shape.x_set is None:
-        for other in ("x_filter", "x_top"):
+        for other in ("x_mask", "x_top"):
             if getattr(shape, other) is not None:
                 raise invalid("goes with x_set", (*place, other))
         if named is None:
@@ -280,13 +280,8 @@ def _members_of(shape: SetChoice, sets: Sets, limits: Limits, place: Place) -> A
         raise invalid(f"goes with no {name}: the options are those of one of them", (*place, "x_set"))
     check_count(shape.x_top or TOP, limits.options, (*place, "x_top"))
     one = sets.get(shape.x_set, (*place, "x_set"))
-    if shape.x_filter is None:
-        return one.members
-    given = shape.x_filter.model_dump(exclude_none=True)
-    with refusing((*place, "x_filter")):
-        if len(given) != 1:
-            raise invalid("one of mask and indices belongs here", (*place, "x_filter"))
-        return sets.filtered(one, given)
+    with refusing((*place, "x_mask")):
+        return one.members if shape.x_mask is None else sets.filtered(one, shape.x_mask)
 
 
 # States

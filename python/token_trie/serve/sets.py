@@ -24,8 +24,6 @@ from token_trie.sets.trie import TokenTrie
 
 AnySet: TypeAlias = TokenTrie | Choices[Any]
 
-KEYS = ("mask", "indices")
-"""Filters that a request may give beside a set's name; only one of them."""
 _MAX_FILTERS, _MAX_FILTER_BYTES = 64, 256 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Names that an error repeats."""
@@ -102,40 +100,35 @@ class Sets:
             raise RefusedError("not_found", refusal.message, refusal.faults)
         return found
 
-    def filtered(self, one: NamedSet, given: dict[str, Any]) -> AnySet:
-        """Return the members that a request's filter keeps; the last results are cached. ArgumentError if it has none.
+    def filtered(self, one: NamedSet, mask: object) -> AnySet:
+        """Return the members that a request's mask keeps; the last results are cached. ArgumentError if there are none.
 
-        ``mask`` is base64 of one bit per member, the lowest of a byte first, padded with zeros; ``indices`` are indices
-        of members.
+        The mask is base64 of one bit per member, the lowest of a byte first, padded with zeros.
         """
-        mask = given.get("mask")
         if one.has_collapsed:
             raise ArgumentError(
-                f"{'indices' if mask is None else 'mask'}: the file of this set has leaves of equal tokens or of none, "
-                "so that indices would name other members"
+                "mask: the file of this set has leaves of equal tokens or of none, so that its bits would name other "
+                "members"
             )
         if not isinstance(mask, str):
-            return _kept(one.members, given)
-        return self._filtered.get((one.name, mask), len(mask), lambda: _kept(one.members, given))
+            raise ArgumentError(f"mask: {type(mask).__name__} where base64 of bits belongs")
+        return self._filtered.get((one.name, mask), len(mask), lambda: _kept(one.members, mask))
 
 
-def _kept(members: AnySet, given: dict[str, Any]) -> AnySet:
-    n = len(members)
-    keep = _bits(given["mask"], n) if "mask" in given else _indices(given["indices"], n)
+def _kept(members: AnySet, mask: str) -> AnySet:
+    keep = _bits(mask, len(members))
     if isinstance(members, TokenTrie):
         return members.filtered(keep)
-    kept = np.unique(keep).tolist() if keep.dtype != np.bool_ else np.flatnonzero(keep).tolist()
+    kept = np.flatnonzero(keep).tolist()
     if not kept:
         raise ArgumentError("mask: no member of the set is left")
     texts = tuple(members.texts[i] for i in kept)
     return Choices(texts, texts if members.are_texts else tuple(members.values[i] for i in kept))
 
 
-def _bits(given: Any, n: int) -> npt.NDArray[np.bool_]:
-    if not isinstance(given, str):
-        raise ArgumentError(f"mask: {type(given).__name__} where base64 of bits belongs")
+def _bits(mask: str, n: int) -> npt.NDArray[np.bool_]:
     try:
-        data = base64.b64decode(given, validate=True)
+        data = base64.b64decode(mask, validate=True)
     except (binascii.Error, ValueError) as error:
         raise ArgumentError(f"mask: no base64: {error}") from error
     if len(data) != (n + 7) // 8:
@@ -144,12 +137,3 @@ def _bits(given: Any, n: int) -> npt.NDArray[np.bool_]:
     if bits[n:].any():
         raise ArgumentError(f"mask: has bits after the last of {n:,} members")
     return bits[:n]
-
-
-def _indices(given: Any, n: int) -> npt.NDArray[np.int64]:
-    if not isinstance(given, list):
-        raise ArgumentError(f"indices: {type(given).__name__} where a list belongs")
-    for at, i in enumerate(given):
-        if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < n:
-            raise ArgumentError(f"indices[{at}]: no index of {n:,} members")
-    return np.array(given, np.int64)

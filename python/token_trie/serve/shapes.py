@@ -34,15 +34,6 @@ class ContentPart(BaseModel):
 Content: TypeAlias = StrictStr | Annotated[list[ContentPart], Field(fail_fast=True)]
 
 
-class SetFilter(BaseModel):
-    """Members of a set that are left: one bit for each member, in base64, or their indices."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    mask: StrictStr | None = None
-    indices: Annotated[list[StrictInt], Field(fail_fast=True)] | None = None
-
-
 class QuestionShape(Shape):
     """A question in one of the formats."""
 
@@ -54,7 +45,8 @@ class SetChoice(QuestionShape):
     """A choice that names its options, or a set whose members are its options."""
 
     x_set: StrictStr | None = None
-    x_filter: SetFilter | None = None
+    x_mask: StrictStr | None = None
+    """Members of the set that are left: one bit for each, in base64."""
     x_top: Annotated[StrictInt, Field(ge=1)] | None = None
     """Number of members in the answer; see `Choice`."""
 
@@ -71,21 +63,13 @@ class QuestionsRequest(Shape):
 # POST /v1/systemone
 
 
-class NoulCriteria(Shape):
-    """Descriptions of yes and no."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    true: JsonText | None = None
-    false: JsonText | None = None
-
-
 class NoulShape(QuestionShape):
     """A question answered by yes or no."""
 
     type: Literal["noul"]
     instructions: JsonText | None = None
-    criteria: NoulCriteria | None = None
+    criteria: dict[Literal["true", "false"], JsonText | None] | None = None
+    """Descriptions of yes and no."""
 
 
 class ChoiceShape(SetChoice):
@@ -220,7 +204,7 @@ class StructuredOutputs(Shape):
     model_config = ConfigDict(extra="allow")
 
     choice: Any = None
-    """Texts, texts with values, a payload, or ``{"set": name}`` with an optional "mask" or "indices"."""
+    """Texts, texts with values, a payload, or ``{"set": name}`` with an optional "mask"."""
     json_: Any = Field(None, alias="json")
     json_object: StrictBool | None = None
 

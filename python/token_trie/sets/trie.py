@@ -203,7 +203,7 @@ class TokenTrie(Collection[Leaf]):
 
     @classmethod
     def from_prefix_dict(cls, given: str | os.PathLike[str] | Mapping[str, Any]) -> TokenTrie:
-        """Read the set from RTP-LLM's tree decode configuration, in which a key spells a prefix of members.
+        """Read the set from RTP-LLM's tree decode configuration.
 
         Members are named by their position, ``"0"``, ``"1"``, …, in the order of their tokens. The set remembers its
         start token: `constrain`, `choose` and `TrieMatcher` refuse a prompt that does not end in it. In RTP-LLM the end
@@ -223,6 +223,12 @@ class TokenTrie(Collection[Leaf]):
         PayloadError
             A wrong type, with its place such as ``prefix_dict["225_7"][1]``; broken JSON; no key for the start token;
             an answer that can end before it begins; a separator that does not separate token ids.
+
+        Notes
+        -----
+        In ``{"start_token_id": 225, "end_token_id": 2, "sep": "_", "prefix_dict": {"225": [7, 9], "225_7": [2, 8]}}``,
+        a key spells the start token and a prefix, and its list has the tokens that may follow. A prefix is a member if
+        it has no key, or if its list is empty or holds the end token: here ``[9]``, ``[7, 8]`` and ``[7]``.
         """
         return cls.of_core(*read_prefix_dict(given))
 

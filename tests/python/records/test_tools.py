@@ -288,12 +288,16 @@ def test_auto_answers_with_a_call_or_with_text_that_does_not_begin_as_one(
     assert calls or answer.message["content"][0] not in "<{[` \n"
 
 
+class Free(TextBeforeCall):
+    GRAMMAR = None
+
+
 def test_a_text_ends_before_what_begins_a_call(byte_level: Any) -> None:
     tokens = byte_level.tokenize(b"The days of the week are", add_bos=False)
     whole = run(byte_level, tokens, TextRequest(24)).text
     for at in (3, len(whole) // 2, len(whole) - 2):
         begin = whole[at : at + 2]
-        text = run(byte_level, tokens, TextBeforeCall(24, gbnf=None, beginnings=[begin]))
+        text = run(byte_level, tokens, Free(24, beginnings=[begin]))
         assert (text.text, text.stop_string) == (text_before(whole[: whole.index(begin)]), begin)
 
 

@@ -75,7 +75,7 @@ QUESTION = {"type": "choice", "instructions": "Which?", "criteria": {"a": None, 
     ("key", "given", "meant"),
     [
         ("instruction", {"type": "noul"}, "instructions"),
-        ("x_fliter", {"type": "choice", "x_set": "products"}, "x_filter"),
+        ("x_mas", {"type": "choice", "x_set": "products"}, "x_mask"),
         ("criterias", {"type": "choice", "x_set": "products"}, "criteria"),
         ("note", QUESTION, None),
         ("instruction", QUESTION, None),
@@ -106,12 +106,12 @@ def test_a_misspelt_key_of_a_question_is_refused_and_another_is_ignored(
             (),
             "x_reproducible has no effect here",
         ),
-        (CompletionRequest, {"prompt": "a", "x_filter": {"indices": [0]}}, (), "x_filter has no effect here"),
+        (CompletionRequest, {"prompt": "a", "x_mask": "AQ=="}, (), "x_mask has no effect here"),
         (
             SystemOneRequest,
             {"questions": {"q": {"type": "noul", "criteria": {"yes": "a"}}}},
             ("questions", "q", "criteria", "yes"),
-            "Extra inputs are not permitted",
+            "Input should be 'true' or 'false'",
         ),
     ],
 )

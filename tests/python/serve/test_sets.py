@@ -39,7 +39,7 @@ def test_sets_of_a_folder_are_listed_and_named(folder: Path, served: str) -> Non
     )
     assert {"object": "set", "name": "cities.of-1_Europe", "choices": 2} in listed
     assert choose(served, "cities.of-1_Europe") in CITIES
-    assert choose(served, "valued", indices=[0]) == json.dumps(VALUES["Paris"])
+    assert choose(served, "valued", mask=bits_of(0, n=len(VALUES))) == json.dumps(VALUES["Paris"])
     assert choose(served, "few") in ("Paris", "Pizza", "yes Paris", "no", "Pizza Pizza")
     refused = choose(served, "none")["error"]
     assert (refused["type"], refused["param"]) == ("not_found_error", "structured_outputs.choice.set")
@@ -62,7 +62,6 @@ def bits_of(*indices: int, n: int) -> str:
 @pytest.mark.parametrize("name", ["towns", "town tokens"])
 def test_a_request_leaves_some_members_of_a_set(served: str, name: str) -> None:
     assert choose(served, name, mask=bits_of(2, n=10)) == "Rome"
-    assert choose(served, name, indices=[9]) == "Town 6"
     assert choose(served, name, mask=bits_of(1, 5, n=10)) in ("London", "Town 2")
     for wrong, message in (
         ({"mask": bits_of(n=10)}, "no member of the set is left"),
@@ -70,10 +69,6 @@ def test_a_request_leaves_some_members_of_a_set(served: str, name: str) -> None:
         ({"mask": bits_of(2, 12, n=16)}, "bits after the last of 10 members"),
         ({"mask": "%"}, "no base64"),
         ({"mask": 7}, "int where base64"),
-        ({"indices": [10]}, r"indices[0]: no index of 10"),
-        ({"indices": [True]}, r"indices[0]: no index of 10"),
-        ({"indices": "1"}, "str where a list"),
-        ({"indices": []}, "no member of the set is left"),
     ):
         refused = choose(served, name, **wrong)["error"]
         assert message in refused["message"], refused
@@ -83,18 +78,18 @@ def test_a_request_leaves_some_members_of_a_set(served: str, name: str) -> None:
 @pytest.mark.parametrize("name", ["letters", "letters 0", "letters 1", "letters 2"])
 def test_a_set_whose_leaves_have_become_one_is_not_filtered_by_positions(served: str, name: str) -> None:
     assert choose(served, name) in ("A", "B", "C")
-    for left in ({"indices": [2]}, {"mask": bits_of(2, n=3)}, {"mask": bits_of(2, n=4)}):
-        found = choose(served, name, **left)
+    for n in (3, 4):
+        found = choose(served, name, mask=bits_of(2, n=n))
         if name == "letters":
             assert found == "C"
         else:
-            assert f"{next(iter(left))}: the file of this set has leaves of equal" in found["error"]["message"]
+            assert "mask: the file of this set has leaves of equal" in found["error"]["message"]
             assert found["error"]["param"] == "structured_outputs.choice"
 
 
-@pytest.mark.parametrize("left", [{"index": [0]}, {"Indices": [0]}, {"mask": "AQ==", "indices": [0]}])
+@pytest.mark.parametrize("left", [{"index": [0]}, {"Mask": "AQ=="}, {"mask": "AQ==", "indices": [0]}])
 def test_what_is_no_filter_of_a_set_does_not_make_it_a_choice_of_its_keys(served: str, left: dict[str, Any]) -> None:
-    assert "one of mask and indices" in choose(served, "letters", **left)["error"]["message"]
+    assert "only mask is known" in choose(served, "letters", **left)["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -213,8 +208,7 @@ def test_the_members_of_a_set_are_options_of_a_question(
     for options, asked in (
         ({}, Choice(ASK, trie)),
         ({"x_top": 2}, Choice(ASK, trie, top=2)),
-        ({"x_filter": {"mask": bits_of(*np.flatnonzero(keep), n=len(trie))}}, Choice(ASK, trie.filtered(keep))),
-        ({"x_filter": {"indices": [0, 3, 2]}}, Choice(ASK, trie.filtered([0, 3, 2]))),
+        ({"x_mask": bits_of(*np.flatnonzero(keep), n=len(trie))}, Choice(ASK, trie.filtered(keep))),
     ):
         found, expected = ask(served, path, x_set=name, **options), decide(tiny, STATE, asked)
         assert found["choice"] == expected.value
@@ -234,7 +228,7 @@ def test_texts_of_a_file_are_options_with_their_values(served: str, tiny: Any, p
     found = ask(served, path, x_set="valued", x_top=3)
     assert found["probabilities"] == pytest.approx(expected.probabilities, abs=2e-2)
     assert found["x_values"] == {text: VALUES[text] for text in found["probabilities"]}
-    left = ask(served, path, x_set="valued", x_filter={"indices": [3, 1]})
+    left = ask(served, path, x_set="valued", x_mask=bits_of(1, 3, n=len(VALUES)))
     assert left["x_values"] == {"no": 1, "Pizza": [2]}
 
 
@@ -255,23 +249,17 @@ NAMED = {"/v1/systemone": {"criteria": {"a": None, "b": None}}, "/v1/decisions":
         ({"x_set": "no such name"}, "x_set", "there is no set of this name"),
         ({"x_set": 7}, "x_set", "valid string"),
         ({"x_set": "other"}, "", "another vocabulary"),
-        ({"x_set": "few", "x_filter": {"mask": "AQ==AQ=="}}, "x_filter", "no base64"),
-        ({"x_set": "few", "x_filter": {"mask": "AQEB"}}, "x_filter", "3 bytes, where 5 members take 1"),
-        ({"x_set": "few", "x_filter": {"mask": "AA=="}}, "x_filter", "no member of the set is left"),
-        ({"x_set": "few", "x_filter": {"indices": [5]}}, "x_filter", "no index of 5 members"),
-        ({"x_set": "few", "x_filter": {"indices": [1, 1]}}, "x_filter", "twice"),
-        ({"x_set": "few", "x_filter": {"indices": []}}, "x_filter", "no member of the set is left"),
-        ({"x_set": "few", "x_filter": {"indices": ["1"]}}, "x_filter.indices[0]", "valid integer"),
-        ({"x_set": "few", "x_filter": {}}, "x_filter", "one of mask and indices belongs here"),
-        ({"x_set": "few", "x_filter": {"mask": "AQ==", "indices": [0]}}, "x_filter", "one of mask and indices"),
-        ({"x_set": "few", "x_filter": {"which": [0]}}, "x_filter.which", "Extra inputs"),
+        ({"x_set": "few", "x_mask": "AQ==AQ=="}, "x_mask", "no base64"),
+        ({"x_set": "few", "x_mask": "AQEB"}, "x_mask", "3 bytes, where 5 members take 1"),
+        ({"x_set": "few", "x_mask": "AA=="}, "x_mask", "no member of the set is left"),
+        ({"x_set": "few", "x_mask": [0]}, "x_mask", "valid string"),
         ({"x_set": "few", "x_top": 0}, "x_top", "greater than or equal to 1"),
         ({"x_set": "few", "x_top": 256}, "x_top", "256, where 255 are the most"),
         ({"x_set": "few", "x_top": 10_000}, "x_top", "are the most"),
         ({"x_set": "few", "x_top": "5"}, "x_top", "valid integer"),
         ({"x_set": "few", **NAMED["/v1/systemone"], **NAMED["/v1/decisions"]}, "x_set", "goes with no c"),
         ({"x_top": 3, **NAMED["/v1/systemone"], **NAMED["/v1/decisions"]}, "x_top", "goes with x_set"),
-        ({"x_filter": {"indices": [0]}}, "x_filter", "goes with x_set"),
+        ({"x_mask": "AQ=="}, "x_mask", "goes with x_set"),
         ({}, "c", "required"),
     ],
 )
@@ -327,12 +315,12 @@ def test_eight_clients_get_the_answers_of_python_about_a_large_catalogue(
         f"Do you have the {colour} {thing} by {maker}?"
         for maker, colour, thing in named[:: 40 if MEMBERS < 10_000 else 10]
     ]
-    mask = {"mask": bits_of(*np.flatnonzero(keep), n=len(trie))}
+    mask = bits_of(*np.flatnonzero(keep), n=len(trie))
     options = "--sets", str(tmp_path), "--time-limit", "3600"
     with Serving(model_paths[name], *options) as serving, ThreadPoolExecutor(8) as clients:
 
         def answer(state: str, *, exactly: bool) -> Any:
-            one = {"type": "choice", "instructions": question.instructions, "x_set": "items", "x_filter": mask}
+            one = {"type": "choice", "instructions": question.instructions, "x_set": "items", "x_mask": mask}
             body = {"state": state, "questions": {"q": one}, "x_reproducible": exactly}
             found = httpx.post(f"{serving.url}/v1/systemone", json=body, timeout=3600)
             assert found.status_code == 200, found.text
