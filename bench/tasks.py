@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from token_trie import TokenTrie
-from token_trie.cli.demo import ACTIONS, prompt_for
+from token_trie.cli.ask import ACTIONS, prompt_for
 from token_trie.sets.prompt import tokenize_prompt
 
 from bench.contenders import alternatives

@@ -8,7 +8,7 @@ import llama_cpp
 import numpy as np
 from llama_cpp.llama_grammar import LlamaGrammar
 from token_trie import choose, choose_many
-from token_trie.cli.demo import ACTIONS, prompt_for
+from token_trie.cli.ask import ACTIONS, prompt_for
 from token_trie.sets.prompt import tokenize_prompt
 
 from bench.completion import decode, shared_tokens

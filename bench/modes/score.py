@@ -7,7 +7,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 from token_trie import Contextual, StreamHandle, TokenTrie, choose, score
-from token_trie.cli.demo import ACTIONS, REQUESTS, prompt_for
+from token_trie.cli.ask import ACTIONS, REQUESTS, prompt_for
 from token_trie.sets.prompt import tokenize_prompt
 
 from bench.completion import decode

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeAlias
 import httpx
 import numpy as np
 from token_trie import TokenTrie
-from token_trie.cli.demo import ACTIONS, prompt_for
+from token_trie.cli.ask import ACTIONS, prompt_for
 from token_trie.native.files import users_cache
 from token_trie.questions.options import profile_of
 

@@ -10,7 +10,7 @@ import llama_cpp
 import numpy as np
 from llama_cpp.llama_grammar import LlamaGrammar
 from token_trie import TokenTrie
-from token_trie.cli.demo import ACTIONS, prompt_for
+from token_trie.cli.ask import ACTIONS, prompt_for
 from token_trie.native.ffi import check, check_pointer, ffi, lib, new_struct
 
 from bench.completion import Completion, Outcome, portions, shared_tokens

@@ -13,12 +13,9 @@ import typer
 
 import token_trie
 from token_trie.cli import (
-    choose,
-    decide,
-    demo,
+    ask,
     doctor,
     evaluate,
-    extract,
     label,
     serve,
     sets,
@@ -31,13 +28,10 @@ from token_trie.show.trie import plain
 
 __all__ = [
     "app",
-    "choose",
+    "ask",
     "command_line",
-    "decide",
-    "demo",
     "doctor",
     "evaluate",
-    "extract",
     "label",
     "main",
     "serve",
@@ -48,6 +42,7 @@ __all__ = [
 @functools.cache
 def command_line() -> Callable[[], None]:
     """Return the command with the options of all commands, which take a tenth of a second to make."""
+    app.registered_commands.sort(key=lambda one: one.callback.__name__ if one.callback else "")
     return typer.main.get_command(app)
 
 

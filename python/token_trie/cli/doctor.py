@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import string
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -43,7 +42,6 @@ from token_trie.show.trie import plain
 class Finding(NamedTuple):
     """Result of a check: good without advice."""
 
-    about: str
     text: str
     fair: str | None = None
     """Advice where it works, but slower or with worse answers."""
@@ -61,7 +59,6 @@ _MIN_TRAINED_TOKENS = 2048
 _MIN_RIGHT = 0.75
 _N_TIMED = 256
 _MAX_S = 2.0
-_MAX_LOAD = 1.5  # processes per processor, including this one
 _TEMPLATE = "tokenizer.chat_template"
 # Linux's names of processor features that llama.cpp uses, and llama.cpp's where they differ by more than case.
 _FLAGS = "avx, avx_vnni, avx2, f16c, fma, avx512f, avx512_vnni, avx512_bf16, amx_int8, asimd, asimddp, i8mm, sve"
@@ -73,19 +70,11 @@ _SUBJECTS = {
     "geography": "countries, rivers and mountains",
     "music": "songs and instruments",
 }
-_SHELVES = {
-    "cookery": "food and drink",
-    "travel": "guides to places abroad",
-    "health": "illness, exercise and sleep",
-    "money": "saving, taxes and investing",
-    "gardening": "plants, lawns and vegetables",
-}
 _LANGUAGE = Choice("Which language is the text in?", ["English", "German", "French", "Spanish", "Italian"])
 _SUBJECT = Choice("Which school subject is it?", _SUBJECTS)
 _KIND = Choice(
     "What kind of text is it?", ["recipe", "weather report", "advertisement", "invitation", "obituary", "diary"]
 )
-_SHELF = Choice("On which shelf of the bookshop does the title belong?", _SHELVES)
 _KNOWN = [
     (_LANGUAGE, "Der Zug kommt heute eine Stunde später.", "German"),
     (_LANGUAGE, "Nous avons mangé du pain au bord de la mer.", "French"),
@@ -93,30 +82,11 @@ _KNOWN = [
     (_SUBJECT, "Explain why the Roman Empire was divided into two halves.", "history"),
     (_KIND, "Beat three eggs with the sugar, add the flour and bake for 40 minutes.", "recipe"),
     (_KIND, "Rain will spread from the west tonight, with gusts near the coast.", "weather report"),
-    (_SHELF, "Soups and Stews for Cold Evenings", "cookery"),
-    (_SHELF, "Forty Walks Around Lisbon", "travel"),
 ]
 """Questions with known answers: each with a state and its answer."""
 
 
-def _examine(llm: Llama) -> Iterator[Finding]:
-    """Yield the findings; after a poor one, nothing is evaluated."""
-    works = True
-    for finding in (*_of_file(llm), *_of_machine(llm)):
-        works = works and finding.poor is None
-        yield finding
-    for about, check in (("questions", _questions), ("speed", _speed), ("memory", _memory)):
-        if works:
-            try:
-                finding = check(llm)
-            except TokenTrieError as error:
-                finding = Finding(about, "failed", poor=str(error))
-            works = finding.poor is None
-            yield finding
-
-
-def _of_file(llm: Llama) -> Iterator[Finding]:
-    """Check what the model's file says."""
+def _model(llm: Llama) -> Finding:
     model, buffer = model_of(llm).model, ctypes.create_string_buffer(256)
     llama_cpp.llama_model_desc(model, buffer, len(buffer))
     poor = None
@@ -127,98 +97,40 @@ def _of_file(llm: Llama) -> Iterator[Finding]:
     elif llama_cpp.llama_model_is_diffusion(model):
         poor = "it writes all tokens at once: take one that writes them one after the other"
     n = llama_cpp.llama_model_n_params(model)
-    yield Finding("model", f"{buffer.value.decode(errors='replace')}, {n:,} parameters", poor=poor)
+    return Finding(f"{buffer.value.decode(errors='replace')}, {n:,} parameters", poor=poor)
 
+
+def _cache(llm: Llama) -> Finding:
     if can_share(llm):
-        yield Finding("cache", "prompts share what they begin with, and are answered together")
-    else:
-        slow = "prompts are answered one after the other: a transformer is faster"
-        yield Finding("cache", "recurrent or hybrid", slow)
-    yield _chat_template(llm)
-
-    tokens, end = vocab_of(llm).end_of_generation(), _end_of_turn(llm)
-    fair = None
-    if end is not None and end not in tokens:
-        fair = f"turns end with {_token(llm, end)}, which is none of them: set tokenizer.ggml.eot_token_id to {end}"
-    poor = "nothing ends what it writes: convert it again, with tokenizer.ggml.eos_token_id"
-    text = ", ".join(_token(llm, token) for token in tokens)
-    yield Finding("end tokens", text, fair) if tokens else Finding("end tokens", "none", poor=poor)
-
-    if not model_of(llm).add_bos_token():
-        yield Finding("beginning", "prompts begin with no token of their own")
-    elif llm.token_bos() < 0:
-        yield Finding("beginning", "a token that the file does not name", poor="set tokenizer.ggml.bos_token_id")
-    else:
-        yield Finding("beginning", f"prompts begin with {_token(llm, llm.token_bos())}")
-
-    letters = string.ascii_letters
-    n = sum(len(llm.tokenize(letter.encode(), add_bos=False)) == 1 for letter in letters)
-    fair = None if n == len(letters) else "leave form='letters' alone"
-    yield Finding("labels", f"{n} of {len(letters)} letters are a token of their own", fair)
-
-    n = llama_cpp.llama_model_n_ctx_train(model)
-    fair = "long states do not fit" if n < _MIN_TRAINED_TOKENS else None
-    yield Finding("context", f"trained with {n:,} tokens", fair)
-
-
-def _of_machine(llm: Llama) -> Iterator[Finding]:
-    """Check llama.cpp and this machine."""
-    yield Finding("llama.cpp", f"llama-cpp-python {llama_cpp.__version__}, ggml {_core.llama_loaded()}")
-
-    system = llama_cpp.llama_print_system_info().decode(errors="replace")
-    built = {name for name, value in re.findall(r"(\w+) = (\d+)", system) if value != "0"}
-    line = re.search(r"^(?:flags|Features)\s*:(.*)$", text_of("/proc/cpuinfo"), re.MULTILINE)
-    has = set(line[1].split()) if line else set()
-    names = {flag: _OTHER_NAMES.get(flag, flag.upper()) for flag in _FLAGS.split(", ")}
-    missing = [name for flag, name in names.items() if flag in has and name not in built]
-    fair: str | None = (
-        f"this processor has {', '.join(missing)}, which llama.cpp was compiled without: compile it here, by "
-        "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
-    )
-    used = ", ".join(name for name in names.values() if name in built) or "no vector instructions"
-    yield Finding("processor", f"llama.cpp computes with {used}", fair if missing else None)
-
-    seen = devices()
-    text = "; ".join(
-        f"{one.description} by {one.backend}, {_size(one.free_bytes)} of {_size(one.total_bytes)} free" for one in seen
-    )
-    has_gpu = any("gpu" in one.kind for one in seen)
-    fair = "--n-gpu-layers -1 puts the model on the GPU, as Llama(…, n_gpu_layers=-1) does"
-    yield Finding("devices", text, fair if has_gpu and not llm.model_params.n_gpu_layers else None)
-
-    n_threads, n_cores = max(llm.n_threads, llm.n_threads_batch), processors()[1]
-    text = f"{llm.n_threads} for single tokens, {llm.n_threads_batch} for batches, on {n_cores} processors"
-    fair = f"more threads than processors wait for one another: --threads {n_cores}"
-    yield Finding("threads", text, fair if n_threads > n_cores else None)
-
-    if hasattr(os, "getloadavg"):
-        load = os.getloadavg()[0]
-        fair = "other processes compute: what is timed here is slower than it need be"
-        text = f"{load:.1f} processes at work in the last minute"
-        yield Finding("load", text, fair if load > _MAX_LOAD * n_cores else None)
-
-    if "OPENMP = 1" in system:
-        given = {name: os.environ[name] for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY") if name in os.environ}
-        text = ", ".join(f"{name}={value}" for name, value in given.items()) or "threads spin"
-        is_active = given.get("OMP_WAIT_POLICY", "").lower() == "active"
-        fair = "OMP_WAIT_POLICY=active lets threads spin: unset it" if is_active else None
-        text += "; a program of your own sets GOMP_SPINCOUNT=1000 before it imports llama_cpp"
-        yield Finding("waiting", text, fair)
+        return Finding("prompts share what they begin with, and are answered together")
+    return Finding("recurrent or hybrid", "prompts are answered one after the other: a transformer is faster")
 
 
 def _chat_template(llm: Llama) -> Finding:
     if not has_chat_template(llm):
         fair = "give prompts as text: messages get Llama 2's template, unless Llama(…, chat_format=…) says another"
-        return Finding("chat template", "none", fair)
+        return Finding("none", fair)
     names = [key.removeprefix(_TEMPLATE).lstrip(".") or "default" for key in llm.metadata if key.startswith(_TEMPLATE)]
     text = f"{llm.chat_format}; of the file: {', '.join(names) or 'none'}"
     try:
         is_twice = tokenize_prompt(llm, [{"role": "user", "content": "Hello"}])[:2] == [llm.token_bos()] * 2
     except TokenTrieError as error:
-        return Finding("chat template", text, f"messages are refused, so prompts have to be text: {error}")
-    return Finding(
-        "chat template", text, "it puts the token of the beginning there twice: mend the template" if is_twice else None
-    )
+        return Finding(text, f"messages are refused, so prompts have to be text: {error}")
+    return Finding(text, "it puts the token of the beginning there twice: mend the template" if is_twice else None)
+
+
+def _end_tokens(llm: Llama) -> Finding:
+    tokens, end = vocab_of(llm).end_of_generation(), _end_of_turn(llm)
+    if not tokens:
+        return Finding("none", poor="nothing ends what it writes: convert it again, with tokenizer.ggml.eos_token_id")
+
+    def name(token: int) -> str:
+        return f"{llm.detokenize([token], special=True).decode(errors='replace')} ({token})"
+
+    fair = None
+    if end is not None and end not in tokens:
+        fair = f"turns end with {name(end)}, which is none of them: set tokenizer.ggml.eot_token_id to {end}"
+    return Finding(", ".join(map(name, tokens)), fair)
 
 
 def _end_of_turn(llm: Llama) -> int | None:
@@ -236,8 +148,52 @@ def _end_of_turn(llm: Llama) -> int | None:
     return int(tokens[0]) if tokens and vocab_of(llm).is_control(tokens[0]) else None
 
 
-def _token(llm: Llama, token: int) -> str:
-    return f"{llm.detokenize([token], special=True).decode(errors='replace')} ({token})"
+def _labels(llm: Llama) -> Finding:
+    letters = string.ascii_letters
+    n = sum(len(llm.tokenize(letter.encode(), add_bos=False)) == 1 for letter in letters)
+    fair = None if n == len(letters) else "leave form='letters' alone"
+    return Finding(f"{n} of {len(letters)} letters are a token of their own", fair)
+
+
+def _context(llm: Llama) -> Finding:
+    n = llama_cpp.llama_model_n_ctx_train(model_of(llm).model)
+    return Finding(f"trained with {n:,} tokens", "long states do not fit" if n < _MIN_TRAINED_TOKENS else None)
+
+
+def _llama_cpp(_: Llama) -> Finding:
+    return Finding(f"llama-cpp-python {llama_cpp.__version__}, ggml {_core.llama_loaded()}")
+
+
+def _processor(_: Llama) -> Finding:
+    system = llama_cpp.llama_print_system_info().decode(errors="replace")
+    built = {name for name, value in re.findall(r"(\w+) = (\d+)", system) if value != "0"}
+    line = re.search(r"^(?:flags|Features)\s*:(.*)$", text_of("/proc/cpuinfo"), re.MULTILINE)
+    has = set(line[1].split()) if line else set()
+    names = {flag: _OTHER_NAMES.get(flag, flag.upper()) for flag in _FLAGS.split(", ")}
+    missing = [name for flag, name in names.items() if flag in has and name not in built]
+    fair = (
+        f"this processor has {', '.join(missing)}, which llama.cpp was compiled without: compile it here, by "
+        "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
+    )
+    used = ", ".join(name for name in names.values() if name in built) or "no vector instructions"
+    return Finding(f"llama.cpp computes with {used}", fair if missing else None)
+
+
+def _devices(llm: Llama) -> Finding:
+    seen = devices()
+    text = "; ".join(
+        f"{one.description} by {one.backend}, {_size(one.free_bytes)} of {_size(one.total_bytes)} free" for one in seen
+    )
+    has_gpu = any("gpu" in one.kind for one in seen)
+    fair = "--n-gpu-layers -1 puts the model on the GPU, as Llama(…, n_gpu_layers=-1) does"
+    return Finding(text, fair if has_gpu and not llm.model_params.n_gpu_layers else None)
+
+
+def _threads(llm: Llama) -> Finding:
+    n_threads, n_cores = max(llm.n_threads, llm.n_threads_batch), processors()[1]
+    text = f"{llm.n_threads} for single tokens, {llm.n_threads_batch} for batches, on {n_cores} processors"
+    fair = f"more threads than processors wait for one another: --threads {n_cores}"
+    return Finding(text, fair if n_threads > n_cores else None)
 
 
 def _questions(llm: Llama) -> Finding:
@@ -256,7 +212,7 @@ def _questions(llm: Llama) -> Finding:
     if rights[0] < _MIN_RIGHT * n:
         is_better = rights[-1] >= _MIN_RIGHT * n
         fair = "ask it by letters, with form='letters'" if is_better else "it guesses: take a larger model"
-    return Finding("questions", "; ".join(texts), fair)
+    return Finding("; ".join(texts), fair)
 
 
 def _speed(llm: Llama) -> Finding:
@@ -270,7 +226,7 @@ def _speed(llm: Llama) -> Finding:
     answer = decide(llm, state, _KNOWN[0][0])
     seconds = perf_counter() - begun
     text = f"{1000 * seconds:,.0f} ms for a question about {answer.stats.n_prompt:,} tokens that were not read before"
-    return Finding("speed", text, "a smaller model or quantization, or a GPU" if seconds > _MAX_S else None)
+    return Finding(text, "a smaller model or quantization, or a GPU" if seconds > _MAX_S else None)
 
 
 def _memory(llm: Llama) -> Finding:
@@ -280,29 +236,53 @@ def _memory(llm: Llama) -> Finding:
     cells = llama_cpp.llama_state_seq_get_size(llm.ctx, 0) / n * SERVED_N_CTX
     llm.reset()
     text = f"{_size(weights)} of weights, {_size(cells)} for {SERVED_N_CTX:,} tokens"
-    free = _free_bytes()
-    if free is None:
-        return Finding("memory", text)
+    found = re.search(r"MemAvailable:\s+(\d+)", text_of("/proc/meminfo"))
+    limit, used = (text_of(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    if found is None:
+        return Finding(text)
+    free = 1024 * int(found[1])  # with cached files
+    if limit.isdigit() and used.isdigit():
+        free = min(free, int(limit) - int(used))
     return Finding(
-        "memory",
         f"{text}; {_size(free)} free",
         "--n-ctx with fewer tokens, or a smaller model" if free < weights + cells else None,
         "the weights are read from disk at each pass: a smaller model or quantization" if weights > free else None,
     )
 
 
-def _free_bytes() -> int | None:
-    """Return the free memory, including cached files; None if unknown."""
-    free = re.search(r"MemAvailable:\s+(\d+)", text_of("/proc/meminfo"))
-    if free is None:
-        return None
-    limit, used = (text_of(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
-    own = [int(limit) - int(used)] if limit.isdigit() and used.isdigit() else []
-    return min([1024 * int(free[1]), *own])
-
-
 def _size(n_bytes: float) -> str:
     return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
+
+
+_CHECKS: dict[str, Callable[[Llama], Finding]] = {
+    "model": _model,
+    "cache": _cache,
+    "chat template": _chat_template,
+    "end tokens": _end_tokens,
+    "labels": _labels,
+    "context": _context,
+    "llama.cpp": _llama_cpp,
+    "processor": _processor,
+    "devices": _devices,
+    "threads": _threads,
+    "questions": _questions,
+    "speed": _speed,
+    "memory": _memory,
+}
+_EVALUATING = ("questions", "speed", "memory")
+
+
+def _examine(llm: Llama) -> dict[str, Finding]:
+    """Return the findings; after a poor one, nothing is evaluated."""
+    found: dict[str, Finding] = {}
+    for about, check in _CHECKS.items():
+        if about in _EVALUATING and any(one.poor for one in found.values()):
+            continue
+        try:
+            found[about] = check(llm)
+        except TokenTrieError as error:
+            found[about] = Finding("failed", poor=str(error))
+    return found
 
 
 @command(
@@ -322,7 +302,7 @@ def doctor(
             show_default=False,
         ),
     ] = None,
-    path: Annotated[str | None, typer.Option(help="Of a payload, use only the descriptors of this path.")] = None,
+    path: Annotated[str | None, "Of a payload, use only the descriptors of this path."] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check whether a model and this machine are suitable for decisions, and tell what to change; or check a set.
@@ -339,12 +319,12 @@ def doctor(
         raise ArgumentError("--path: only with a payload")
     llm = model.load(_N_CTX)
     with status.status(f"examining {model.path.name}"):
-        found = list(_examine(llm))
-    works = all(finding.poor is None for finding in found)
+        found = _examine(llm)
+    works = not any(one.poor for one in found.values())
     if as_json:
         listed = [
-            {"about": one.about, "verdict": one.verdict, "text": one.text, "change": one.poor or one.fair}
-            for one in found
+            {"about": about, "verdict": one.verdict, "text": one.text, "change": one.poor or one.fair}
+            for about, one in found.items()
         ]
         print_json(
             {
@@ -363,10 +343,10 @@ def doctor(
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         marks = {"good": "[green]✓", "fair": "[yellow]![/]", "poor": "[bold red]✗"}
-        for finding in found:
+        for about, finding in found.items():
             advice = finding.poor or finding.fair
             change = f"\n[dim]→ {plain(advice)}" if advice else ""
-            table.add_row(marks[finding.verdict], finding.about, plain(finding.text) + change)
+            table.add_row(marks[finding.verdict], about, plain(finding.text) + change)
         console.print(table, highlight=False)
     if not works:
         raise typer.Exit(1)

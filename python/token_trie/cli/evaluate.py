@@ -10,21 +10,18 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from token_trie.cli.label import CalibrationOptions, GoldRow, LabellerOptions, RowLabeller, read_gold
+from token_trie.cli.label import GoldRow, LabelOptions, RowLabeller, RowQuestion
 from token_trie.cli.options import (
     ChoiceOptions,
-    InputFormatOption,
     JsonOption,
     ModelOptions,
-    OnRowError,
-    TableArgument,
     command,
     console,
     print_json,
     require_output,
     say,
 )
-from token_trie.cli.tables import format_of, open_table
+from token_trie.cli.tables import InputFormatOption, OnRowError, Table, TableArgument
 from token_trie.decisions.gold import Labels
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.query import LeafEnd
@@ -46,19 +43,16 @@ from token_trie.trust.evaluate import DEFAULT, EvaluatedWay, EvaluationRows, way
 )
 def evaluate(
     table: TableArgument,
-    gold: Annotated[str, typer.Option("--gold", help="The column with the correct answers.")],
+    gold: Annotated[str, "The column with the correct answers."],
     choices: ChoiceOptions,
     model: ModelOptions,
-    asked: LabellerOptions,
+    asked: RowQuestion,
     way: Annotated[
         list[str] | None,
-        typer.Option(
-            "--way",
-            help="A method to compare; repeat the option for each. "
-            f"For a prompt: {', '.join(ways_of(is_question=False))}. "
-            f"For a question: {', '.join(ways_of(is_question=True))}. "
-            f"Default, where it is listed: {', '.join(DEFAULT)}.",
-        ),
+        "A method to compare; repeat the option for each. "
+        f"For a prompt: {', '.join(ways_of(is_question=False))}. "
+        f"For a question: {', '.join(ways_of(is_question=True))}. "
+        f"Default, where it is listed: {', '.join(DEFAULT)}.",
     ] = None,
     folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation of fitted methods.")] = 10,
     target_accuracy: Annotated[
@@ -72,14 +66,11 @@ def evaluate(
     ] = None,
     fit: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the best of the compared calibrations (temperature, bias, head), fitted on all rows, to this "
-            "file, for `label --calibration`."
-        ),
+        "Write the best of the compared calibrations (temperature, bias, head), fitted on all rows, to this file, "
+        "for `label --calibration`.",
     ] = None,
     plot: Annotated[
-        Path | None,
-        typer.Option(help="Draw the reliability, and the risk by coverage, into a picture (needs token-trie[plot])."),
+        Path | None, "Draw the reliability, and the risk by coverage, into a picture (needs token-trie[plot])."
     ] = None,
     as_json: JsonOption = False,
     cache: Annotated[
@@ -89,10 +80,8 @@ def evaluate(
             help="Folder that keeps the model's results, so that no row is read twice. Default: the user's cache.",
         ),
     ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not keep results.")] = False,
-    on_error: Annotated[
-        OnRowError, typer.Option(help="For a row whose label is not a choice: stop, or report and skip it.")
-    ] = "stop",
+    no_cache: Annotated[bool, "Do not keep results."] = False,
+    on_error: Annotated[OnRowError, "For a row whose label is not a choice: stop, or report and skip it."] = "stop",
     input_format: InputFormatOption = None,
 ) -> None:
     """Compare methods on a table with known answers.
@@ -111,10 +100,10 @@ def evaluate(
             require_output(option, path, other, *read)
     if plot is not None:
         import_figure()  # fails before rows are read in vain
-    with closing(open_table(table, format_of(table, input_format))) as opened:
-        labeller = asked.labeller(opened, choices, gold, calibrating=CalibrationOptions())
+    with closing(Table(table, input_format)) as opened:
+        labeller = RowLabeller(opened, LabelOptions(**vars(asked)), choices, gold)
         labels = Labels(labeller.choices, labeller.choices)
-        rows, problems, n_empty = read_gold(opened, gold, labeller, labels)
+        rows, problems, n_empty = labeller.read_gold(opened, gold, labels)
     if problems and on_error == "stop":
         n_others = len(problems) - 1
         others = f"; so {'is' if n_others == 1 else 'are'} {n_others:,} more" if n_others else ""
@@ -149,11 +138,6 @@ def evaluate(
         say(f"{n_empty:,} rows without a label are left out")
     if n_left_out := n_left_out + len(problems):
         say(f"{n_left_out:,} rows of no use are left out")
-    seen = set(evaluation.gold.tolist())
-    unseen = [name for i, name in enumerate(evaluation.classes) if i not in seen]
-    if unseen:
-        more = f" and {len(unseen) - 1:,} more" if len(unseen) > 1 else ""
-        say(f"no row is {unseen[0]!r}{more}: a head, which is often best, is fitted where each answer has a row")
     if evaluation.best.of != "words":
         say(f"label by {evaluation.best.name}: {_label_options(evaluation.best, fit)}")
     for what, path in (("the picture", plot), ("the calibration", fit), ("what the model said of the rows", place)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 import inspect
 import json
@@ -14,13 +15,11 @@ from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
 
-from token_trie.cli.tables import Format, check_is_utf8
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama, llama_cpp
@@ -31,14 +30,7 @@ from token_trie.sets.prompt import Prompt, Template
 from token_trie.sets.trie import TokenTrie
 from token_trie.show.trie import plain
 
-
-class _Sorted(TyperGroup):
-    def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx))
-
-
 app = typer.Typer(
-    cls=_Sorted,
     help="Make llama.cpp answer with one member of a known set.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -95,10 +87,10 @@ def read_json(path: Path, option: str) -> Any:
         raise ArgumentError(f"{option}: {path}: not JSON ({error})") from error
 
 
-def command(*examples: str, needs: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a function a command; each field of a parameter that is a dataclass becomes an option; see `Flags`, too.
 
-    `needs` is the extra of token-trie with the modules that the function imports.
+    An option's type is annotated with its help, or with `typer.Option`.
     """
 
     def declare(function: Callable[..., None]) -> Callable[..., None]:
@@ -112,18 +104,12 @@ def command(*examples: str, needs: str | None = None) -> Callable[[Callable[...,
                 groups[parameter.name] = flags or kind, own
                 options += own
             else:
-                options.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+                options.append(_option(parameter.name, parameter.default, kind))
 
         @functools.wraps(function)
         def call(**given: Any) -> None:
             made = {name: make(**{o.name: given.pop(o.name) for o in own}) for name, (make, own) in groups.items()}
-            try:
-                function(**made, **given)
-            except ModuleNotFoundError as error:
-                if needs is None:
-                    raise
-                name = function.__name__.replace("_", "-")
-                raise ArgumentError(f"{name}: {error.name} is missing; pip install 'token-trie[{needs}]'") from error
+            function(**made, **given)
 
         call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
         return app.command(epilog=epilog(*examples))(call)
@@ -138,6 +124,10 @@ def _options_of(group: Any) -> list[inspect.Parameter]:
 
 def _option(name: str, default: Any, kind: Any) -> inspect.Parameter:
     default = inspect.Parameter.empty if default is MISSING else default
+    says = getattr(kind, "__metadata__", ())
+    if says and isinstance(says[0], str):
+        flags = [f"--{name.replace('_', '-')}"] if kind.__origin__ is bool else []
+        kind = Annotated[kind.__origin__, typer.Option(*flags, help=says[0])]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
@@ -159,12 +149,10 @@ class Flags:
             kind: Any = types[field.name]
             if NoneType in get_args(kind) and field.default is not None:
                 self._limits.add(field.name)
-            option = typer.Option(
-                *([f"--{field.name.replace('_', '-')}"] if kind is bool else []),
-                min=0 if field.name in self._limits else None,
-                help=texts[field.name],
-            )
-            self.options.append(_option(field.name, field.default, Annotated[kind, option]))
+            says: Any = texts[field.name]
+            if field.name in self._limits:
+                says = typer.Option(min=0, help=says)
+            self.options.append(_option(field.name, field.default, Annotated[kind, says]))
 
     def __call__(self, **given: Any) -> dict[str, Any]:
         """Return the keyword arguments for the values of the options."""
@@ -200,15 +188,6 @@ LEAF_END_HELP = (
 LeafEndOption = Annotated[LeafEnd, typer.Option(help=LEAF_END_HELP)]
 ChatOption = Annotated[bool, typer.Option("--chat", help="Apply the model's chat template to the prompt.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
-
-
-OnRowError: TypeAlias = Literal["stop", "skip"]
-"""Treatment of a row with an error."""
-TableArgument = Annotated[
-    Path,
-    typer.Argument(metavar="TABLE", help="A file in CSV or JSON lines; - reads standard input.", show_default=False),
-]
-InputFormatOption = Annotated[Format | None, typer.Option(help="Format of TABLE. Default: by the ending of its name.")]
 
 
 @dataclass(frozen=True)
@@ -281,10 +260,8 @@ class ChoiceOptions:
     ] = None
     choices_file: Annotated[
         Path | None,
-        typer.Option(
-            help="A text file with one choice per line, or a JSON list of texts; - reads standard input. choose also "
-            "accepts a .trie file."
-        ),
+        "A text file with one choice per line, or a JSON list of texts; - reads standard input. choose also "
+        "accepts a .trie file.",
     ] = None
 
     def read(self) -> list[str]:
@@ -343,9 +320,7 @@ class RowPrompt:
     ] = None
     prompt_file: Annotated[
         Path | None,
-        typer.Option(
-            help="A file with the text of --prompt, without a line break at its end. In it, \\n is not a line break."
-        ),
+        "A file with the text of --prompt, without a line break at its end. In it, \\n is not a line break.",
     ] = None
     chat: ChatOption = False
 
@@ -370,13 +345,8 @@ def require_output(option: str, path: Path, *others: Path | None) -> None:
         raise ArgumentError(f"{option}: {str(path)!r} is not a file")
     if not path.absolute().parent.is_dir():
         raise ArgumentError(f"{option}: no folder {str(path.parent)!r}")
-    if any(other is not None and is_same_file(other, path) for other in others):
+    if any(other is not None and os.path.realpath(other) == os.path.realpath(path) for other in others):
         raise ArgumentError(f"{option}: {str(path)!r} is another file of this command; name a new one")
-
-
-def is_same_file(one: Path, other: Path) -> bool:
-    """Whether two paths, of files that need not exist, lead to the same file."""
-    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def as_prompt(text: str, chat: bool) -> Prompt:
@@ -399,6 +369,17 @@ def read(path: Path) -> str:
         return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise ArgumentError(f"{path}: not UTF-8 ({error})") from error
+
+
+def check_is_utf8(begin: bytes, name: str) -> None:
+    """Raise ArgumentError if a text begins as UTF-16 or UTF-32; other bytes are checked later."""
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)) or b"\0" in begin[:4]:
+        raise ArgumentError(f"{name}: not UTF-8 but UTF-16 or UTF-32; {to_utf8('UTF-16')}")
+
+
+def to_utf8(encoding: str) -> str:
+    """Return advice on a text in another encoding."""
+    return f"convert it: iconv -f {encoding} -t UTF-8 < OLD > NEW (in a spreadsheet, save it as 'CSV UTF-8')"
 
 
 def read_text(path: Path) -> str:

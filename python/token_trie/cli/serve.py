@@ -16,11 +16,10 @@ from token_trie.errors import ArgumentError
     "token-trie serve",
     "token-trie serve -m model.gguf --port 8080 --api-key secret",
     "token-trie serve -m model.gguf --sets sets --calibration teams.json --calibration moods.json",
-    needs="serve",
 )
 def serve(
     model: ModelOptions,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 accepts other machines.")] = "127.0.0.1",
+    host: Annotated[str, "Address to listen on; 0.0.0.0 accepts other machines."] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8000,
     api_key: Annotated[
         str | None,
@@ -28,11 +27,9 @@ def serve(
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A name under which clients reach the server, as example.com, and whose pages may ask it, from any "
-            "port. Repeat the option for each. Addresses, names without a dot and the name in --host need none to be "
-            "reached; with --api-key, no name does.",
-        ),
+        "A name under which clients reach the server, as example.com, and whose pages may ask it, from any "
+        "port. Repeat the option for each. Addresses, names without a dot and the name in --host need none to be "
+        "reached; with --api-key, no name does.",
     ] = None,
     n_parallel: Annotated[
         int, typer.Option(min=0, help="Number of parallel sequences; 0: as many as suit the model.")
@@ -66,10 +63,12 @@ def serve(
     time_limit: Annotated[float, typer.Option(min=0.001, help="The longest time of a request, in seconds.")] = 120,
 ) -> None:
     """Serve decisions over HTTP, in the formats of TypeSafe and OpenAI."""
-    from token_trie.serve.app import run
-    from token_trie.serve.limits import Limits
-    from token_trie.serve.service import ServerConfig
-
+    try:
+        from token_trie.serve.app import run
+        from token_trie.serve.limits import Limits
+        from token_trie.serve.service import ServerConfig
+    except ModuleNotFoundError as error:
+        raise ArgumentError(f"serve: {error.name} is missing; pip install 'token-trie[serve]'") from error
     config = ServerConfig(
         load=lambda: model.load(SERVED_N_CTX),
         name=model.path.stem,

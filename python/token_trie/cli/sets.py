@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 import typer
 
 from token_trie.cli.options import command, console, interrupted_after, is_set, read, require_output
-from token_trie.cli.tables import Format, Table, TableRow, format_of, open_table
+from token_trie.cli.tables import Format, Table, TableRow
 from token_trie.errors import ArgumentError, PayloadError
 from token_trie.native.core import _core, llama_cpp
 from token_trie.native.files import demo_model
@@ -79,21 +78,32 @@ def build(
         model = Path(demo_model())
     with (
         _vocabulary(model) as vocab,
-        closing(open_table(table, format_of(table, table_format))) as opened,
+        closing(Table(table, table_format)) as opened,
         Progress(opened.size, "rows") as progress,
     ):
-        members_of: Callable[[list[TableRow]], _Members]
-        if text is not None:
-            assert vocab is not None
-            members_of = partial(_of_texts, text=text, name=name, vocab=vocab, leading_space=leading_space)
-        else:
-            assert ids is not None
-            members_of = partial(_of_ids, ids=ids, name=name)
-        parts = _parts(opened, members_of)
-        fingerprint = "" if vocab is None else vocab.fingerprint()
-        trie, n_rows = _trie_of(opened, parts, fingerprint, progress)
+        parts = [(np.empty(0, np.int32), np.zeros(1, np.int64))]
+        names: list[str] = []
+        n_rows = 0
+        while rows := list(islice(opened.rows(), _PART_ROWS)):
+            _require_columns(rows, [one for one in (text, ids, name) if one is not None])
+            if text is not None and vocab is not None:
+                texts = [_text_in(row, text) for row in rows]
+                seam = find_seam(vocab, [], leading_space)
+                tokens, offsets, _ = spell(vocab, seam, texts, all_spaced=leading_space is True, is_whole=True)
+                names += texts if name is None else [_text_in(row, name) for row in rows]
+            else:
+                tokens, offsets = joined([_tokens(row, ids or "") for row in rows])
+                names += [] if name is None else [_text_in(row, name) for row in rows]
+            parts.append((tokens, np.diff(offsets)))
+            n_rows += len(rows)
+            progress.move(n_rows, opened.read)
+        flat, lengths = map(np.concatenate, zip(*parts, strict=True))
+        if not len(flat):
+            raise PayloadError("no row with tokens: a set needs at least one")
+        core = _core.Trie.build(flat, lengths.cumsum(), names, "" if vocab is None else vocab.fingerprint())
         if ids is not None and vocab is not None:
-            vocab.check(trie.core)
+            vocab.check(core)
+    trie = TokenTrie.of_core(core)
     trie.save(output)
     n_bytes = output.stat().st_size
     size = f"{len(trie):,} members, {n_bytes:,} bytes, {n_bytes / len(trie):.1f} a member"
@@ -120,46 +130,14 @@ def _vocabulary(model: Path | None) -> Iterator[_core.Vocab | None]:
     yield _core.Vocab(int(loaded.vocab))  # valid as long as the model
 
 
-class _Members(NamedTuple):
-    """Members of some rows."""
-
-    tokens: npt.NDArray[np.int32]
-    lengths: npt.NDArray[np.int64]
-    names: list[str]
-
-
-def _parts(table: Table, members_of: Callable[[list[TableRow]], _Members]) -> Iterator[_Members]:
-    """Yield the members of some rows at a time."""
-    rows = table.rows()
-    while some := list(islice(rows, _PART_ROWS)):
-        yield members_of(some)
-
-
-def _of_texts(
-    rows: list[TableRow], text: str, name: str | None, vocab: _core.Vocab, leading_space: bool | None
-) -> _Members:
-    texts = [_text_in(row, text) for row in _checked(rows, [text] if name is None else [text, name])]
-    names = texts if name is None else [_text_in(row, name) for row in rows]
-    seam = find_seam(vocab, [], leading_space)
-    tokens, offsets, _ = spell(vocab, seam, texts, all_spaced=leading_space is True, is_whole=True)
-    return _Members(tokens, np.diff(offsets), names)
-
-
-def _of_ids(rows: list[TableRow], ids: str, name: str | None) -> _Members:
-    tokens, offsets = joined([_tokens(row, ids) for row in _checked(rows, [ids] if name is None else [ids, name])])
-    names = [] if name is None else [_text_in(row, name) for row in rows]
-    return _Members(tokens, np.diff(offsets), names)
-
-
-def _checked(rows: Iterable[TableRow], columns: list[str]) -> Iterator[TableRow]:
-    """Yield rows; ArgumentError for a bad row, or one without these columns."""
+def _require_columns(rows: list[TableRow], columns: list[str]) -> None:
+    """Raise ArgumentError for a bad row, or one without these columns."""
     for row in rows:
         if row.bad is not None:
             raise ArgumentError(f"{row.where}: {row.bad}")
         for column in columns:
             if column not in row.values:
                 raise ArgumentError(f"{row.where}: no column {column!r}; the columns are {', '.join(row.values)}")
-        yield row
 
 
 def _text_in(row: TableRow, column: str) -> str:
@@ -193,23 +171,6 @@ def _number(digits: str) -> int:
     if not (digits.isascii() and digits.removeprefix("-").isdigit()):
         raise ValueError(digits)
     return int(digits)
-
-
-def _trie_of(table: Table, parts: Iterator[_Members], fingerprint: str, progress: Progress) -> tuple[TokenTrie, int]:
-    """Return the set of all rows, and their number."""
-    tokens, lengths = [np.empty(0, np.int32)], [np.zeros(1, np.int64)]
-    names: list[str] = []
-    n_rows = 0
-    for part in parts:
-        tokens.append(part.tokens)
-        lengths.append(part.lengths)
-        names += part.names
-        n_rows += len(part.lengths)
-        progress.move(n_rows, table.read)
-    flat = np.concatenate(tokens)
-    if not len(flat):
-        raise PayloadError("no row with tokens: a set needs at least one")
-    return TokenTrie.of_core(_core.Trie.build(flat, np.concatenate(lengths).cumsum(), names, fingerprint)), n_rows
 
 
 def draw_set(file: Path, path: str | None, model: Path | None) -> None:

@@ -159,7 +159,31 @@ class Evaluation:
         It needs matplotlib (extra ``plot``); the file's ending tells the format, such as .png or .svg. ArgumentError
         for an unknown one.
         """
-        draw_plot(self, Path(path))
+        figure = import_figure()(figsize=(11, 5), layout="constrained")
+        reliability, risk = figure.subplots(1, 2)
+        reliability.plot([0, 1], [0, 1], color="0.7", linestyle="--")
+        for way in self.ways:
+            if way.probabilities is None:
+                continue
+            bins, curve = way.figures.reliability, way.figures.coverage
+            reliability.plot([one.confidence for one in bins], [one.accuracy for one in bins], "o-", label=way.name)
+            shares = [one.n / len(self.gold) for one in curve]
+            risk.plot(shares, [1 - one.accuracy for one in curve], drawstyle="steps-post", label=way.name)
+        reliability.set(
+            xlabel="confidence", ylabel="share of right answers", xlim=(0, 1), ylim=(0, 1), title="Reliability"
+        )
+        risk.set(
+            xlabel="coverage: share of accepted rows", ylabel="risk: share of wrong ones", xlim=(0, 1), ylim=(0, None)
+        )
+        risk.set_title("Risk by coverage, the most confident first")
+        if risk.lines:
+            risk.legend()
+        file = io.BytesIO()
+        try:
+            figure.savefig(file, format=Path(path).suffix[1:] or "png", dpi=150)
+        except ValueError as error:
+            raise ArgumentError(f"plot: {error}") from error
+        write_whole(Path(path), file.getbuffer())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it in color."""
@@ -252,13 +276,11 @@ def evaluate(
     return Evaluation.of(rows)
 
 
-def share(p: float | None, digits: int = 1) -> str:
-    """Return a share in percent, without the sign."""
+def _share(p: float | None, digits: int = 1) -> str:
     return "–" if p is None else f"{100 * p:.{digits}f}"
 
 
-def number(figure: float | None) -> str:
-    """Return a number with three decimals."""
+def _number(figure: float | None) -> str:
     return "–" if figure is None else f"{figure:.3f}"
 
 
@@ -285,7 +307,7 @@ def draw_evaluation(evaluated: Evaluation) -> Iterator[Line]:
     if wrong:
         yield [(f"surest mistakes of {best}:", "")]
     for one in wrong:
-        sure = "" if one.confidence is None else f" {share(one.confidence)} %"
+        sure = "" if one.confidence is None else f" {_share(one.confidence)} %"
         yield [
             (f"  row {one.row}: ", ""),
             (clip(one.answer, 32), "bold"),
@@ -303,15 +325,15 @@ def _figures(way: EvaluatedWay) -> list[str]:
     low, high = figures.interval
     return [
         way.name,
-        share(figures.accuracy),
-        f"{share(low, 0)}–{share(high, 0)}",
-        share(figures.balanced_accuracy),
-        number(figures.macro_f1),
-        number(figures.log_loss),
-        number(figures.brier),
-        number(figures.ece),
-        number(figures.risk_area),
-        share(figures.unfit),
+        _share(figures.accuracy),
+        f"{_share(low, 0)}–{_share(high, 0)}",
+        _share(figures.balanced_accuracy),
+        _number(figures.macro_f1),
+        _number(figures.log_loss),
+        _number(figures.brier),
+        _number(figures.ece),
+        _number(figures.risk_area),
+        _share(figures.unfit),
     ]
 
 
@@ -322,28 +344,3 @@ def import_figure() -> Any:
     except ImportError as error:
         raise ArgumentError(f"plot: this needs matplotlib: pip install 'token-trie[plot]' ({error})") from error
     return figure
-
-
-def draw_plot(evaluated: Evaluation, path: Path) -> None:
-    """Draw the reliability, and the risk by coverage, of each way with probabilities; see `Evaluation.plot`."""
-    figure = import_figure()(figsize=(11, 5), layout="constrained")
-    reliability, risk = figure.subplots(1, 2)
-    reliability.plot([0, 1], [0, 1], color="0.7", linestyle="--")
-    for way in evaluated.ways:
-        if way.probabilities is None:
-            continue
-        bins, curve = way.figures.reliability, way.figures.coverage
-        reliability.plot([one.confidence for one in bins], [one.accuracy for one in bins], "o-", label=way.name)
-        shares = [one.n / len(evaluated.gold) for one in curve]
-        risk.plot(shares, [1 - one.accuracy for one in curve], drawstyle="steps-post", label=way.name)
-    reliability.set(xlabel="confidence", ylabel="share of right answers", xlim=(0, 1), ylim=(0, 1), title="Reliability")
-    risk.set(xlabel="coverage: share of accepted rows", ylabel="risk: share of wrong ones", xlim=(0, 1), ylim=(0, None))
-    risk.set_title("Risk by coverage, the most confident first")
-    if risk.lines:
-        risk.legend()
-    file = io.BytesIO()
-    try:
-        figure.savefig(file, format=path.suffix[1:] or "png", dpi=150)
-    except ValueError as error:
-        raise ArgumentError(f"plot: {error}") from error
-    write_whole(path, file.getbuffer())

@@ -52,52 +52,42 @@ MIN_MASS, MIN_BRANCHES = 1e-4, 12
 
 @dataclass(frozen=True)
 class Explanation:
-    """How a decision comes about, branch by branch; `print` draws it, and rich draws it in color.
+    """How a decision comes about, with the probability of every branch; `print` draws it, and rich draws it in color.
 
     Attributes
     ----------
     trie : TokenTrie
         The set.
-    greedy, exact : Decision
-        The decisions of `choose` in these modes.
     greedy_leaf, exact_leaf : int
-        Their leaves: the one reached by the best token at each step, and that of the most probable whole answer.
+        The leaf reached by the best token at each step, and the leaf of the most probable whole answer.
     probabilities : ndarray of float64, shape (len(trie),)
         Probability of each leaf, under the condition that one of the leaves is the answer.
-    log_stepwise : ndarray of float64, shape (len(trie),)
-        Logarithms of `stepwise`.
+    stepwise : ndarray of float64, shape (len(trie),)
+        Probability with which sampled mode draws each leaf: the product of the shares on its path.
+    shares : ndarray of float64, shape (trie.n_nodes,)
+        Probability of each node's token among the tokens allowed after its parent, level by level. It is 1 for a forced
+        token. The difference of 1 and the sum over the children of a leaf is the share of ending there.
     pieces : dict of int to bytes
         Texts of the set's tokens, as bytes.
     prompt : str
         The text that the model read.
+    greedy, exact : Decision
+        The decisions of `choose` in these modes.
     model : str
         Name of the model; empty for a handle on a file.
     """
 
     trie: TokenTrie
-    greedy: Decision[Any]
-    exact: Decision[Any]
     greedy_leaf: int
     exact_leaf: int
     probabilities: Floats = field(compare=False, repr=False)
-    log_stepwise: Floats = field(compare=False, repr=False)
+    stepwise: Floats = field(compare=False, repr=False)
+    shares: Floats = field(compare=False, repr=False)
     pieces: dict[int, bytes] = field(compare=False, repr=False)
     prompt: str
+    greedy: Decision[Any]
+    exact: Decision[Any]
     model: str
-
-    @cached_property
-    def stepwise(self) -> Floats:
-        """Probability with which sampled mode draws each leaf: the product of the shares on its path."""
-        return np.exp(self.log_stepwise)
-
-    @cached_property
-    def shares(self) -> Floats:
-        """Probability of each node's token among the tokens allowed after its parent, level by level.
-
-        It is 1 for a forced token. The difference of 1 and the sum over the children of a leaf is the share of ending
-        there.
-        """
-        return shares_of(self.trie, self.log_stepwise)
 
     @cached_property
     def masses(self) -> Floats:
@@ -111,9 +101,13 @@ class Explanation:
             return None
         return [a for a, b in zip(*self._paths, strict=False) if a == b][-1]
 
-    def end_share(self, node: int) -> float:
-        """Share of ending at a leaf that is the beginning of longer answers."""
-        return max(0.0, 1 - float(self.shares[list(children_of(self.trie, node))].sum()))
+    @cached_property
+    def _paths(self) -> tuple[list[int], list[int]]:
+        return path_to(self.trie, self.greedy_leaf), path_to(self.trie, self.exact_leaf)
+
+    @cached_property
+    def _n_leaves(self) -> Floats:
+        return add_up(self.trie, np.ones(len(self.trie)))
 
     def branches(self, max_branches: int = MAX_BRANCHES) -> Branch:
         """Return the root, with the branches of the two answers and the most probable ones below it."""
@@ -141,35 +135,25 @@ class Explanation:
             branch.children.sort(key=lambda child: -child.mass)
         return root
 
-    @cached_property
-    def _paths(self) -> tuple[list[int], list[int]]:
-        return path_to(self.trie, self.greedy_leaf), path_to(self.trie, self.exact_leaf)
-
-    @cached_property
-    def _n_leaves(self) -> Floats:
-        return add_up(self.trie, np.ones(len(self.trie)))
-
     def _after(self, node: int) -> Iterator[tuple[Branch, int]]:
         """Yield the branches after a node, each with the node that it leads to."""
         core = self.trie.core
         if (leaf := core.leaf(node)) is not None:
             is_own = leaf == self.greedy_leaf, leaf == self.exact_leaf
-            yield Branch((), self.end_share(node), float(self.probabilities[leaf]), 1, leaf, *is_own), node
+            yield Branch((), self._end_share(node), float(self.probabilities[leaf]), 1, leaf, *is_own), node
         for child, token in zip(children_of(self.trie, node), core.children(node).tolist(), strict=True):
             chain, end = [token], child
             while core.leaf(end) is None and len(only := children_of(self.trie, end)) == 1:
                 chain += core.children(end).tolist()
                 end = only[0]
-            branch = Branch(
-                tokens=tuple(chain),
-                share=float(self.shares[child]),
-                mass=float(self.masses[child]),
-                n_leaves=int(self._n_leaves[child]),
-                leaf=core.leaf(end) if len(core.children(end)) == 0 else None,
-                greedy=child in self._paths[0],
-                exact=child in self._paths[1],
-            )
-            yield branch, end
+            leaf = core.leaf(end) if len(core.children(end)) == 0 else None
+            is_own = child in self._paths[0], child in self._paths[1]
+            share, mass, n_leaves = (float(each[child]) for each in (self.shares, self.masses, self._n_leaves))
+            yield Branch(tuple(chain), share, mass, int(n_leaves), leaf, *is_own), end
+
+    def _end_share(self, node: int) -> float:
+        """Return the share of ending at a leaf that is the beginning of longer answers."""
+        return max(0.0, 1 - float(self.shares[list(children_of(self.trie, node))].sum()))
 
     def ranked(self, n: int) -> list[int]:
         """Return the n most probable leaves, and the greedy leaf if it is not one of them."""
@@ -187,13 +171,8 @@ class Explanation:
             }
             for leaf in self.ranked(len(self.trie))
         ]
-        return {
-            "model": self.model,
-            "prompt": self.prompt,
-            "greedy": self.greedy.to_dict(),
-            "exact": self.exact.to_dict(),
-            "answers": answers,
-        }
+        decisions = {"greedy": self.greedy.to_dict(), "exact": self.exact.to_dict()}
+        return {"model": self.model, "prompt": self.prompt, **decisions, "answers": answers}
 
     def sentence(self) -> Line:
         """Say in one sentence where the greedy and the most probable answer diverge.
@@ -208,9 +187,9 @@ class Explanation:
             second = float(np.sort(p)[-2])
             tail = f", which has {percent(p[exact])} of the set; the next best answer has {percent(second)}."
             return [("Greedy and exact agree on ", ""), answer, (tail, "")]
-        at = path_to(self.trie, greedy).index(self.parting)
+        at = self._paths[0].index(self.parting)
         before = b"".join(self.pieces[token] for token in self.trie[greedy].tokens[:at])
-        (taken, taken_share), (missed, missed_share) = (_step(self, leaf, at) for leaf in (greedy, exact))
+        (taken, taken_share), (missed, missed_share) = (self._step(leaf, at) for leaf in (greedy, exact))
         return [
             (f"{f'After {quote(before)}' if before else 'At the first token'}, ", ""),
             ("greedy", "greedy"),
@@ -220,6 +199,13 @@ class Explanation:
             answer,
             (f" has {percent(p[exact])}.", ""),
         ]
+
+    def _step(self, leaf: int, depth: int) -> tuple[str, float]:
+        """Return the text and the share of the token that the path of a leaf takes at a depth."""
+        path = path_to(self.trie, leaf)
+        if depth + 1 < len(path):
+            return quote(self.pieces[self.trie[leaf].tokens[depth]]), float(self.shares[path[depth + 1]])
+        return "the end", self._end_share(path[depth])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it in color."""
@@ -249,11 +235,6 @@ class Branch:
     """Whether the most probable answer takes it."""
     children: list[Branch] = field(default_factory=list)
     """The branches to draw, the most probable first."""
-
-    @property
-    def whose(self) -> list[str]:
-        """Names of the two answers that take it."""
-        return [name for name, on in (("greedy", self.greedy), ("exact", self.exact)) if on]
 
     @property
     def n_more(self) -> int:
@@ -315,10 +296,9 @@ class ExplainRequest(Request[Explanation]):
     @classmethod
     def read(cls, llm: Llama | None, choices: ChoicesLike, options: ScoreOptions) -> ExplainRequest:
         """Read choices; ArgumentError if they cannot be scored."""
-        name = ""
         if llm is not None:
             vocab_of(llm)
-            name = str(llm.metadata.get("general.name", ""))
+        name = "" if llm is None else str(llm.metadata.get("general.name", ""))
         return cls(ScoreRequest.read(choices, options), name)
 
     def steps(self, reader: Reader, prefix: Prefix) -> Plan[Explanation]:
@@ -326,8 +306,11 @@ class ExplainRequest(Request[Explanation]):
         options = self.scores.options
         tokens, choices = bind(reader, prefix.tokens, self.scores.choices, options.leading_space)
         check_size(choices.trie, options.max_scored)
-        text = reader.vocab.detokenize(tokens).decode(errors="replace")
-        pieces, trie, n_prompt = pieces_of(reader, choices.trie), flat(choices.trie), len(tokens)
+        n_prompt, trie = len(tokens), choices.trie
+        if trie.core.is_view:
+            raise ArgumentError("choices: a filtered set is not explained; make one of what is left with only")
+        if trie.core.is_compact:  # children of its nodes are not adjacent
+            trie = TokenTrie.of_core(trie.core.laid_out(compact=False))
         scores = yield PlanStep(tokens, Query("scores", trie, leaf_end=options.leaf_end))
         exact = by_scores(choices, scores.logprobs, cost_of(n_prompt, scores))
         steps = yield PlanStep(tokens, Query("greedy", trie))
@@ -342,27 +325,17 @@ class ExplainRequest(Request[Explanation]):
             greedy_leaf=leaf_of[greedy.index],
             exact_leaf=leaf_of[exact.index],
             probabilities=exact.probabilities[choices.firsts()],
-            log_stepwise=branches.logprobs,
-            pieces=pieces,
-            prompt=text,
+            stepwise=np.exp(branches.logprobs),
+            shares=shares_of(trie, branches.logprobs),
+            pieces={
+                token: reader.vocab.detokenize([token], special=True)
+                for token in np.unique(trie.core.arrays()[0]).tolist()
+            },
+            prompt=reader.vocab.detokenize(tokens).decode(errors="replace"),
             greedy=greedy,
             exact=exact,
             model=self.model,
         )
-
-
-def pieces_of(reader: Reader, trie: TokenTrie) -> dict[int, bytes]:
-    """Return the texts of a set's tokens."""
-    return {
-        token: reader.vocab.detokenize([token], special=True) for token in np.unique(trie.core.arrays()[0]).tolist()
-    }
-
-
-def flat(trie: TokenTrie) -> TokenTrie:
-    """Return the set with its nodes numbered level by level, which large sets do not have."""
-    if trie.core.is_view:
-        raise ArgumentError("choices: a filtered set is not explained; make one of what is left with only")
-    return TokenTrie.of_core(trie.core.laid_out(compact=False)) if trie.core.is_compact else trie
 
 
 def children_of(trie: TokenTrie, node: int) -> range:
@@ -408,14 +381,6 @@ def shares_of(trie: TokenTrie, stepwise: Floats) -> Floats:
             if np.isfinite(sums[node]):
                 shares[list(below)] = np.exp(behind - sums[node])
     return shares
-
-
-def _step(explained: Explanation, leaf: int, depth: int) -> tuple[str, float]:
-    """Return the text and the share of the token that the path of a leaf takes at a depth."""
-    path = path_to(explained.trie, leaf)
-    if depth + 1 < len(path):
-        return quote(explained.pieces[explained.trie[leaf].tokens[depth]]), float(explained.shares[path[depth + 1]])
-    return "the end", explained.end_share(path[depth])
 
 
 def draw_explanation(explained: Explanation) -> Iterator[Line]:
@@ -470,7 +435,7 @@ def _below(explained: Explanation, branch: Branch, indent: str) -> Iterator[Line
 
 
 def _label(explained: Explanation, branch: Branch) -> Line:
-    whose = branch.whose
+    whose = [name for name, on in (("greedy", branch.greedy), ("exact", branch.exact)) if on]
     tokens = b"".join(explained.pieces[token] for token in branch.tokens)
     label = [
         (quote(tokens) if branch.tokens else "the end", f"bold {COLORS[whose[-1]]}" if whose else ""),

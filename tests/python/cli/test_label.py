@@ -127,15 +127,6 @@ def test_greedy_answers_are_those_of_choose_and_have_no_figures(cli: Cli, tiny: 
     assert (done.code, "only with --mode exact" in done.err) == (1, True)
 
 
-def test_a_run_of_another_mode_is_not_gone_on_with(cli: Cli) -> None:
-    table = cli.table(TEXTS)
-    cli.label(table, output=cli.folder / "out.jsonl")
-    before = (cli.folder / "out.jsonl").read_bytes()
-    done = cli.label(table, "--mode", "greedy", output=cli.folder / "out.jsonl")
-    assert (done.code, "this run writes answer; name another file" in done.err) == (1, True)
-    assert (cli.folder / "out.jsonl").read_bytes() == before
-
-
 def test_a_run_says_what_it_does_before_and_between_rows(cli: Cli, monkeypatch: Any) -> None:
     monkeypatch.setattr("token_trie.progress.SILENT_SECONDS", 1e-9)
     monkeypatch.setattr("token_trie.progress.SECONDS_BETWEEN_LINES", 0.0)

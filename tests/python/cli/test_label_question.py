@@ -47,36 +47,6 @@ def test_each_row_gets_what_decide_answers(cli: Cli, tiny: llama_cpp.Llama, form
     assert "less than 1 %" not in done.err
 
 
-def test_the_prompt_says_what_of_a_row_is_asked_about(cli: Cli, tiny: llama_cpp.Llama) -> None:
-    assert label(cli, cli.table(["Pizza", "Paris"]), "-p", "A review: {text}").code == 0
-    for row, text in zip(cli.rows(), ["Pizza", "Paris"], strict=True):
-        alone = decide(tiny, f"A review: {text}", Choice(QUESTION, TEAMS))
-        assert float(row["probability"]) == pytest.approx(alone.probabilities[alone.value], rel=0.05)
-
-
-def test_a_run_that_was_cut_goes_on(cli: Cli) -> None:
-    table = cli.table(TEXTS)
-    label(cli, table, *TEXT)
-    values = [row["value"] for row in cli.rows()]
-    lines = cli.out.read_bytes().splitlines(keepends=True)
-    cli.out.write_bytes(b"".join(lines[:4]) + lines[4][:9])
-    done = label(cli, table, *TEXT)
-    assert done.code == 0
-    assert "6 rows labelled, 2 were there already" in done.err
-    assert [row["value"] for row in cli.rows()] == values
-    assert [row["text"] for row in cli.rows()] == TEXTS
-
-
-def test_a_row_that_cannot_be_answered_about_is_named(cli: Cli) -> None:
-    table = cli.folder / "in.jsonl"
-    long = json.dumps({"text": "no " * 3000})
-    table.write_text(f'{{"text": "yes"}}\n{long}\n{{"text": "Paris"}}\n')
-    done = label(cli, table, "--on-error", "skip", output=cli.folder / "out.jsonl")
-    assert done.code == 0
-    assert "line 2: " in done.err
-    assert [row["text"] for row in cli.rows(cli.folder / "out.jsonl")] == ["yes", "Paris"]
-
-
 def test_examples_of_a_table_stand_before_each_row(cli: Cli, tiny: llama_cpp.Llama) -> None:
     known = cli.folder / "known.jsonl"
     rows = [{"text": text, "team": team} for text, team in [("Pizza yes", "other"), ("I paid", "billing")]]
@@ -190,19 +160,6 @@ def test_the_summary_names_choices_that_no_row_got(cli: Cli) -> None:
     done = label(cli, cli.table(TEXTS[:1]), *TEXT, "--calibration", "raw")
     (value,) = {row["value"] for row in cli.rows()}
     assert f"no row got: {', '.join(team for team in TEAMS if team != value)}" in done.err
-
-
-def test_the_summary_says_what_to_try_where_one_choice_has_nearly_all_rows(cli: Cli) -> None:
-    table, by_text = cli.table(TEXTS[:1] * 8), ("-p", "{text}")
-    raw = label(cli, table, *by_text, "--calibration", "raw")
-    assert "nearly all rows got" in raw.err
-    assert "Try --calibration batch, if the choices are about equally frequent" in " ".join(raw.err.split())
-    batch = label(cli, table, *by_text, "--calibration", "batch", output=cli.folder / "batch.csv")
-    assert (batch.code, "--calibration batch" in batch.err, "too few" in batch.err) == (0, False, False)
-    some = label(cli, cli.table(TEXTS[:1] * 7), *by_text, "--calibration", "raw", output=cli.folder / "some.csv")
-    assert ("nearly all rows got" in some.err, "--calibration batch" in some.err) == (True, False)
-    few = label(cli, cli.table(TEXTS[:1] * 3), *by_text, output=cli.folder / "few.csv")
-    assert (few.code, "nearly all rows" in few.err) == (0, False)
 
 
 def test_the_summary_says_if_rows_are_too_few_for_their_mean(cli: Cli) -> None:

@@ -15,8 +15,7 @@ from commands import Command
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from labelling import COMMAND, TEXTS, Cli, without_figures
-from token_trie.cli.rows import csv_line
-from token_trie.cli.tables import open_table
+from token_trie.cli.tables import Table, csv_line
 
 
 @pytest.mark.parametrize("to", ["csv", "jsonl"])
@@ -36,28 +35,6 @@ def test_wherever_the_file_is_cut_the_run_continues(cli: Cli, to: str, cut: floa
     assert without_figures(cli.rows(output)) == without_figures(cli.rows(whole))
 
 
-@pytest.mark.parametrize("name", ["out.csv", "out.jsonl"])
-def test_a_run_that_was_killed_continues(cli: Cli, name: str) -> None:
-    output = cli.folder / name
-    texts = [f"{text} {i}" for i in range(40) for text in TEXTS]
-    table = cli.table(texts)
-    command = cli.arguments(table, output=output)
-    for n_more in (20, 100):
-        size = output.stat().st_size if output.exists() else 0
-        with Command(command, stderr=subprocess.PIPE) as process:
-            deadline = time.monotonic() + 300
-            while not output.exists() or output.stat().st_size < size + 60 * n_more:
-                assert process.poll() is None, process.stderr and process.stderr.read()
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            process.send_signal(signal.SIGKILL)
-        with output.open("ab") as file:
-            file.write(b'7,"half a row')
-    done = cli.label(table, output=output)
-    assert done.code == 0, done.err
-    assert [row["text"] for row in cli.rows(output)] == texts
-
-
 @given(st.lists(st.lists(st.text(st.sampled_from('a\r\n",;\t\0 é')), min_size=2, max_size=2)), st.sampled_from(",;\t"))
 def test_csv_reads_back_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, records: list[list[str]], separator: str
@@ -65,7 +42,7 @@ def test_csv_reads_back_as_it_was_written(
     path = tmp_path_factory.getbasetemp() / "written.csv"
     columns = [",;a\t", "\r"]
     path.write_bytes(b"".join(csv_line(cells, separator) for cells in [columns, *records]))
-    with closing(open_table(path, "csv", is_cut=True)) as table:
+    with closing(Table(path, "csv", is_cut=True)) as table:
         assert table.columns == columns
         assert [[*row.values.values()] for row in table.rows()] == records
         assert table.read == path.stat().st_size

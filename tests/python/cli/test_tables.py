@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelling import Cli
-from token_trie.cli.tables import open_table
+from token_trie.cli.tables import Table
 from token_trie.errors import ArgumentError
 
 
@@ -160,7 +160,7 @@ def test_a_semicolon_in_a_name_separates_nothing(cli: Cli) -> None:
     table = cli.folder / "in.csv"
     for head in ("text,first;second,n", '"text; of a mail",m,n'):
         table.write_text(f"{head}\nParis,1,2\n")
-        with closing(open_table(table, "csv")) as opened:
+        with closing(Table(table, "csv")) as opened:
             assert [*next(opened.rows()).values.values()] == ["Paris", "1", "2"]
 
 
@@ -171,7 +171,7 @@ def test_a_name_that_leaves_the_separator_open_is_refused_except_where_the_endin
         done = cli.label(table, prompt="{a}")
         assert (done.code, f"line 1: as many {what} outside of quotes" in done.err) == (1, True)
     table = table.rename(cli.folder / "in.tsv")
-    with closing(open_table(table, "csv")) as opened:
+    with closing(Table(table, "csv")) as opened:
         assert [row.values for row in opened.rows()] == [{"a": "1,2", "b, c": "x"}]
 
 
@@ -182,7 +182,7 @@ def test_csv_is_read_as_by_a_reader_of_its_grammar(tmp_path_factory: pytest.Temp
     path.write_bytes(b"a,b\n" + text.encode())
     found: list[list[str] | None] = []
     is_whole = True
-    with closing(open_table(path, "csv")) as table:
+    with closing(Table(path, "csv")) as table:
         try:
             for row in table.rows():
                 found.append(list(row.values.values()) if row.bad is None else None)

@@ -10,7 +10,7 @@ import numpy as np
 import oracle
 import pytest
 from token_trie import ArgumentError, ContextError, TokenTrie, choose, choose_many, score
-from token_trie.cli import demo
+from token_trie.cli import ask
 from tokenized_choices import fit_choices
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
@@ -273,8 +273,8 @@ def test_a_prompt_too_long_for_the_context_is_refused(precise: Any) -> None:
 
 def test_on_the_processor_few_branches_of_a_small_set_are_evaluated(smollm2: Any) -> None:
     # Whatever buffers the processor's kernels keep the weights in, those for AMX among them.
-    shown = list(demo.ACTIONS.items())[2::3]
+    shown = list(ask.ACTIONS.items())[2::3]
     prompt = "".join(f"Request: {request}\nAction: {action}\n\n" for action, request in shown)
-    decision = choose(smollm2, f"{prompt}Request: Put on some Miles Davis.\nAction:", [*demo.ACTIONS])
+    decision = choose(smollm2, f"{prompt}Request: Put on some Miles Davis.\nAction:", [*ask.ACTIONS])
     assert decision.value == "play_music"
     assert decision.stats.n_evaluated < 10

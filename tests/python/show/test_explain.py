@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from token_trie import ArgumentError, TokenTrie, VocabularyError, choose, explain, score
-from token_trie.cli.demo import ACTIONS, prompt_for
+from token_trie.cli.ask import ACTIONS, prompt_for
 from token_trie.show.explain import Branch, Explanation, path_to
 from token_trie.show.trie import cells, percent
 
