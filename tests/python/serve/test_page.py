@@ -295,7 +295,7 @@ def test_a_screen_reader_finds_names_and_hears_answers(page: Tab) -> None:
         ("textbox", "Level 0"),
         ("region", "Question 1: action"),
         ("combobox", "Kind"),
-        ("radio", "Python, over HTTP"),
+        ("radio", "Python"),
         ("region", "The request to copy"),
     ]:
         assert (role, name) in found, (role, name)
