@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -55,7 +54,7 @@ class Binding:
     classes: tuple[str, ...]
     leaf_end: str
     spelled: str = ""
-    columns: str = field(default="", repr=False)  # as caches of readings are named by the repr of the others
+    columns: str = ""
 
     def require(self, other: Binding) -> None:
         """Raise CalibrationError, which names the difference, unless both are equal.
@@ -66,30 +65,8 @@ class Binding:
             own, others = getattr(self, name), getattr(other, name)
             if own != others and not (name in ("asked", "columns") and not (own and others)):
                 raise CalibrationError(
-                    f"calibration: was fitted with {what} {_told(name, own, others)}; use the same, or fit it anew"
+                    f"calibration: was fitted with {what} {_told(own, others)}; use the same, or fit it anew"
                 )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields, for JSON; without `columns` if empty."""
-        found = {**dataclasses.asdict(self), "classes": list(self.classes)}
-        if not self.columns:
-            del found["columns"]  # which older releases do not know
-        return found
-
-    @classmethod
-    def from_dict(cls, given: object) -> Self:
-        """Read a result of `to_dict`; CalibrationError, with the position, if it is anything else."""
-        if not isinstance(given, Mapping):
-            raise CalibrationError(f"binding: {type(given).__name__} where an object belongs")
-        texts = {name: given.get(name) for name in _NAMES if name != "classes"}
-        texts["columns"] = given.get("columns", "")  # which older files lack
-        for name, value in texts.items():
-            if not isinstance(value, str):
-                raise CalibrationError(f"binding.{name}: {type(value).__name__} where a text belongs")
-        classes = given.get("classes")
-        if not isinstance(classes, list) or not all(isinstance(text, str) for text in classes):
-            raise CalibrationError("binding.classes: a list of texts belongs here")
-        return cls(classes=tuple(classes), **texts)  # type: ignore[arg-type]
 
 
 _NAMES = {
@@ -103,24 +80,19 @@ _NAMES = {
 }
 
 
-def _told(name: str, own: Any, other: Any) -> str:
-    if isinstance(own, tuple):
-        if len(own) != len(other):
-            return f"{len(own):,} of them, where there are {len(other):,}"
-        own, other = next((a, b) for a, b in zip(own, other, strict=True) if a != b)
-    if name == "model":  # facts that both have are left out
-        facts, others = own.split(), other.split()
-        own, other = (" ".join(fact for fact in a if fact not in b) for a, b in ((facts, others), (others, facts)))
-    n_same = next((i for i, (a, b) in enumerate(zip(own, other, strict=False)) if a != b), min(len(own), len(other)))
-    begin = max(n_same - 60, 0)
-    return f"{_short(own, begin)}, where this is {_short(other, begin)}"
+def _told(own: str | tuple[str, ...], other: str | tuple[str, ...]) -> str:
+    """Tell the difference: the words, or the answers, that only one side has."""
+    parts, others = (given.split() if isinstance(given, str) else given for given in (own, other))
+    pairs = ((parts, others), (others, parts))
+    only, instead = (" ".join(part for part in mine if part not in theirs) for mine, theirs in pairs)
+    if not only and not instead:
+        return "in another order, or more than once"
+    return f"{_quoted(only)}, where this is {_quoted(instead)}"
 
 
-def _short(text: str, begin: int) -> str:
-    """Quote a long text from a little before the place where it differs."""
-    if len(text) <= 160:
-        return repr(text)
-    return repr(f"{'…' if begin else ''}{text[begin : begin + 160]}{'…' if begin + 160 < len(text) else ''}")
+def _quoted(text: str) -> str:
+    """Quote a text, or the beginning of a long one."""
+    return repr(text if len(text) <= 160 else f"{text[:160]}…")
 
 
 def _facts(facts: Mapping[str, Any]) -> str:

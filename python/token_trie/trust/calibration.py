@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
 import numpy.typing as npt
 
 from token_trie.arrays import Floats, Ints, States
-from token_trie.decisions.calibration import Binding, Calibrator
+from token_trie.decisions.calibration import Base, Binding, Calibrator
 from token_trie.decisions.gold import import_sklearn, listed, read_gold
 from token_trie.errors import CalibrationError
 from token_trie.native.core import Llama
@@ -20,10 +21,9 @@ from token_trie.native.files import write_whole
 from token_trie.native.options import takes
 from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
-from token_trie.trust.fit import FitKind, check_kind, fit_readings
-from token_trie.trust.fitted import Fitted, Head, HeldOut, JsonObject
+from token_trie.trust.fit import FitKind, Fitted, Head, HeldOut, Measured, check_kind, fit_readings
 from token_trie.trust.gate import Gate, find_gate
-from token_trie.trust.metrics import log_softmax, numbered
+from token_trie.trust.metrics import numbered
 from token_trie.trust.rows import Readings, RowOptions, digest_of_row, reader_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Calibration(Calibrator):
 
     def log_probabilities(self, readings: Readings) -> Floats:
         """Return the calibrated log-probabilities of rows, shape (n_rows, n_classes)."""
-        return log_softmax(self.fitted.log_weights_of(readings))
+        return self.fitted.log_probabilities(readings)
 
     @classmethod
     @takes(RowOptions)
@@ -204,51 +204,61 @@ class Calibration(Calibrator):
             raise CalibrationError(f"{path}: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all attributes, for JSON."""
+        """Return all attributes, for JSON; the numbers of a head have seven digits."""
+        fitted, head, held_out = self.fitted, self.fitted.head, self.held_out
         return {
             "format": _FORMAT,
             "version": _VERSION,
             "kind": self.kind,
-            "base": self.fitted.base,
+            "base": fitted.base,
             "n_rows": self.n_rows,
-            "temperature": self.fitted.temperature,
-            "bias": self.fitted.bias.tolist(),
-            "head": None if self.fitted.head is None else self.fitted.head.to_dict(),
-            "held_out": None if self.held_out is None else self.held_out.to_dict(),
-            "binding": self.binding.to_dict(),
+            "temperature": fitted.temperature,
+            "bias": fitted.bias.tolist(),
+            "head": None if head is None else {name: _rounded(getattr(head, name)) for name in _HEAD},
+            "held_out": None
+            if held_out is None
+            else {
+                "n_folds": held_out.n_folds,
+                "calibrated": held_out.calibrated._asdict(),
+                "raw": held_out.raw._asdict(),
+                "confidence": held_out.confidence.tolist(),
+                "is_right": held_out.is_right.astype(int).tolist(),
+                "groups": held_out.groups.tolist(),
+            },
+            "binding": {**asdict(self.binding), "classes": list(self.classes)},
         }
 
     @classmethod
     def from_dict(cls, given: object) -> Self:
         """Read what `to_dict` returned; otherwise CalibrationError, with the name of the field."""
-        read = JsonObject(given)
-        if read.text("format") != _FORMAT:
+        begin = _read(given, _BEGIN, {})
+        kind, base, classes = begin["kind"], begin["base"], begin["binding"]["classes"]
+        if begin["format"] != _FORMAT:
             raise CalibrationError(f"format: this is no {_FORMAT}")
-        if (version := read.integer("version")) != _VERSION:
-            raise CalibrationError(f"version: {version}, and this release reads {_VERSION}; fit it anew")
-        binding = Binding.from_dict(read.get("binding"))
-        n = len(binding.classes)
-        if n < 2 or len(set(binding.classes)) < n:
-            raise CalibrationError("binding.classes: two or more, each once, belong here")
-        kind, base = read.text("kind", get_args(FitKind)), read.text("base", ("raw", "contextual"))
-        head, held_out = (None if read.get(name) is None else read.inner(name) for name in ("head", "held_out"))
+        if begin["version"] != _VERSION:
+            raise CalibrationError(f"version: {begin['version']}, and this release reads {_VERSION}; fit it anew")
+        if len(classes) < 2 or not all(isinstance(one, str) for one in classes) or len(set(classes)) < len(classes):
+            raise CalibrationError("binding.classes: two or more texts, each once, belong here")
+        for name, value, known in (("kind", kind, get_args(FitKind)), ("base", base, get_args(Base))):
+            if value not in known:
+                raise CalibrationError(f"{name}: {value[:40]!r} is none of {', '.join(known)}")
+        read = _read(given, _REST, {"classes": len(classes), "rows": begin["n_rows"]})
+        head, held_out = read["head"], read["held_out"]
         if (kind == "head") != (head is not None):
             raise CalibrationError(f"head: a fit of the kind {kind!r} has {'one' if kind == 'head' else 'none'}")
-        temperature = read.floats("temperature")
-        if temperature <= 0:
-            raise CalibrationError(f"temperature: {temperature} is not above 0")
-        fitted = Fitted(
-            "contextual" if base == "contextual" else "raw",
-            read.floats("bias", (n,)),
-            temperature,
-            None if head is None else Head.from_stored(head, n),
-        )
+        if read["temperature"] <= 0 or (head is not None and (head["scale"] <= 0).any()):
+            raise CalibrationError("temperature and head.scale: a number that is not above 0")
+        if held_out is not None:
+            if not ((held_out["confidence"] >= 0) & (held_out["confidence"] <= 1)).all():
+                raise CalibrationError("held_out.confidence: a number outside 0 to 1")
+            held_out |= {name: Measured(**held_out[name]) for name in ("calibrated", "raw")}
+            held_out |= {"is_right": held_out["is_right"] > 0, "groups": held_out["groups"].astype(np.int64)}
         return cls(
             kind=kind,
-            binding=binding,
-            fitted=fitted,
-            held_out=None if held_out is None else HeldOut.from_stored(held_out),
-            n_rows=read.integer("n_rows"),
+            binding=Binding(**{**begin["binding"], "classes": tuple(classes)}),
+            fitted=Fitted(base, read["bias"], read["temperature"], None if head is None else Head(**head)),
+            n_rows=begin["n_rows"],
+            held_out=None if held_out is None else HeldOut(**held_out),
         )
 
     def __str__(self) -> str:
@@ -258,3 +268,71 @@ class Calibration(Calibrator):
             said += f"; held out: {own.accuracy:.1%} right, log loss {own.log_loss:.3f}"
             said += f" (raw {raw.accuracy:.1%}, {raw.log_loss:.3f})"
         return said
+
+
+_BEGIN = {
+    "format": str,
+    "version": int,
+    "kind": str,
+    "base": str,
+    "n_rows": int,
+    "binding": {one.name: list if one.name == "classes" else str for one in fields(Binding)},
+}
+_HEAD = {
+    "mean": ("features",),
+    "scale": ("features",),
+    "weights": ("classes", "features"),
+    "intercept": ("classes",),
+}
+_MEASURED = dict.fromkeys(Measured._fields, ())
+_HELD_OUT = {
+    "n_folds": int,
+    "calibrated": _MEASURED,
+    "raw": _MEASURED,
+    "confidence": ("rows",),
+    "is_right": ("rows",),
+    "groups": ("rows",),
+}
+_REST = {"temperature": (), "bias": ("classes",), "head": [_HEAD], "held_out": [_HELD_OUT]}
+"""With `_BEGIN`, the kinds of the values of a file; see `_read`."""
+
+
+def _read(given: Any, kind: Any, sizes: dict[str, int], path: str = "") -> Any:
+    """Return a value of a JSON file; CalibrationError, with its path, for one of another kind.
+
+    A kind is a type, the kinds of an object's fields, a list with a kind that may be null instead, or the names of an
+    array's dimensions, whose `sizes` are to be the same wherever they are; () is a number.
+    """
+    if isinstance(kind, list):
+        return None if given is None else _read(given, kind[0], sizes, path)
+    if isinstance(kind, dict) and isinstance(given, dict):
+        inner = f"{path}." if path else ""
+        for name in kind:
+            if name not in given:
+                raise CalibrationError(f"{inner}{name}: missing")
+        return {name: _read(given[name], own, sizes, inner + name) for name, own in kind.items()}
+    if isinstance(kind, tuple) and type(given) in (int, float, list):
+        try:
+            array = np.array(given)
+        except ValueError as error:  # lists of different lengths
+            raise CalibrationError(f"{path}: {error}") from error
+        if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+            raise CalibrationError(f"{path}: finite numbers belong here")
+        if array.ndim != len(kind):
+            raise CalibrationError(f"{path}: {array.ndim} dimensions where {len(kind)} belong")
+        wanted = tuple(sizes.setdefault(name, n) for name, n in zip(kind, array.shape, strict=True))
+        if array.shape != wanted:
+            raise CalibrationError(f"{path}: shape {array.shape} where {wanted} belongs")
+        return array.astype(np.float64) if kind else float(array)
+    is_count = not isinstance(given, int) or 0 <= given < 2**53
+    if isinstance(kind, type) and is_count and type(given) is kind:
+        return given
+    noun = "an object" if isinstance(kind, dict) else "numbers" if isinstance(kind, tuple) else _NOUNS[kind]
+    raise CalibrationError(f"{path or 'file'}: {type(given).__name__} where {noun} belongs")
+
+
+_NOUNS: dict[type, str] = {str: "a text", int: "a count", list: "a list"}
+
+
+def _rounded(values: Floats) -> Any:
+    return [float(f"{one:.7g}") for one in values] if values.ndim == 1 else [_rounded(row) for row in values]

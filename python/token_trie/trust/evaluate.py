@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os.path
-import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import pairwise
+from functools import partial
 from os import PathLike
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
@@ -25,7 +22,6 @@ from token_trie.questions.options import FORMS
 from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
-from token_trie.sets.trie import TokenTrie
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fit import FitKind
 from token_trie.trust.metrics import Figures, figures_of, folds_of, numbered, softmax
@@ -99,7 +95,6 @@ class EvaluationRows:
         self.notes = _notes_on(self.gold, self.groups, self.classes, n_folds, self.texts)
         self.n_read = 0
         self.calibrations: dict[str, Calibration] = {}
-        self._read: dict[RowOptions, Readings] = {}
         self._kept: dict[str, CachedRows] = {}
 
     def answer(self) -> tuple[EvaluatedWay, ...]:
@@ -107,22 +102,20 @@ class EvaluationRows:
         ways = []
         for name, way in self._ways.items():
             try:
-                found = way.find(self)
+                found = way(self)
             except CalibrationError as error:
                 self.notes.append(f"{name}: not taken: {error}")
                 continue
             figures = figures_of(len(self.classes), self.gold, *found, self.groups)
-            ways.append(EvaluatedWay(name, way.of, *found[:2], figures))
+            of = "labels" if name in _FITTED else "words" if name in _BASELINES else "model"
+            ways.append(EvaluatedWay(name, of, *found[:2], figures))
         if not ways:
             raise CalibrationError("; ".join(self.notes))
         return tuple(ways)
 
     def readings(self, **changes: Any) -> Readings:
         """Return the readings with some options changed."""
-        options = replace(self.options, **changes)
-        if options not in self._read:
-            self._read[options] = self.read(self.given, options)
-        return self._read[options]
+        return self.read(self.given, replace(self.options, **changes))
 
     def read(self, given: Sequence[Any], options: RowOptions) -> Readings:
         """Read the rows, or other prompts, whose errors are CalibrationErrors."""
@@ -146,15 +139,6 @@ class EvaluationRows:
             raise CalibrationError(f"of a text that is no row: {error.__cause__}") from error
         self.n_read += n
         return read
-
-    @cached_property
-    def is_prefix_free(self) -> bool:
-        """Whether no choice begins another, so that the end rules longest and any give the same scores.
-
-        Texts are compared without spaces and case, as a tokenizer may add a space or normalize them.
-        """
-        texts = sorted(unicodedata.normalize("NFKC", text).casefold().strip() for text in self.reader.binding.classes)
-        return not isinstance(self.choices, TokenTrie) and not any(b.startswith(a) for a, b in pairwise(texts))
 
     def answers_by(self, probabilities: Floats, read: Readings | None = None) -> Answers:
         """Return the most probable answers; the mass of a question does not show whether an option fits."""
@@ -198,24 +182,12 @@ def _some(names: Sequence[str]) -> str:
 
 Answers: TypeAlias = tuple[Ints, "Floats | None", "Floats | None"]
 """The answers of all rows, their probabilities and the mass."""
-
-
-class Method(NamedTuple):
-    """A way to answer."""
-
-    find: Callable[[EvaluationRows], Answers]
-    of: str = "model"
-    """As of `EvaluatedWay`."""
+Method: TypeAlias = "Callable[[EvaluationRows], Answers]"
 
 
 def _exact(rows: EvaluationRows, **changes: Any) -> Answers:
     read = rows.readings(**changes)
     return rows.answers_by(softmax(read.raw), read)
-
-
-def _ended(rows: EvaluationRows, leaf_end: LeafEnd) -> Answers:
-    same = {leaf_end, rows.options.leaf_end} <= {"longest", "any"} and rows.is_prefix_free
-    return _exact(rows) if same else _exact(rows, leaf_end=leaf_end)
 
 
 def _contextual(rows: EvaluationRows, **changes: Any) -> Answers:
@@ -266,6 +238,10 @@ def _majority(rows: EvaluationRows) -> Answers:
     return rows.answers_by(np.tile(counts / n, (n, 1)))
 
 
+_NOT_ALL = 1 - 1e-9
+"""Largest share of rows that have a word: one of a prompt around all rows would outweigh their own."""
+
+
 @one_thread()
 def _words(rows: EvaluationRows) -> Answers:
     """Answer each row by its words, with TF-IDF and logistic regression on the other folds."""
@@ -273,7 +249,7 @@ def _words(rows: EvaluationRows) -> Answers:
     linear: Any = import_sklearn("linear_model")
     selection: Any = import_sklearn("model_selection")
     made = import_sklearn("pipeline").make_pipeline(
-        text.TfidfVectorizer(sublinear_tf=True), linear.LogisticRegression(C=10.0, max_iter=1000)
+        text.TfidfVectorizer(sublinear_tf=True, max_df=_NOT_ALL), linear.LogisticRegression(C=10.0, max_iter=1000)
     )
     probabilities = np.zeros((len(rows.gold), len(rows.classes)))
     there, gold = np.unique(rows.gold, return_inverse=True)
@@ -283,37 +259,22 @@ def _words(rows: EvaluationRows) -> Answers:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about few rows of a class
-            found = selection.cross_val_predict(made, own_parts(rows.texts), gold, cv=folds, method="predict_proba")
+            found = selection.cross_val_predict(made, rows.texts, gold, cv=folds, method="predict_proba")
     except ValueError as error:
-        if "empty vocabulary" not in str(error):
+        if "empty vocabulary" not in str(error) and "no terms remain" not in str(error):
             raise
-        raise CalibrationError("rows without words tell nothing by them") from error
+        raise CalibrationError("rows without words of their own tell nothing by them") from error
     probabilities[:, there] = found
     return rows.answers_by(probabilities)
 
 
-def own_parts(texts: Sequence[str]) -> list[str]:
-    """Return texts without the first and the last words that are common to all, which would outweigh the others."""
-    for _ in range(2):  # from the front, then turned round from the end
-        common = os.path.commonprefix(texts)  # noqa: RUF071 - characters are meant
-        n = max((i + 1 for i, char in enumerate(common) if char.isspace()), default=0)
-        texts = [text[n:][::-1] for text in texts]
-    return list(texts)
-
-
-_EITHER = {
-    "exact": Method(_exact),
-    "contextual": Method(_contextual),
-    "batch": Method(_batch),
-    "temperature": Method(partial(_fitted, kind="temperature"), "labels"),
-    "bias": Method(partial(_fitted, kind="bias"), "labels"),
-    "head": Method(partial(_fitted, kind="head"), "labels"),
-    "majority": Method(_majority, "words"),
-    "words": Method(_words, "words"),
-}
-_OF_PROMPTS = {"greedy": Method(_greedy)} | {end: Method(partial(_ended, leaf_end=end)) for end in get_args(LeafEnd)}
-_OF_QUESTIONS = {form: Method(partial(_contextual, form=form)) for form in FORMS} | {
-    "orders": Method(partial(_contextual, form="listed", orders=4))
+_FITTED: dict[str, Method] = {kind: partial(_fitted, kind=kind) for kind in ("temperature", "bias", "head")}
+_BASELINES: dict[str, Method] = {"majority": _majority, "words": _words}
+_EITHER: dict[str, Method] = {"exact": _exact, "contextual": _contextual, "batch": _batch} | _FITTED | _BASELINES
+_OF_PROMPTS: dict[str, Method] = {"greedy": _greedy} | {end: partial(_exact, leaf_end=end) for end in get_args(LeafEnd)}
+_OF_QUESTIONS: dict[str, Method] = {
+    **{form: partial(_contextual, form=form) for form in FORMS},
+    "orders": partial(_contextual, form="listed", orders=4),
 }
 DEFAULT = ("exact", "contextual", "batch", "bias", "head", "majority", "words")
 

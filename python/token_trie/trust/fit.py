@@ -1,20 +1,20 @@
-"""Fits of calibrations to readings of rows, and what cross-validation tells of them."""
+"""Fits of calibrations to readings of rows: the numbers, and what cross-validation tells of them."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal, TypeAlias, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.arrays import Floats, Ints
+from token_trie.arrays import Floats, Ints, States
 from token_trie.decisions.calibration import MIN_ROWS, Base, Mean
 from token_trie.decisions.gold import import_sklearn, one_thread
 from token_trie.errors import ArgumentError, CalibrationError
 from token_trie.native.options import check_counts, check_name
-from token_trie.trust.fitted import Fitted, Head, HeldOut
-from token_trie.trust.metrics import Folds, folds_of, log_softmax, numbered, read_groups
+from token_trie.trust.metrics import figures_of, folds_of, log_softmax, numbered, read_groups
 from token_trie.trust.rows import Readings
 
 FitKind: TypeAlias = Literal["batch", "temperature", "bias", "head"]
@@ -27,6 +27,90 @@ _RIDGE = 1.0
 """Ridge penalty of a bias: half this many nats for a bias of one, over all rows."""
 _C = 0.2
 """Inverse strength of the regularization of a head."""
+
+
+class Measured(NamedTuple):
+    """Metrics of probabilities."""
+
+    accuracy: float
+    log_loss: float
+    brier: float
+    ece: float
+    """Expected calibration error over ten bins of equal width."""
+
+    @classmethod
+    def of(cls, log_p: Floats, gold: Ints) -> Measured:
+        """Measure the most probable answers."""
+        p = np.exp(log_p)
+        figures: Any = figures_of(p.shape[1], gold, p.argmax(axis=1), p, None)
+        return cls(*(getattr(figures, name) for name in cls._fields))
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Results of cross-validation: each row of the fit, answered by a fit on other rows."""
+
+    n_folds: int
+    calibrated: Measured
+    raw: Measured
+    """Metrics with the calibration, and of the raw scores."""
+    confidence: Floats
+    """Shape (n_rows,): the probability of each answer, rounded down to steps of 0.0001."""
+    is_right: npt.NDArray[np.bool_]
+    groups: npt.NDArray[Any]
+    """Equal rows have the same number."""
+    probabilities: Floats | None = None
+    """Shape (n_rows, n_classes); None after loading from a file, which does not keep them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """A linear classifier on scaled features: the direction of the hidden state, and the log-shares of the classes."""
+
+    mean: Floats
+    scale: Floats
+    """Shape (n_features,)."""
+    weights: Floats
+    """Shape (n_classes, n_features)."""
+    intercept: Floats
+    """Shape (n_classes,)."""
+
+    @staticmethod
+    def features(scores: Floats, states: States) -> Floats:
+        """Return the features of rows, shape (n_rows, n_features)."""
+        own = states.astype(np.float64)
+        lengths = np.linalg.norm(own, axis=1, keepdims=True)
+        return np.concatenate([own / np.where(lengths > 0, lengths, 1.0), log_softmax(scores)], axis=1)
+
+    def log_weights(self, scores: Floats, states: States) -> Floats:
+        """Return log-weights, shape (n_rows, n_classes)."""
+        features = self.features(scores, states)
+        if features.shape[1] != len(self.mean):
+            raise CalibrationError(f"head: was fitted on {len(self.mean)} features, and these are {features.shape[1]}")
+        found: Floats = ((features - self.mean) / self.scale) @ self.weights.T + self.intercept
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """The numbers of a fit: ``softmax((scores + bias) / temperature)``, or a head."""
+
+    base: Base
+    """The scores that it takes."""
+    bias: Floats
+    temperature: float = 1.0
+    head: Head | None = None
+
+    def log_weights(self, scores: Floats, states: States | None) -> Floats:
+        """Return log-weights of rows, shape (n_rows, n_classes)."""
+        if self.head is None:
+            return (scores + self.bias) / self.temperature
+        assert states is not None  # because it needs them
+        return self.head.log_weights(scores, states)
+
+    def log_probabilities(self, readings: Readings) -> Floats:
+        """Return the log-probabilities of rows."""
+        return log_softmax(self.log_weights(readings.scores(self.base), readings.states))
 
 
 def check_kind(kind: object) -> None:
@@ -56,25 +140,42 @@ def fit_readings(
     if groups is None:
         groups = numbered([b"".join(part[i].tobytes() for part in parts) for i in range(len(readings))])
     own = read_groups(groups, len(readings))
+    n_different = len(np.unique(own))
+    if n_folds is not None:
+        check_counts(2, n_folds=n_folds)
     if gold is None:
-        return _batch(readings, len(np.unique(own))), None
+        if n_different < MIN_ROWS:
+            raise CalibrationError(f"rows: {n_different} different, and at least {MIN_ROWS} are needed; give more rows")
+        if readings.contextual is None:
+            return Fitted("raw", mean_bias(log_softmax(readings.raw), np.logaddexp)), None
+        return Fitted("contextual", mean_bias(readings.contextual)), None
     if n_folds is None:
         return _labelled(readings, gold, kind), None
-    check_counts(2, n_folds=n_folds)
-    folds = _folds(readings.texts, gold, own, n_folds)
+    if n_different < MIN_LABELLED:
+        raise CalibrationError(
+            f"gold: {n_different} different rows, and at least {MIN_LABELLED} are needed; give more rows"
+        )
+    folds = folds_of(gold, own, n_folds)
+    if not folds:
+        most = int(np.bincount(gold).argmax())
+        rows = "all rows" if (gold == most).all() else "all rows but those of one text"
+        raise CalibrationError(
+            f"gold: {rows} are {readings.texts[most]!r}, which tells nothing of the others; give rows of these, too"
+        )
     fitted, log_p = _labelled(readings, gold, kind), np.empty(readings.raw.shape)
     for train, test in folds:
         found = _labelled(readings.rows(train), gold[train], kind, is_part=True)
-        log_p[test] = log_softmax(found.log_weights_of(readings.rows(test)))
-    return fitted, HeldOut.of(len(folds), log_p, log_softmax(readings.raw), gold, own)
-
-
-def _batch(readings: Readings, n_different: int) -> Fitted:
-    if n_different < MIN_ROWS:
-        raise CalibrationError(f"rows: {n_different} different, and at least {MIN_ROWS} are needed; give more rows")
-    if readings.contextual is None:
-        return Fitted("raw", mean_bias(log_softmax(readings.raw), np.logaddexp))
-    return Fitted("contextual", mean_bias(readings.contextual))
+        log_p[test] = found.log_probabilities(readings.rows(test))
+    p = np.exp(log_p)
+    return fitted, HeldOut(
+        n_folds=len(folds),
+        calibrated=Measured.of(log_p, gold),
+        raw=Measured.of(log_softmax(readings.raw), gold),
+        confidence=np.floor(p.max(axis=1) * 10_000) / 10_000,
+        is_right=p.argmax(axis=1) == gold,
+        groups=own,
+        probabilities=p,
+    )
 
 
 def mean_bias(scores: Floats, add: np.ufunc = np.add) -> Floats:
@@ -82,22 +183,6 @@ def mean_bias(scores: Floats, add: np.ufunc = np.add) -> Floats:
     mean = Mean(add).with_rows(scores).value
     bias: Floats = mean.mean() - mean
     return bias
-
-
-def _folds(texts: tuple[str, ...], gold: Ints, groups: Ints, n_folds: int) -> Folds:
-    n_different = len(np.unique(groups))
-    if n_different < MIN_LABELLED:
-        raise CalibrationError(
-            f"gold: {n_different} different rows, and at least {MIN_LABELLED} are needed; give more rows"
-        )
-    folds = folds_of(gold, groups, n_folds)
-    if not folds:
-        most = int(np.bincount(gold).argmax())
-        rows = "all rows" if (gold == most).all() else "all rows but those of one text"
-        raise CalibrationError(
-            f"gold: {rows} are {texts[most]!r}, which tells nothing of the others; give rows of these, too"
-        )
-    return folds
 
 
 def _labelled(readings: Readings, gold: Ints, kind: FitKind, is_part: bool = False) -> Fitted:

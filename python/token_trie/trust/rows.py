@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeGuard
 
 import numpy as np
-import numpy.typing as npt
 
 from token_trie.arrays import Floats, Ints, States
 from token_trie.decisions.calibration import Base, Binding, fingerprint, spelled_as
@@ -302,10 +301,8 @@ def _require_distinct(texts: tuple[str, ...]) -> None:
         seen.add(text)
 
 
-_FORMAT = 2
+_FORMAT = 3
 _SECONDS_BETWEEN_WRITES = 5.0
-_ARRAYS = ("raw", "contextual", "mass", "states")
-"""In the order of the fields of `Row`."""
 
 
 def digest_of(*parts: object) -> str:
@@ -323,11 +320,9 @@ class CachedRows:
         if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
             raise ArgumentError(f"cache: {str(folder)!r} is a file, where a folder belongs")
         self.path = None if folder is None else Path(folder) / f"readings-{key[:24]}.npz"
-        self.has_states = False
-        """Whether the rows were read with hidden states; not every model has them."""
         self.problem: str | None = None
         """Why an existing file was not loaded."""
-        self._key = key
+        self._has_states = False  # whether they were asked for, as not every model has them
         self._rows: dict[bytes, Row] = {}
         if self.path is not None and self.path.exists():
             try:
@@ -350,85 +345,66 @@ class CachedRows:
         Rows are told apart by `keys`, by default the digests of their tokens. Options and errors are those of
         `RowReader.read`. With `failed`, the first error is raised after the last row; all are put there, by position.
         """
-        if states and not self.has_states:
-            self._rows, self.has_states = {}, True
+        if states and not self._has_states:
+            self._rows, self._has_states = {}, True
         digests = [digest_of_row(reader, row) for row in rows] if keys is None else keys
         new: dict[bytes, int] = {}
         for i, digest in enumerate(digests):
             if digest not in self._rows:
                 new.setdefault(digest, i)
-        n, n_written, written_at = 0, 0, time.monotonic()
         errors: dict[bytes, TokenTrieError] = {}
-        try:
-            if new:
-                some = [rows[i] for i in new.values()]
-                with closing(reader.read(some, states=self.has_states, on_error="return", **options)) as found:
-                    for (digest, i), row in zip(new.items(), found, strict=True):
-                        if isinstance(row, TokenTrieError):
-                            errors[digest] = type(row)(f"{reader.each}s[{i}]: {row.__cause__}")
-                            errors[digest].__cause__ = row.__cause__
-                            if failed is None:
-                                raise errors[digest]
-                            continue
-                        self._rows[digest] = row
-                        n += 1
-                        if time.monotonic() - written_at > _SECONDS_BETWEEN_WRITES:
-                            self._write(reader.binding)
-                            n_written, written_at = n, time.monotonic()
-        finally:  # after an interrupt, the next call reads only the rest
-            if n > n_written:
-                self._write(reader.binding)
-        if failed is not None and errors:
-            failed |= {i: errors[digest] for i, digest in enumerate(digests) if digest in errors}
-            raise next(iter(failed.values()))
-        return Readings.of((self._rows[digest] for digest in digests), reader.binding), n
+        if new:
+            some = [rows[i] for i in new.values()]
+            with closing(reader.read(some, states=self._has_states, on_error="return", **options)) as found:
+                self._add(zip(new, found, strict=True), errors, stops=failed is None)
+        for digest, error in errors.items():
+            errors[digest] = type(error)(f"{reader.each}s[{new[digest]}]: {error.__cause__}")
+            errors[digest].__cause__ = error.__cause__
+        if errors:
+            if failed is not None:
+                failed |= {i: errors[digest] for i, digest in enumerate(digests) if digest in errors}
+            raise next(iter(errors.values()))
+        return Readings.of((self._rows[digest] for digest in digests), reader.binding), len(new)
 
     def __len__(self) -> int:
         return len(self._rows)
 
+    def _add(
+        self, found: Iterable[tuple[bytes, Row | TokenTrieError]], errors: dict[bytes, TokenTrieError], *, stops: bool
+    ) -> None:
+        """Add rows, or their errors; stops: at the first of these."""
+        written_at = time.monotonic()
+        try:
+            for digest, row in found:
+                if isinstance(row, TokenTrieError):
+                    errors[digest] = row
+                    if stops:
+                        break
+                    continue
+                self._rows[digest] = row
+                if time.monotonic() - written_at > _SECONDS_BETWEEN_WRITES:
+                    self._write()
+                    written_at = time.monotonic()
+        finally:  # after an interrupt, the next call reads only the rest
+            self._write()
+
     def _load(self, path: Path) -> None:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            header = json.loads(str(file["header"]))
-            if header["format"] != _FORMAT or header["key"] != self._key:
-                raise ValueError("it is of another format, or of other questions")
-            digests = np.asarray(file["digests"], np.uint8)
-            arrays = {name: file[name] for name in _ARRAYS if name in file}
-        Binding.from_dict(header["binding"])
-        n, k = len(digests), len(header["texts"])
-        shapes = {"raw": (n, k), "contextual": (n, k), "mass": (n,)}
-        for name, array in arrays.items():
-            kind = np.float32 if name == "states" else np.float64
-            shape = array.shape == shapes.get(name, (n, *array.shape[1:2]))
-            if not shape or array.dtype != kind or np.isnan(array).any():
-                raise ValueError(f"{name} is not what it should be")
-        if digests.shape != (n, 16) or not {"raw", "mass"} <= set(arrays):
-            raise ValueError("something is missing")
-        columns = (arrays.get(name, itertools.repeat(None, n)) for name in _ARRAYS)
-        rows = {digest.tobytes(): Row(*row) for digest, *row in zip(digests, *columns, strict=True)}
-        if len(rows) != n:
-            raise ValueError("a row is there twice")
-        self._rows, self.has_states = rows, bool(header["states"])
+            digests = [digest.tobytes() for digest in file["digests"]]
+            columns = [file[name] if name in file else [None] * len(digests) for name in Row._fields]
+            self._rows = {digest: Row(*row) for digest, *row in zip(digests, *columns, strict=True)}
+            self._has_states = bool(file["has_states"])
 
-    def _write(self, binding: Binding) -> None:
+    def _write(self) -> None:
         """Replace the file, if there is one; on failure it stays as it was."""
-        if self.path is None:
+        if self.path is None or not self._rows:
             return
-        header = {
-            "format": _FORMAT,
-            "key": self._key,
-            "texts": list(binding.classes),
-            "binding": binding.to_dict(),
-            "states": self.has_states,
-        }
-        arrays: dict[str, npt.NDArray[Any]] = {
-            "header": np.array(json.dumps(header)),
-            "digests": np.frombuffer(b"".join(self._rows), np.uint8).reshape(-1, 16),
-        }
-        readings = Readings.of(self._rows.values(), binding)
-        arrays |= {name: array for name in _ARRAYS if (array := getattr(readings, name)) is not None}
+        columns = dict(zip(Row._fields, zip(*self._rows.values(), strict=True), strict=True))
+        arrays = {name: np.array(column) for name, column in columns.items() if column[0] is not None}
+        arrays["digests"] = np.array([np.frombuffer(digest, np.uint8) for digest in self._rows])
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = io.BytesIO()
-        np.savez(file, allow_pickle=False, **arrays)
+        np.savez(file, allow_pickle=False, has_states=np.array(self._has_states), **arrays)
         write_whole(self.path, file.getbuffer())
 
 

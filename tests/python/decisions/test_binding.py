@@ -264,5 +264,5 @@ def test_a_calibration_is_refused_under_other_settings_by_their_names(model: Pat
             with pytest.raises(CalibrationError, match=told):
                 choose(llm, rows[0], CHOICES, calibration=fitted)
         llm.close()
-    assert json.loads(json.dumps(fitted.binding.to_dict()))["model"].startswith("sha256:")
+    assert json.loads(json.dumps(fitted.to_dict()))["binding"]["model"].startswith("sha256:")
     assert np.isfinite(fitted.held_out.raw.log_loss) if fitted.held_out else True

@@ -21,7 +21,7 @@ from token_trie import (
     score_many,
 )
 from token_trie.errors import CalibrationError
-from token_trie.trust.fitted import Head
+from token_trie.trust.fit import Head
 
 NAMES = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "NONE", "SEND", "Pizza", "Paris"]
 MASKS = [[2, 3, 5], [0, 1, 6, 7], [4]]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +34,6 @@ def test_a_decision_has_the_probabilities_of_its_calibration(precise: Any, fitte
     assert np.exp(log_softmax(scores[None])[0]) == pytest.approx(expected[0], abs=1e-4)
 
 
-def test_it_tells_on_how_many_rows_it_was_fitted_and_measured(fitted: Calibration) -> None:
-    assert fitted.held_out is not None
-    assert (fitted.n_rows, fitted.held_out.n_rows, fitted.held_out.n_folds) == (40, 40, 10)
-
-
 @pytest.mark.parametrize("kind", ["temperature", "bias"])
 def test_a_question_is_calibrated_too(precise: Any, kind: Any) -> None:
     states = [f"I was charged {i} times" for i in range(30)]
@@ -53,13 +47,6 @@ def test_a_question_is_calibrated_too(precise: Any, kind: Any) -> None:
         answer = decide(precise, state, TEAM, calibration=found)
         assert answer.calibration == "fitted"
         assert list(answer.probabilities.values()) == pytest.approx(own, abs=1e-4)
-
-
-def test_a_file_holds_all_of_it(precise: Any, fitted: Calibration, tmp_path: Path) -> None:
-    fitted.save(tmp_path / "f.json")
-    again = Calibration.load(tmp_path / "f.json")
-    assert json.dumps(again.to_dict()) == json.dumps(fitted.to_dict())
-    assert list(tmp_path.iterdir()) == [tmp_path / "f.json"]
 
 
 def test_it_is_refused_where_it_was_not_fitted(precise: Any, smollm2: Any, fitted: Calibration) -> None:

@@ -10,15 +10,13 @@ from hypothesis import strategies as st
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss
 from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, normalize
 from synthetic import clouds, drawn, readings_of
 from token_trie import ArgumentError, Calibration
 from token_trie.errors import CalibrationError
-from token_trie.trust.fit import _C
-from token_trie.trust.fitted import HeldOut, Measured
+from token_trie.trust.fit import _C, HeldOut, Measured
 from token_trie.trust.metrics import folds_of, log_softmax
 
 
@@ -36,20 +34,12 @@ def truly(n: int, k: int, seed: int) -> tuple[Any, Any]:
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(2, 6), st.floats(0.2, 8.0), st.integers(0, 2**32 - 1))
-def test_a_temperature_is_found_again(k: int, temperature: float, seed: int) -> None:
-    log_p, gold = truly(1000, k, seed)
-    fit, _ = fit_readings(readings_of(log_p * temperature), gold, kind="temperature")
-    assert fit.fitted.temperature == pytest.approx(temperature, rel=0.25)
-
-
-@settings(max_examples=8, deadline=None)
-@given(st.integers(2, 6), st.floats(0.2, 8.0), st.integers(0, 2**32 - 1))
 def test_a_bias_is_found_again(k: int, temperature: float, seed: int) -> None:
     log_p, gold = truly(1000, k, seed)
     shift = np.random.default_rng(seed).normal(size=k) * temperature
     readings = readings_of(log_p * temperature - shift)
     fit, held_out = fit_readings(readings, gold, kind="bias")
-    truth = Measured.of(np.exp(log_p), gold)  # which is off by chance, too
+    truth = Measured.of(log_p, gold)  # which is off by chance, too
     assert held_out is not None
     assert held_out.calibrated.log_loss < truth.log_loss + 0.02
     assert held_out.calibrated.ece < truth.ece + 0.05
@@ -84,17 +74,6 @@ def test_n_rows_that_are_all_answered_right_promise_no_more_than_the_rule_of_suc
     assert p[np.arange(n), gold] == pytest.approx((n + 1) / (n + 2), abs=0.2 / n)
 
 
-def test_what_is_held_out_is_what_another_fit_says_of_rows_that_it_has_not_seen() -> None:
-    states, gold = clouds(400, 5, 30, np.random.default_rng(2), spread=3.0)
-    part = slice(0, 200)
-    _, held_out = fit_readings(readings_of(np.zeros((200, 5)), states[part]), gold[part], kind="head")
-    fit, _ = fit_readings(readings_of(np.zeros((200, 5)), states[part]), gold[part], kind="head")
-    unseen = fit.log_probabilities(readings_of(np.zeros((200, 5)), states[200:]))
-    assert held_out is not None
-    assert held_out.calibrated.log_loss == pytest.approx(log_loss(gold[200:], np.exp(unseen)), abs=0.15)
-    assert held_out.calibrated.accuracy == pytest.approx((unseen.argmax(axis=1) == gold[200:]).mean(), abs=0.08)
-
-
 @pytest.mark.parametrize("k", [2, 5])
 def test_a_head_is_logistic_regression_on_states_and_scores(k: int) -> None:
     rng = np.random.default_rng(3)
@@ -113,18 +92,6 @@ def test_a_head_is_logistic_regression_on_states_and_scores(k: int) -> None:
     assert held_out.probabilities == pytest.approx(
         cross_val_predict(one, features, gold, cv=folds, method="predict_proba"), abs=0.1
     )
-
-
-def test_a_head_takes_scores_that_help() -> None:
-    rng = np.random.default_rng(4)
-    states, gold = clouds(300, 3, 10, rng, spread=4.0)
-    noise = rng.normal(size=(300, 3))
-    of_noise, of_scores = (
-        fit_readings(readings_of(raw, states), gold, kind="head")[1] for raw in (noise, 3 * np.eye(3)[gold] + noise)
-    )
-    assert of_noise is not None
-    assert of_scores is not None
-    assert of_scores.calibrated.log_loss < of_noise.calibrated.log_loss - 0.2
 
 
 @pytest.mark.parametrize(
@@ -250,13 +217,3 @@ def test_equal_rows_are_one_group_whether_or_not_groups_are_given(explicit: bool
     assert made.gate(0.7).n_different == 60
     with pytest.raises(ArgumentError, match=r"groups: shape \(3,\), where one number a row, \(240,\), belongs"):
         Calibration.of(readings, gold, "bias", groups=[1, 2, 3])
-
-
-def test_rows_that_repeat_are_not_more_rows() -> None:
-    rng = np.random.default_rng(13)
-    own = np.repeat(np.arange(7), 10)
-    readings = readings_of(rng.normal(size=(7, 2))[own])
-    with pytest.raises(CalibrationError, match="gold: 7 different rows, and at least 20"):
-        fit_readings(readings, own % 2)
-    with pytest.raises(CalibrationError, match="rows: 7 different, and at least 8"):
-        fit_readings(readings, None, "batch")

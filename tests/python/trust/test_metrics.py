@@ -87,12 +87,6 @@ def test_the_effective_size_is_no_more_than_the_groups_and_no_more_than_the_vari
     assert mean * (1 - mean) / n >= variance * (1 - 1e-9) - 1e-15
 
 
-def test_the_effective_size_of_groups_of_one_size_is_their_number() -> None:
-    shares = np.array([1.0, 0.0, 1.0, 1.0])
-    for size in (1.0, 7.0):
-        assert effective(shares, np.full(4, size)) == pytest.approx((0.75, 4))
-
-
 def test_the_curve_decides_rows_of_one_confidence_together() -> None:
     points = coverage_of(np.array([0.5, 0.9, 0.5, 0.7]), np.array([True, True, False, False]))
     assert [(p.confidence, p.n, p.accuracy) for p in points] == [(0.9, 1, 1.0), (0.7, 2, 0.5), (0.5, 4, 0.5)]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from model_readings import read_rows
 from token_trie import ArgumentError, Choice, ContextError, Form, Predicate, TokenTrie, decide, score
-from token_trie.decisions.calibration import Binding
 from token_trie.errors import CalibrationError
 from token_trie.trust.rows import RowOptions
 
@@ -80,12 +79,11 @@ def test_a_row_that_cannot_be_read_is_named(precise: Any) -> None:
 
 def test_bindings_tell_what_differs(precise: Any, smollm2: Any) -> None:
     own = read_rows(precise, [], CHOICES, RowOptions(template="{text}:")).binding
-    assert Binding.from_dict(own.to_dict()) == own
     own.require(read_rows(precise, [], CHOICES).binding)  # which does not tell its template
     for other, message in (
         (read_rows(smollm2, [], CHOICES), "another model"),
         (read_rows(precise, [], ["yes", "no", "maybe"]), "other answers: 'yes and no', where this is 'maybe'"),
-        (read_rows(precise, [], ["yes"]), "other answers: 3 of them, where there are 1"),
+        (read_rows(precise, [], ["yes"]), "other answers: 'no yes and no', where this is ''"),
         (read_rows(precise, [], CHOICES, RowOptions(leaf_end="any")), "another leaf_end: 'longest'"),
         (read_rows(precise, [], CHOICES, RowOptions(template="{text}?")), "another question: '{text}:'"),
     ):
@@ -100,11 +98,3 @@ def test_bindings_tell_what_differs(precise: Any, smollm2: Any) -> None:
     ):
         with pytest.raises(CalibrationError, match="another question"):
             asked.require(read_rows(precise, [], question, RowOptions(**options)).binding)
-
-
-@pytest.mark.parametrize(
-    "broken", [None, {}, {"model": 1}, {**dict.fromkeys(("model", "llama", "asked", "leaf_end"), ""), "classes": [1]}]
-)
-def test_a_broken_binding_is_refused(broken: Any) -> None:
-    with pytest.raises(CalibrationError, match="binding"):
-        Binding.from_dict(broken)
