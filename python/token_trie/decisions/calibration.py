@@ -82,6 +82,8 @@ _NAMES = {
 
 def _told(own: str | tuple[str, ...], other: str | tuple[str, ...]) -> str:
     """Tell the difference: the words, or the answers, that only one side has."""
+    if isinstance(own, tuple) and len(own) != len(other):
+        return f"{len(own):,} of them, where there are {len(other):,}"
     parts, others = (given.split() if isinstance(given, str) else given for given in (own, other))
     pairs = ((parts, others), (others, parts))
     only, instead = (" ".join(part for part in mine if part not in theirs) for mine, theirs in pairs)
