@@ -317,6 +317,12 @@ def test_a_script_labels_with_ray(tmp_path: Path) -> None:
     assert [int(row.split()[0]) for row in rows] == [*range(6)]
 
 
+def test_a_script_chooses_by_the_configuration_of_rtp_llm(tmp_path: Path) -> None:
+    n, answer = script("rtp_llm", tmp_path)
+    assert n == "3"
+    assert answer.strip() in {"set_alarm", "set_timer", "play_music"}
+
+
 def test_a_script_serves_tools_to_an_assistant() -> None:
     mcp = pytest.importorskip("mcp", reason="mcp_server.py needs mcp")
     from mcp.client.stdio import stdio_client
