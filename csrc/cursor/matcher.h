@@ -14,7 +14,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 //     tokens     0 ........ 255 | 256 ....... 511 | 512 ... 600
 //     snapshots                 0                 1               rollback to 530: snapshot 1, and 18 tokens again
 //
-// so that lists, markers and graphs need nothing of their own. Tokens after the end of the span are counted alone.
+// so that lists and markers need nothing of their own. Tokens after the end of the span are counted alone.
 class Matcher {
    public:
     // Throws Error (vocab) if a token of the set or its rules is none of n_vocab, which is positive.

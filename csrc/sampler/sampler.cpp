@@ -196,9 +196,7 @@ llama_sampler * sampler_clone(const llama_sampler * smpl) { return wrap(context(
 
 }  // namespace
 
-llama_sampler * make_sampler(Cursor cursor, Mode mode) {
-    return wrap({std::move(cursor), mode});
-}
+llama_sampler * make_sampler(Cursor cursor, Mode mode) { return wrap({std::move(cursor), mode}); }
 
 SamplerView view(const llama_sampler * sampler) {
     throw_if(sampler == nullptr || sampler->iface != &padded_interface.iface, Status::argument,
