@@ -68,10 +68,6 @@ class OwnStream:
             if waiting == thread:
                 wakeups.put(True)
 
-    def close(self) -> None:
-        """Free the stream."""
-        self.stream.close()
-
     def _wait_for_turn(self) -> None:
         """Return when the stream is free; the lock decides between threads that come at the same moment."""
         if self.holder == acting_thread():
@@ -285,10 +281,6 @@ class SharedBatch:
         for ticket, owner in list(self._threads.items()):
             if owner == thread:
                 self._batch.withdraw(ticket)
-
-    def close(self) -> None:
-        """Free the batch."""
-        self._batch.close()
 
 
 T = TypeVar("T")
