@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from statistics import median
@@ -310,9 +310,20 @@ def _split(given: str, option: str, what: str) -> tuple[str, list[str]]:
     return asked, texts
 
 
+_REQUEST_KEYS = ("model", "state", "questions", "context", "assets", "files", "images")
+
+
+def _check_keys(given: dict[str, Any], known: Sequence[str], place: str) -> None:
+    """Raise ArgumentError if there is a key that nothing here reads."""
+    unknown = next((key for key in given if key not in known), None)
+    if unknown is not None:
+        raise ArgumentError(f"{place}: {unknown!r} is not known here; known are {', '.join(known)}")
+
+
 def _read_request(body: Any) -> tuple[str, dict[str, Question]]:
     """Return the state and the questions of a request in TypeSafe's format."""
     body = body if isinstance(body, dict) else {}
+    _check_keys(body, _REQUEST_KEYS, "--request")
     state, given, context = body.get("state"), body.get("questions"), body.get("context")
     if not isinstance(state, (str, dict, list)):
         raise ArgumentError("--request: state: missing, or neither a text, an object nor a list")
@@ -331,6 +342,7 @@ def _read_request(body: Any) -> tuple[str, dict[str, Question]]:
 
 def _read_question(given: Any) -> Question:
     fields = given if isinstance(given, dict) else {}
+    _check_keys(fields, ("type", "instructions", "criteria"), "question")
     kind, criteria = fields.get("type"), fields.get("criteria")
     asked = fields.get("instructions")
     if kind == "score":
@@ -346,6 +358,7 @@ def _read_question(given: Any) -> Question:
     texts = {name: None if text is None else text_of(text, f"criteria.{name}") for name, text in criteria.items()}
     if kind == "choice":
         return Choice(text_of(asked or "Which one is it?", "instructions"), texts)
+    _check_keys(criteria, ("true", "false"), "criteria")
     return Predicate(text_of(asked or "Is it so?", "instructions"), texts.get("true"), texts.get("false"))
 
 

@@ -22,10 +22,10 @@ from token_trie.errors import ArgumentError, BusyError, CancelledError, TokenTri
 from token_trie.llama.batch import ENDED, WAIT_MS, Batch, Sequential, can_share, n_ctx_of
 from token_trie.llama.contexts import opened
 from token_trie.native.core import Llama
+from token_trie.native.lifetime import MAX_SEEN, Memory
 from token_trie.native.options import check_flags, check_limits, check_name, takes
 from token_trie.progress import Progress
 from token_trie.sets.choices import ChoicesLike
-from token_trie.sets.lru import MAX_SEEN, Memory
 from token_trie.sets.prompt import Prompt
 
 if TYPE_CHECKING:

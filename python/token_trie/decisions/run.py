@@ -24,9 +24,8 @@ from token_trie.llama.stream import STOPS, Stream
 from token_trie.llama.text import Text, TextOptions, text_of, tokenize_after
 from token_trie.native.core import Llama, _core
 from token_trie.native.ffi import lib
-from token_trie.native.lifetime import attachment
+from token_trie.native.lifetime import Memory, attachment, memory_in
 from token_trie.native.options import check_limits, nth_seed
-from token_trie.sets.lru import Memory, memory_in
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.tokenization import inner_tokens
 from token_trie.sets.trie import TokenTrie

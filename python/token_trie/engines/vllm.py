@@ -35,9 +35,9 @@ from token_trie.engines.matcher import PUT_BACK, BatchMatcher, TrieMatcher
 from token_trie.errors import ArgumentError, PayloadError, TokenTrieError, VocabularyError
 from token_trie.llama.query import STEP_MODES, SpanOptions
 from token_trie.native.core import _core
+from token_trie.native.lifetime import Memory
 from token_trie.native.options import check_name, encode
 from token_trie.sets.choices import read_choices
-from token_trie.sets.lru import Memory
 from token_trie.sets.tokenization import find_seam, inner_tokens, joined, spell
 from token_trie.sets.trie import TokenTrie
 

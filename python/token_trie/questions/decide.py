@@ -19,7 +19,7 @@ from token_trie.llama.batch import Batch, Sequential
 from token_trie.llama.stream import Stream
 from token_trie.llama.text import join_after
 from token_trie.native.core import Llama, _core, vocab_of
-from token_trie.native.lifetime import attachment
+from token_trie.native.lifetime import MAX_SEEN, Memory, attachment, memory_in
 from token_trie.native.options import takes
 from token_trie.questions.form import Form, FormAsked, FormView, Put, begins_with_state
 from token_trie.questions.options import FORMS, DecideOptions, forms_of, profile_of
@@ -45,7 +45,6 @@ from token_trie.questions.scores import (
 )
 from token_trie.questions.searched import Asked, SetAsked
 from token_trie.sets.control_tokens import tokens_of
-from token_trie.sets.lru import MAX_SEEN, Memory, memory_in
 from token_trie.sets.prompt import chat_handler_of, check_length, first_token, tokenize_text
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from token_trie.decisions.calibration import CalibrationName
 from token_trie.decisions.decision import Candidate
 from token_trie.decisions.gold import listed, read_gold
 from token_trie.errors import ArgumentError
+from token_trie.native.lifetime import Memory
 from token_trie.native.options import check_counts, check_flags, encode
 from token_trie.sets.choices import Choices, read_choices
-from token_trie.sets.lru import Memory
 from token_trie.sets.trie import TokenTrie
 
 Wording: TypeAlias = str | Mapping[str, Any] | Sequence[Any]

@@ -16,11 +16,11 @@ from token_trie.decisions.run import Plan, PlanStep, Prefix, Written, run
 from token_trie.errors import ArgumentError
 from token_trie.llama.text import tokenize_after
 from token_trie.native.core import Llama
+from token_trie.native.lifetime import Memory
 from token_trie.native.options import takes
 from token_trie.records.plan import LAYOUTS, Layout, Node
 from token_trie.records.schema import read_schema
 from token_trie.records.write import RecordDecoder, Writer
-from token_trie.sets.lru import Memory
 from token_trie.sets.prompt import Prompt
 
 if TYPE_CHECKING:

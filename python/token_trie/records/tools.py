@@ -33,7 +33,7 @@ from token_trie.llama.batch import n_ctx_of
 from token_trie.llama.query import Query
 from token_trie.llama.text import Text, TextOptions, tokenize_after
 from token_trie.native.core import Llama, vocab_of
-from token_trie.native.lifetime import attachment
+from token_trie.native.lifetime import Memory, attachment, memory_in
 from token_trie.native.options import check_name, takes
 from token_trie.records.fill import (
     N_RECORDS,
@@ -48,7 +48,6 @@ from token_trie.records.schema import read_schema
 from token_trie.records.write import RecordDecoder, n_distinct
 from token_trie.sets.choices import Choices, read_choices
 from token_trie.sets.control_tokens import JSONObject, read, render
-from token_trie.sets.lru import Memory, memory_in
 from token_trie.sets.prompt import (
     chat_handler_of,
     closed,

@@ -37,6 +37,7 @@ from token_trie.llama.contexts import common_prefix
 from token_trie.llama.query import Query, QueryMode, Sampling
 from token_trie.native.core import _core
 from token_trie.native.ffi import lib
+from token_trie.native.lifetime import Memory, memory_in
 from token_trie.native.options import nth_seed
 from token_trie.records.gbnf import Expression, Matcher, quote
 from token_trie.records.plan import (
@@ -58,7 +59,6 @@ from token_trie.records.plan import (
     inside,
     ways,
 )
-from token_trie.sets.lru import Memory, memory_in
 from token_trie.sets.tokenization import Seam, inner_seam, joined
 from token_trie.sets.trie import TokenTrie
 

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
+from token_trie.native.lifetime import Memory
 from token_trie.native.options import encode_names
 from token_trie.serve.errors import Place, RefusedError, invalid
 from token_trie.sets.choices import Choices, read_choices
-from token_trie.sets.lru import Memory
 from token_trie.sets.trie import TokenTrie
 
 AnySet: TypeAlias = TokenTrie | Choices[Any]

@@ -17,11 +17,10 @@ import numpy as np
 
 from token_trie.errors import ArgumentError, ContextError, VocabularyError
 from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
-from token_trie.native.lifetime import attachment
+from token_trie.native.lifetime import Memory, attachment, memory_in
 from token_trie.native.llama_facts import formatter_of, model_of, registered_chat_handler
 from token_trie.native.options import encode
 from token_trie.sets.control_tokens import Rendered, read, render, tokens_of
-from token_trie.sets.lru import Memory, memory_in
 from token_trie.sets.tokenization import check_tokens
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from token_trie.errors import ArgumentError, VocabularyError
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import set_of
 from token_trie.native.files import write_whole
-from token_trie.native.lifetime import attachment
+from token_trie.native.lifetime import attachment, memory_in
 from token_trie.native.options import encode, encode_names
 from token_trie.sets.choices import ChoicesLike, read_choices
-from token_trie.sets.lru import memory_in
 from token_trie.sets.payload import json_of, named_leaves, payload_of, read_prefix_dict
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.tokenization import Tokens, find_seam, joined, spell, to_tokens

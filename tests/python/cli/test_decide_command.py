@@ -113,3 +113,17 @@ def test_images_are_refused() -> None:
     done = run("--request", "-", given=json.dumps(body))
     assert done.returncode == 1
     assert "images are for vision models" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [
+        ({"questons": {}}, "--request: 'questons'"),
+        ({"questions": {"q": {"type": "noul", "instruction": "Is it?"}}}, "questions.q.question: 'instruction'"),
+        ({"questions": {"q": {"type": "noul", "criteria": {"yes": "It is"}}}}, "questions.q.criteria: 'yes'"),
+    ],
+)
+def test_a_key_that_is_not_known_is_refused(wrong: dict[str, Any], place: str) -> None:
+    done = run("--request", "-", given=json.dumps({"state": "x", "questions": {"q": {"type": "noul"}}} | wrong))
+    assert done.returncode == 1
+    assert place in " ".join(done.stderr.split())

@@ -60,6 +60,12 @@ def test_where_no_confidence_is_enough_there_is_no_gate(confidence: list[float],
     assert "no confidence" in str(gate)
 
 
+def test_rows_of_one_confidence_are_decided_together() -> None:
+    right = np.arange(400) % 50 > 0
+    gate = find_gate(np.full(400, 0.7), right, 0.9)
+    assert (gate.threshold, gate.n_decided) == (0.7, 400)
+
+
 def test_rows_that_repeat_are_one_observation() -> None:
     rng = np.random.default_rng(1)
     confidence = rng.beta(4, 1, 400)
@@ -75,6 +81,13 @@ def test_rows_that_repeat_are_one_observation() -> None:
     own = np.repeat(np.arange(40), 10)
     for target in (0.9, 0.95):
         assert find_gate(np.full(400, 0.99), np.full(400, True), target, groups=own).threshold is None
+
+
+def test_a_text_that_is_most_rows_opens_no_gate() -> None:
+    # 200 right texts and one that is as many rows as they: where it is wrong, half of the rows are.
+    own = np.concatenate([np.arange(200), np.full(200, 200)])
+    assert find_gate(np.full(400, 0.9), own < 200, 0.9, groups=own).threshold is None
+    assert find_gate(np.full(201, 0.9), np.arange(201) < 200, 0.9).threshold is not None
 
 
 def test_a_way_chosen_from_several_has_its_part_of_the_risk() -> None:
@@ -173,6 +186,17 @@ def test_after_a_gate_of_given_confidences_new_rows_are_right_so_often(kind: str
         failed += min(p[decided].mean(), of_rows) < 0.9
     print(f"{kind}, {how}: {found} gates, {failed} wrong of {TABLES}")
     assert failed <= max(1, 0.05 * TABLES)
+
+
+@pytest.mark.parametrize("times", [1, 5])
+def test_at_an_accuracy_just_below_the_target_there_is_hardly_a_gate(times: int) -> None:
+    rng = np.random.default_rng(3)
+    failed = 0
+    for _ in range(300):
+        own = np.repeat(np.arange(200), times)
+        confidence, right = rng.random(200)[own], (rng.random(200) < 0.895)[own]
+        failed += find_gate(confidence, right, 0.9, groups=own).threshold is not None
+    assert failed <= 15
 
 
 @pytest.mark.parametrize("name", ["target_accuracy", "assurance"])

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from token_trie.sets.lru import Memory
+from token_trie.native.lifetime import Memory
 
 
 def test_what_is_known_is_not_made_again() -> None:
