@@ -1,8 +1,8 @@
 #include "llama/library.h"
 #include "llama/vocab.h"
 
-// What the bindings are linked with where there is no llama.cpp, in the place of csrc/llama. A vocabulary
-// is of unknown size, as the null one is, and what needs a model refuses. Signatures are those of there.
+// Without a llama.cpp, the bindings are linked with this in place of csrc/llama, whose signatures it has. A vocabulary
+// has no known size, as the null one, and functions that need a model refuse.
 // NOLINTBEGIN(readability-convert-member-functions-to-static, performance-unnecessary-value-param)
 
 namespace [[gnu::visibility("default")]] token_trie {

@@ -30,7 +30,8 @@ std::shared_ptr<const LeafWeights> LeafWeights::of(const std::shared_ptr<const T
 }
 
 std::vector<double> LeafWeights::bounds() const {
-    // Of a filtered trie all nodes, as its children would have to be listed; its other members are left out by weight.
+    // A filtered trie has the nodes of the whole one, because listing its children takes long; members that are
+    // filtered out have the least weight.
     constexpr double least = -std::numeric_limits<double>::infinity();
     const CompactTree * const compact = trie_->compact().get();
     const auto n = compact != nullptr ? static_cast<NodeId>(compact->shape().n_inner) : trie_->n_nodes();

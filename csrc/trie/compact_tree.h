@@ -141,7 +141,7 @@ class CompactTree {
     };
     // Whether a node of a tail is its first one, to which an edge leads.
     bool begins_tail(std::uint64_t at) const noexcept { return at == 0 || tail_ends_[at - 1]; }
-    // That leads to an inner node, or to the first one of a tail; not the root.
+    // The edge to an inner node other than the root, or to the first node of a tail.
     EdgeId edge_to(NodeId node) const noexcept;
     Token token_of(EdgeId edge) const noexcept;
     // Without a look at its edges, of which there may be as many as tokens.
@@ -151,7 +151,7 @@ class CompactTree {
     bool check(std::uint64_t block) const noexcept;
     std::uint64_t tail_begin(std::uint64_t tail) const noexcept;
     std::uint64_t edge_of_tail_at(std::uint64_t at) const noexcept;
-    // Of a node in a tail the token after it, -1 at its end.
+    // The token after a node of a tail, -1 at the end.
     Token next_in_tail(std::uint64_t at) const noexcept;
     template <typename Visit>
     NodeId descend_to(std::uint64_t member, const Visit & visit) const;

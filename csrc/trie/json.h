@@ -57,7 +57,7 @@ class JsonReader : public nlohmann::json_sax<Json> {
             throw Error(status, place(), ": ", parts...);
         }
     }
-    // Of the value that is read, such as descriptors[0].leaves[3].tokens[1].
+    // The place of the value that is read, such as descriptors[0].leaves[3].tokens[1].
     std::string place() const;
 
     // Values of the document's shapes, as they come.
@@ -74,7 +74,7 @@ class JsonReader : public nlohmann::json_sax<Json> {
         std::uint32_t seen = 0;   // of an object: keys, by id
     };
 
-    // Of the object or array that is open.
+    // The place of the object or array that is open.
     std::string place_of_open() const;
     // Whether the object that is open has had this key.
     bool has(int id) const noexcept { return (open_.back().seen >> id & 1U) != 0; }

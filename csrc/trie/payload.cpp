@@ -118,7 +118,7 @@ class Reader final : public JsonReader {
     std::map<std::string, LeafList> sets_;
     std::string vocab_;
     std::vector<std::string> paths_;  // that were not wanted
-    // Of the descriptor under way.
+    // The descriptor under way:
     std::string path_;
     LeafList leaves_;
 };

@@ -31,8 +31,8 @@ struct Tensors {
     std::vector<std::uint8_t> ends;  // whether a member ends at the row
 };
 
-// Of a filtered trie, what is left. Throws Error: limit beyond 2^31 - 2 edges or tokens of tails; payload of a damaged
-// file.
+// A filtered trie gives what is left. Throws Error: limit beyond 2^31 - 2 edges or tokens of tails; payload for a
+// damaged file.
 Tensors to_tensors(const std::shared_ptr<const Trie> & given);
 
 }  // namespace token_trie

@@ -136,7 +136,7 @@ class Trie {
     }
     // kNoLeaf if no leaf ends at node.
     LeafId leaf(NodeId node) const noexcept { return compact_ != nullptr ? compact_leaf(node) : nodes_[node].leaf; }
-    // Of any node but the root.
+    // The node must not be the root.
     NodeId parent(NodeId node) const noexcept;
     // The token that leads to a node, which is not the root, from its parent.
     Token token(NodeId node) const noexcept;

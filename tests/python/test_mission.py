@@ -106,7 +106,7 @@ def test_a_payload_or_mode_that_is_wrong_gives_null_and_a_message(payload: str, 
     assert message in last_error()
 
 
-# Its place in the chain: before the grammar and the selection
+# The place in the chain: before the grammar and the selection
 
 
 def test_the_header_says_where_the_sampler_stands() -> None:

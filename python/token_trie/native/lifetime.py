@@ -75,7 +75,7 @@ T = TypeVar("T")
 
 
 class Memory(Generic[T]):
-    """The values used last: so many entries at most, of this total weight; the newest is kept whatever its weight."""
+    """A cache, bounded by entries and total weight; the newest entry is always kept."""
 
     def __init__(self, capacity: int, weight: int) -> None:
         self._capacity = capacity

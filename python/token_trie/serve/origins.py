@@ -1,4 +1,4 @@
-"""Which web pages may send requests to the server, and under which names it is reached."""
+"""Checks of the Origin and Host of requests: only pages of known hosts may send them, by known names."""
 
 from __future__ import annotations
 

@@ -400,7 +400,7 @@ async function copy() {
   setTimeout(() => { $("#copy").textContent = "Copy"; }, 2000);
 }
 
-// What a person does
+// Events
 
 document.addEventListener("input", typed);
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from commands import Command
 from token_trie import TokenTrie
 
-# What version 1 of the format writes: a set of red, green and blue.
+# A set of red, green and blue, as version 1 of the format writes it.
 SET = (
     "c-kw;&rZ!NDavGIU|?WmVrFsRU;qPV2*tnzrCHEuHU?Ax<MTslZU*cCWNr(PV1)7=pau#+`6<iy%kK=^8Q6LH#^j*qQ`f#znX2{1"
     "zby1l&#kKu{0cf6pz0l<>hmnT6&P|d>Yqtix!Bf=W=i=s?u&msx9fE8yzeWN8^sTxsSmVw=lJ?1qCI@eZ^ir<kJp5HtXb6Owe`oI"

@@ -86,7 +86,7 @@ def test_a_head_is_logistic_regression_on_states_and_scores(k: int) -> None:
     one = make_pipeline(StandardScaler(with_std=False), LogisticRegression(C=_C, max_iter=1000))
     theirs = one.fit(features, gold).predict_proba(features)
     assert np.exp(fit.log_probabilities(readings_of(raw, states))) == pytest.approx(theirs, abs=1e-3)
-    # Its scales are those of other rows in each fold.
+    # In each fold, the scales are those of the other rows.
     folds = folds_of(gold, np.arange(60 * k), 4)
     assert held_out is not None
     assert held_out.probabilities == pytest.approx(
