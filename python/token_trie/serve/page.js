@@ -299,8 +299,6 @@ function announce(wanted, cards) {
 
 // Answers
 
-const YES_NO = { true: "yes", false: "no" };
-
 function showNothing(card) {
   card.answered = null;
   card.classList.remove("old");
