@@ -89,7 +89,9 @@ def constrain(
     Each call begins at the root of the trie. In the block, the Llama has an attribute ``generate`` of its own, which
     calls `Llama.generate` with a logits processor; at the end of the block it is removed, also after an exception.
     ``max_tokens`` has to be large enough for the longest member (the default of `Llama.__call__` is 16). If a call ends
-    inside a member, it has ``finish_reason="length"``, and the logger ``token_trie`` gives a warning.
+    inside a member, it has ``finish_reason="length"``, and the logger ``token_trie`` gives a warning. Use no stop
+    string that occurs in a member: a match in the member's last token cuts the text, and `Constraint.complete` is still
+    True.
 
     The set is applied on the host, even if the model is on a device. A `StreamHandle` has a context of its own, and
     chooses on the device.
