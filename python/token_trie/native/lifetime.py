@@ -84,11 +84,6 @@ class Memory(Generic[T]):
         self._total = 0
         self._lock = threading.Lock()
 
-    def entries(self) -> list[tuple[Hashable, T]]:
-        """Return all keys and values, the one used last at the end."""
-        with self._lock:
-            return [(key, value) for key, (value, _) in self._entries.items()]
-
     def find(self, key: Hashable) -> T | None:
         """Return the value of a key, or None."""
         with self._lock:

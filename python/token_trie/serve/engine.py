@@ -53,7 +53,6 @@ class Engine:
     def __init__(
         self,
         llm: Llama,
-        n_ctx: int | None = None,
         n_parallel: int = 0,
         *,
         reproducible: bool = False,
@@ -64,7 +63,7 @@ class Engine:
         given = llm.context_params.flash_attn_type
         if llm.model_params.n_gpu_layers:
             llm.context_params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
-        self._batch = Batch(llm, n_parallel, n_ctx, CHUNK_ROWS) if can_share(llm) and not reproducible else None
+        self._batch = Batch(llm, n_parallel, n_chunk=CHUNK_ROWS) if can_share(llm) and not reproducible else None
         llm.context_params.flash_attn_type = given
         self._workers = ThreadPoolExecutor(_N_WORKERS, "token-trie serve")
         self._turn = asyncio.Lock()  # guards the Llama's own stream

@@ -117,7 +117,7 @@ def test_what_is_evaluated_alike_is_evaluated_once(fresh: Any) -> None:
     decide(fresh, STATE, Choice("Which?", {"a": "yes", "b": "no"}))
     decide(fresh, STATE, Choice("Which?", ["no", "yes"]))
     memory = attachment(fresh).known["question priors"]
-    assert len(memory.entries()) == 1
+    assert len(memory._entries) == 1
 
 
 def drawn(rng: random.Random) -> dict[str, Any]:
