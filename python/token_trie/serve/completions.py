@@ -137,7 +137,7 @@ _UNSUPPORTED: list[tuple[Any, ...]] = [
     ({}, "logit_bias"),
     (["text"], "modalities"),
     (None, "allowed_token_ids", "truncate_prompt_tokens", "prompt_logprobs", "chat_template", "audio"),
-    (None, "web_search_options", "guided_regex", "guided_json", "json_schema", "regex", "ebnf"),
+    (None, "vllm_xargs", "web_search_options", "guided_regex", "guided_json", "json_schema", "regex", "ebnf"),
 ]
 """A value that changes nothing, and fields that are not supported with any other."""
 _NEUTRAL = {name: value for value, *names in _UNSUPPORTED for name in names}

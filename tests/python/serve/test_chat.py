@@ -323,6 +323,7 @@ TOO_MUCH: list[Any] = [
         ({"guided_choice": [""]}, "guided_choice"),
         ({"guided_choice": ["a\0"]}, None),
         ({"guided_regex": "a+"}, "guided_regex"),
+        ({"vllm_xargs": {"token_trie": "actions"}}, "vllm_xargs"),
         ({"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
         ({"structured_outputs": {"enum": ["a"]}}, "structured_outputs"),
         (
