@@ -33,11 +33,8 @@ int main(int argc, char ** argv) {
     };
     llama_token tokens[512];
     check(token_trie_stream_prefill(stream, tokens, tokenize(vocab, argv[2], true, tokens, 512)));
-    const struct token_trie_query query = {.size = sizeof query,
-                                           .mode = TOKEN_TRIE_QUERY_GREEDY,
-                                           .set = set,
-                                           .set_params = &params,
-                                           .max_tokens = 64};
+    const struct token_trie_query query = {
+        .size = sizeof query, .mode = TOKEN_TRIE_QUERY_GREEDY, .set = set, .set_params = &params, .max_tokens = 64};
     struct token_trie_answer * answer = NULL;
     check(token_trie_stream_answer(stream, NULL, 0, &query, &answer));
 
