@@ -268,20 +268,6 @@ def test_threads_have_each_their_own(precise: Any) -> None:
     assert results == [expected] * 4
 
 
-def test_a_llama_that_is_closed_meanwhile_ends_it(model_paths: dict[str, Path]) -> None:
-    for delay in (0.0, 0.002, 0.01, 0.03):
-        llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
-        decisions = choose_many(llm, (prompt for i in range(1000) for prompt in prompts(1, i)), ACTIONS)
-        next(decisions)
-        closing = threading.Timer(delay, llm.close)
-        closing.start()
-        with pytest.raises(CancelledError):
-            list(decisions)
-        closing.join()
-        with pytest.raises(ArgumentError):
-            choose_many(llm, prompts(1), ACTIONS)
-
-
 def test_without_end_it_ends_when_the_llama_is_closed(model_paths: dict[str, Path]) -> None:
     llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
     endless = (f"{i}" for i in range(10**9))

@@ -62,19 +62,6 @@ def test_a_close_by_another_thread_ends_it(own: Any, on_error: Any) -> None:
     assert choose(own, "Question 0:", ACTIONS).value == first.value, "the Llama goes on"
 
 
-@pytest.mark.parametrize("on_error", ["raise", "return"])
-def test_a_close_of_the_llama_ends_it(own: Any, on_error: Any) -> None:
-    decisions = choose_many(own, many(), ACTIONS, on_error=on_error)
-    next(decisions)
-    thread, log = in_thread(lambda: [type(decision).__name__ for decision in decisions])
-    time.sleep(0.05)
-    own.close()
-    thread.join(20)
-    assert not thread.is_alive()
-    assert isinstance(log[0], CancelledError), log
-    assert "the Llama was closed" in str(log[0])
-
-
 def test_a_close_between_two_decisions_of_the_llama_ends_it_too(own: Any) -> None:
     decisions = choose_many(own, many(), ACTIONS, on_error="return")
     next(decisions)

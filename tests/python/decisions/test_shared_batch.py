@@ -168,23 +168,6 @@ assert choose(llm, [300], trie).value == expected
     child_process.run(model_paths["tiny"], code)
 
 
-def test_closing_the_llama_ends_what_all_threads_ask(model_paths: dict[str, Path]) -> None:
-    code = (
-        BUSY.format(path=str(model_paths["tiny"]))
-        + """
-log = []
-threads = start(*(ends(long(i), log) for i in range(6)))
-time.sleep(0.5)
-llm.close()
-for thread in threads:
-    thread.join()
-assert len(log) == 6
-assert all(isinstance(each, (CancelledError, ArgumentError)) for each in log), log
-"""
-    )
-    child_process.run(model_paths["tiny"], code)
-
-
 def test_an_interrupt_ends_the_main_threads_question_alone(model_paths: dict[str, Path]) -> None:
     code = (
         BUSY.format(path=str(model_paths["tiny"]))

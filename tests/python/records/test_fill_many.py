@@ -9,17 +9,14 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import llama_cpp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_schemas import RandomSchema
 from token_trie import (
     ArgumentError,
-    CancelledError,
     ContextError,
     Think,
     TokenTrieError,
@@ -269,18 +266,6 @@ def test_an_interrupt_of_one_thread_loses_no_token_of_another(precise: Any) -> N
         thread.join()
         signal.signal(signal.SIGINT, before)
     assert results == [expected] * 6
-
-
-def test_a_llama_that_is_closed_meanwhile_ends_it(model_paths: dict[str, Path]) -> None:
-    for delay in (0.0, 0.005, 0.02):
-        llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
-        records = fill_many(llm, (f"{i}:" for i in range(10**6)), SCHEMA, max_tokens=8, as_ready=True)
-        next(records)
-        closing = threading.Timer(delay, llm.close)
-        closing.start()
-        with pytest.raises(CancelledError):
-            list(records)
-        closing.join()
 
 
 def test_tasks_get_the_same_records_and_may_be_cancelled(precise: Any) -> None:
