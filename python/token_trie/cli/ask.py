@@ -42,6 +42,7 @@ from token_trie.progress import Progress
 from token_trie.questions.decide import decide as decide_
 from token_trie.questions.options import DecideOptions, FormName
 from token_trie.questions.question import (
+    DEFAULT_INSTRUCTIONS,
     Answered,
     Choice,
     Predicate,
@@ -344,12 +345,11 @@ def _read_question(given: Any) -> Question:
     fields = given if isinstance(given, dict) else {}
     _check_keys(fields, ("type", "instructions", "criteria"), "question")
     kind, criteria = fields.get("type"), fields.get("criteria")
-    asked = fields.get("instructions")
     if kind == "score":
         if not isinstance(criteria, list) or len(criteria) < 2:
             raise ArgumentError("criteria: a list of two levels or more belongs here")
         levels = [text_of(level, f"criteria[{i}]") for i, level in enumerate(criteria)]
-        return Score(text_of(asked or "How much is it?", "instructions"), levels)
+        return Score(_instructions(fields), levels)
     if kind not in ("choice", "noul"):
         raise ArgumentError("type: choice, noul or score belongs here")
     criteria = {} if criteria is None and kind == "noul" else criteria
@@ -357,9 +357,13 @@ def _read_question(given: Any) -> Question:
         raise ArgumentError("criteria: an object belongs here, with two options or more for a choice")
     texts = {name: None if text is None else text_of(text, f"criteria.{name}") for name, text in criteria.items()}
     if kind == "choice":
-        return Choice(text_of(asked or "Which one is it?", "instructions"), texts)
+        return Choice(_instructions(fields), texts)
     _check_keys(criteria, ("true", "false"), "criteria")
-    return Predicate(text_of(asked or "Is it so?", "instructions"), texts.get("true"), texts.get("false"))
+    return Predicate(_instructions(fields), texts.get("true"), texts.get("false"))
+
+
+def _instructions(fields: dict[str, Any]) -> str:
+    return text_of(fields.get("instructions") or DEFAULT_INSTRUCTIONS[fields["type"]], "instructions")
 
 
 def _answer_json(answer: Answered[Any]) -> dict[str, Any]:

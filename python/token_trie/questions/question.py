@@ -26,6 +26,9 @@ from token_trie.sets.trie import TokenTrie
 Wording: TypeAlias = str | Mapping[str, Any] | Sequence[Any]
 """A text, or a JSON value that is shown as JSON text."""
 
+DEFAULT_INSTRUCTIONS = {"choice": "Which one is it?", "noul": "Is it so?", "score": "How much is it?"}
+"""Instructions for a question that has none, by its type in a request."""
+
 _NAME = re.compile(r"[A-Za-z0-9]+(_+[A-Za-z0-9]+)+")
 
 

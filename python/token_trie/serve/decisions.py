@@ -14,6 +14,7 @@ from token_trie.native.lifetime import attachment
 from token_trie.questions.decide import ReadStep, asked_of, own_steps, prior_reading, prior_steps, scores_of
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import (
+    DEFAULT_INSTRUCTIONS,
     TOP,
     Answered,
     Choice,
@@ -248,13 +249,9 @@ def _question_of(shape: QuestionShape, members: AnySet | None, limits: Limits, p
     return Predicate(instructions)
 
 
-_ASKED = {"noul": "Is it so?", "choice": "Which one is it?", "score": "How much is it?"}
-"""Instructions of TypeSafe's questions without any."""
-
-
 def _instructions_of(shape: Any, place: Place) -> Wording:
     if isinstance(shape, (shapes.NoulShape, shapes.ChoiceShape, shapes.ScoreShape)):
-        return _words(shape.instructions, "instructions") or _ASKED[shape.type]
+        return _words(shape.instructions, "instructions") or DEFAULT_INSTRUCTIONS[shape.type]
     return _text(shape.instructions, (*place, "instructions"))
 
 
