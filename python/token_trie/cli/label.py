@@ -50,7 +50,7 @@ from token_trie.questions.decide import decide_many
 from token_trie.questions.options import FORMS, DecideOptions, FormName
 from token_trie.questions.question import Choice, Examples
 from token_trie.records.fill import Record, fill_many, read_template
-from token_trie.records.plan import Object, Union, types_in
+from token_trie.records.nodes import Object, Union, types_in
 from token_trie.sets.prompt import Prompt, Template, has_chat_template, text_of, to_json
 from token_trie.sets.trie import TokenTrie
 from token_trie.trust.calibration import Calibration

@@ -18,7 +18,7 @@ from token_trie.llama.text import tokenize_after
 from token_trie.native.core import Llama
 from token_trie.native.lifetime import Memory
 from token_trie.native.options import takes
-from token_trie.records.plan import LAYOUTS, Layout, Node
+from token_trie.records.nodes import LAYOUTS, Layout, Node
 from token_trie.records.schema import read_schema
 from token_trie.records.write import RecordDecoder, Writer
 from token_trie.sets.prompt import Prompt

@@ -1,4 +1,4 @@
-"""Read a JSON Schema into a plan; unsupported keywords are refused by name and position."""
+"""Read a JSON Schema into nodes; unsupported keywords are refused by name and position."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from typing import Any
 from urllib.parse import unquote
 
 from token_trie.errors import ArgumentError
-from token_trie.records import gbnf, plan
+from token_trie.records import gbnf
 from token_trie.records.gbnf import CHAR, MAX_REPEATS, Chars, Expression, Matcher, Repeat, Sequence, read_pattern
-from token_trie.records.plan import (
+from token_trie.records.nodes import (
     ARRAY,
+    INTEGER,
+    NUMBER,
     OBJECT,
     VALUE,
     Array,
     ChoiceNode,
+    Continuation,
     Field,
     Layout,
     Map,
     Node,
     Object,
+    PendingValue,
     Slot,
     String,
     Union,
-    Way,
-    Whole,
+    continuations,
     grammar_of,
     inside,
     types_in,
-    ways,
 )
 
 OF_KIND = {
@@ -239,7 +241,7 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
     low, high, open_low, open_high = bounds(schema, pointer)
     kind = "integer" if is_integer else "number"
     if low is None and high is None and "multipleOf" not in schema:
-        return Slot(plan.INTEGER if is_integer else plan.NUMBER, _DIGITS, frozenset({kind}))
+        return Slot(INTEGER if is_integer else NUMBER, _DIGITS, frozenset({kind}))
     step = step_of(schema, pointer)
     if step != int(step):
         raise KeywordError(f"{pointer}/multipleOf", f"{step!r} is not supported; whole numbers above 0 are")
@@ -379,27 +381,27 @@ def make_union(given: list[Node | None], pointer: str) -> Node | None:
     union = Union(tuple(nodes))
     if union.n_options > _MAX_OPTIONS:
         raise refuse(pointer, f"{union.n_options:,} alternatives, more than {_MAX_OPTIONS:,}")
-    found = [(i, way) for i, node in enumerate(nodes) for way in ways(Whole(node), Layout())]
+    found = [(i, each) for i, node in enumerate(nodes) for each in continuations(PendingValue(node), Layout())]
     clash = _clash(found)
     if clash is None:
         return union
     try:
-        firsts = sorted(set("".join(_first(way) for _, way in found)))
+        firsts = sorted(set("".join(_first(each) for _, each in found)))
         return Slot(grammar_of(union), "".join(firsts), types_in(union))
     except ValueError as error:
         why = f"two ways to go on begin alike, with {clash}, and no grammar says {error}"
         raise refuse(pointer, f"{why}; let the first field tell them apart") from error
 
 
-def _first(way: Way) -> str:
-    """Return the possible first characters of a way."""
-    return way.text[0] if way.slot is None else way.slot.begins_with
+def _first(continuation: Continuation) -> str:
+    """Return the possible first characters of a continuation."""
+    return continuation.text[0] if continuation.slot is None else continuation.slot.begins_with
 
 
-def _clash(found: list[tuple[int, Way]]) -> str | None:
-    """Return a common beginning of two ways that makes them indistinguishable, or None."""
-    slots = {i: way.slot for i, way in found if way.slot is not None}
-    texts = sorted((way.text, i, bool(way.rests)) for i, way in found if way.slot is None)
+def _clash(found: list[tuple[int, Continuation]]) -> str | None:
+    """Return a common beginning of two continuations that makes them indistinguishable, or None."""
+    slots = {i: each.slot for i, each in found if each.slot is not None}
+    texts = sorted((each.text, i, bool(each.pending)) for i, each in found if each.slot is None)
     if len(slots) > 1:
         return "free values"
     for slot in slots.values():

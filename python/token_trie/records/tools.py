@@ -43,7 +43,7 @@ from token_trie.records.fill import (
     read_for_many,
     read_template,
 )
-from token_trie.records.plan import Layout, Node, Object, types_in
+from token_trie.records.nodes import Layout, Node, Object, types_in
 from token_trie.records.schema import read_schema
 from token_trie.records.write import RecordDecoder, n_distinct
 from token_trie.sets.choices import Choices, read_choices

@@ -40,24 +40,24 @@ from token_trie.native.ffi import lib
 from token_trie.native.lifetime import Memory, memory_in
 from token_trie.native.options import nth_seed
 from token_trie.records.gbnf import Expression, Matcher, quote
-from token_trie.records.plan import (
+from token_trie.records.nodes import (
     AFTER_VALUE,
     ARRAY,
     COMPACT,
     OBJECT,
     VALUE,
-    Content,
-    Items,
+    Continuation,
     Layout,
     Map,
     Node,
-    Rest,
+    PendingItems,
+    PendingPart,
+    PendingString,
+    PendingValue,
     String,
-    Way,
-    Whole,
     beginnings,
+    continuations,
     inside,
-    ways,
 )
 from token_trie.sets.tokenization import Seam, inner_seam, joined
 from token_trie.sets.trie import TokenTrie
@@ -129,7 +129,7 @@ def close_value(text: str) -> tuple[int, str] | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Fork:
+class Alternatives:
     """Texts, one of which is written next: first its kind is decided token by token, then the best text of that kind.
 
     In the modes that go step by step, each text is a kind.
@@ -141,22 +141,22 @@ class Fork:
     kinds: tuple[Hashable, ...]
 
     @cached_property
-    def parts(self) -> dict[Hashable, tuple[list[int], Fork]]:
-        """The indices of the texts of each kind, and the fork of these."""
+    def parts(self) -> dict[Hashable, tuple[list[int], Alternatives]]:
+        """The indices of the texts of each kind, and the alternatives of these."""
         indices: dict[Hashable, list[int]] = {}
         for i, kind in enumerate(self.kinds):
             indices.setdefault(kind, []).append(i)
         if len(indices) == 1:
             return {self.kinds[0]: (indices[self.kinds[0]], self)}
 
-        def part(own: list[int]) -> Fork:
+        def part(own: list[int]) -> Alternatives:
             texts, all_after = zip(*((self.texts[i], self.followers[i]) for i in own), strict=True)
-            return Fork(texts, all_after, ("",) * len(own))
+            return Alternatives(texts, all_after, ("",) * len(own))
 
         return {kind: (own, part(own)) for kind, own in indices.items()}
 
 
-_FORCED = Fork(("",), (("",),), ("",))
+_FORCED = Alternatives(("",), (("",),), ("",))
 _MAX_SETS, _MAX_TEXTS = 512, 100_000
 _MAX_OPEN = 1 << 14
 """Maximum bytes of open text; more is written to the sequence, whose length is limited."""
@@ -173,7 +173,7 @@ class Spelled(NamedTuple):
     """The remaining tokens; None for a single option, which is forced."""
     option_of: npt.NDArray[np.int64]
     """The option of each leaf."""
-    rests: list[bytes]
+    unforced: list[bytes]
     """Text of each option after the forced tokens."""
 
 
@@ -274,7 +274,7 @@ class Writer:
         if len(self.tokens) > self._n_ctx:
             raise ContextError(f"the record does not fit the context of {self._n_ctx:,} tokens")
 
-    def choose(self, fork: Fork) -> Plan[tuple[int, float, float]]:
+    def choose(self, alternatives: Alternatives) -> Plan[tuple[int, float, float]]:
         """Write one of several texts.
 
         Returns
@@ -282,26 +282,26 @@ class Writer:
         tuple of int and two floats
             Index of the text, and the logarithms of the probabilities of its kind and of the text.
         """
-        kind = fork.kinds[0]
+        kind = alternatives.kinds[0]
         of_kind = of_text = 0.0
-        if len(fork.parts) > 1:
-            spelled = self._with_model(partial(self._spell, fork))
+        if len(alternatives.parts) > 1:
+            spelled = self._with_model(partial(self._spell, alternatives))
             mode: QueryMode = "sampled" if self._mode == "sampled" else "greedy"
             query = Query(mode, spelled.trie, sampling=self._drawn(), goes_on=True)
             answer = yield PlanStep(self._after(spelled), query)
             self._add_cost(answer.figures)
-            kind, of_kind = fork.kinds[spelled.option_of[answer.leaf]], answer.logprob
-        indices, part = fork.parts[kind]
+            kind, of_kind = alternatives.kinds[spelled.option_of[answer.leaf]], answer.logprob
+        indices, part = alternatives.parts[kind]
         index = indices[0]
         if len(indices) > 1:
             spelled = self._with_model(partial(self._spell, part))
             leaf, of_text = yield from self._search(spelled)
             option = int(spelled.option_of[leaf])
-            self.tokens, self._open = self._after(spelled), spelled.rests[option]
+            self.tokens, self._open = self._after(spelled), spelled.unforced[option]
             index = indices[option]
         else:
-            self._open += fork.texts[index].encode()
-        self.text += fork.texts[index]
+            self._open += alternatives.texts[index].encode()
+        self.text += alternatives.texts[index]
         self.cost["n_choices"] += 1
         return index, of_kind, of_text
 
@@ -371,16 +371,16 @@ class Writer:
         """Return the tokens with those that all options begin with."""
         return self.tokens[: len(self.tokens) - spelled.n_back] + spelled.forced
 
-    def _spell(self, fork: Fork, vocab: _core.Vocab, known: dict[object, Any]) -> Spelled:
+    def _spell(self, alternatives: Alternatives, vocab: _core.Vocab, known: dict[object, Any]) -> Spelled:
         before = self.tokens[-64:]
         memory: Memory[Spelled] = memory_in(known, "records", _MAX_SETS, _MAX_TEXTS)
         seam = inner_seam(vocab, before)
         opened = self._open
 
         def make() -> Spelled:
-            return _spell(vocab, seam, opened, fork)
+            return _spell(vocab, seam, opened, alternatives)
 
-        spelled = memory.get((seam, opened, fork), len(fork.texts), make)
+        spelled = memory.get((seam, opened, alternatives), len(alternatives.texts), make)
         if spelled.n_back >= len(before) and not spelled.forced:
             # If the text merges with all tokens before it, keep them: the model continues from a token.
             seam = inner_seam(vocab, [])
@@ -388,14 +388,14 @@ class Writer:
         return spelled
 
 
-def _spell(vocab: _core.Vocab, seam: Seam, text: bytes, fork: Fork) -> Spelled:
+def _spell(vocab: _core.Vocab, seam: Seam, text: bytes, alternatives: Alternatives) -> Spelled:
     """Tokenize the options after open text: to their ends, or up to where their kinds are distinct."""
-    texts, kinds = fork.texts, fork.kinds if len(fork.parts) > 1 else ()
+    texts, kinds = alternatives.texts, alternatives.kinds if len(alternatives.parts) > 1 else ()
     ordered = sorted(texts)
     is_open = any(b.startswith(a) for a, b in pairwise(ordered))
     options = [
         (i, seam.text + text + option.encode(), after.encode())
-        for i, (option, all_after) in enumerate(zip(texts, fork.followers, strict=True))
+        for i, (option, all_after) in enumerate(zip(texts, alternatives.followers, strict=True))
         for after in all_after
     ]
     tokens, offsets = vocab.tokenize([option + after for _, option, after in options], "record")
@@ -413,21 +413,21 @@ def _spell(vocab: _core.Vocab, seam: Seam, text: bytes, fork: Fork) -> Spelled:
     cut = [row[:n_least] for row in rows]
     n_same = common_prefix(min(cut), max(cut))  # the first and last in order differ first
     n_tail = common_prefix(whole[:n_same], seam.tail)
-    rests = [b""] * len(texts)
+    unforced = [b""] * len(texts)
     for (i, option, after), row in zip(options, rows, strict=True):
         rest = vocab.detokenize(row[n_same:])
         if not (option + after).endswith(rest):
             raise VocabularyError(f"record: {texts[i]!r} cannot be spelled in this vocabulary")
-        rests[i] = option[len(option) + len(after) - len(rest) :]
+        unforced[i] = option[len(option) + len(after) - len(rest) :]
     forced = whole[n_tail:n_same]
     n_back = len(seam.tail) - n_tail
     if len(texts) == 1:
-        return Spelled(n_back, forced, None, np.zeros(0, np.int64), rests)
+        return Spelled(n_back, forced, None, np.zeros(0, np.int64), unforced)
     members = [row[n_same:n] for row, n in zip(rows, n_needed, strict=True)]
     core = _core.Trie.build(*joined(members), [str(i) for i in range(len(rows))], vocab.fingerprint())
     trie = TokenTrie.of_core(core)
     option_of = np.array([options[int(core.name(leaf))][0] for leaf in range(core.n_leaves)], np.int64)
-    return Spelled(n_back, forced, trie, option_of, rests)
+    return Spelled(n_back, forced, trie, option_of, unforced)
 
 
 def _is_alone(text: str, ordered: list[str]) -> bool:
@@ -469,54 +469,55 @@ def n_distinct(rows: list[list[int]], kinds: Sequence[Hashable]) -> list[int]:
 _N_FOLLOWING = 12  # characters that decide how the last token before them is spelled
 
 
-class _Turn(NamedTuple):
-    """The ways to begin a rest, by their texts."""
+class _Decision(NamedTuple):
+    """The continuations by their texts."""
 
-    ways: dict[str, Way]
+    continuations: dict[str, Continuation]
     layouts: dict[str, tuple[Layout, ...]]
     """The layouts that have a text."""
-    fork: Fork | None
+    alternatives: Alternatives | None
     """The texts, if one of several is to be decided."""
     is_of_record: bool
     """Whether this decides more than the layout."""
 
 
-_turns: Memory[_Turn] = Memory(4096, 1 << 20)
+_decisions: Memory[_Decision] = Memory(4096, 1 << 20)
 
 
-def _turn_of(rest: Rest, waiting: tuple[Rest, ...], among: tuple[Layout, ...], end: str, is_exact: bool) -> _Turn:
-    """Return the ways to begin a rest, before the waiting ones (the last first), in any of the layouts."""
-    of_text: dict[str, Way] = {}
+def _decision_of(
+    pending: PendingPart, waiting: tuple[PendingPart, ...], among: tuple[Layout, ...], end: str, is_exact: bool
+) -> _Decision:
+    """Return how to continue what is pending, before what waits (the last first), in any of the layouts."""
+    of_text: dict[str, Continuation] = {}
     layouts: dict[str, tuple[Layout, ...]] = {}
     for layout in among:
-        for way in ways(rest, layout):
-            of_text.setdefault(way.text, way)
-            if layouts.get(way.text, ())[-1:] != (layout,):
-                layouts[way.text] = (*layouts.get(way.text, ()), layout)
+        for each in continuations(pending, layout):
+            of_text.setdefault(each.text, each)
+            if layouts.get(each.text, ())[-1:] != (layout,):
+                layouts[each.text] = (*layouts.get(each.text, ()), layout)
     if len(of_text) == 1 or ("" in of_text and of_text[""].slot is not None):
-        return _Turn(of_text, layouts, None, False)
-    kinds = tuple([(layouts[text], way.is_whole or text if is_exact else text) for text, way in of_text.items()])
+        return _Decision(of_text, layouts, None, False)
+    kinds = tuple([(layouts[text], each.is_whole or text if is_exact else text) for text, each in of_text.items()])
     known: dict[Any, tuple[str, ...]] = {}
     all_after = []
-    for text, way in of_text.items():
-        key = way.rests, layouts[text]
+    for text, each in of_text.items():
+        key = each.pending, layouts[text]
         if key not in known:
-            rests = [*waiting, *reversed(way.rests)]
-            found = [each for layout in layouts[text] for each in followers(rests, layout, end)]
-            known[key] = tuple(dict.fromkeys(found))
+            following = [*waiting, *reversed(each.pending)]
+            known[key] = tuple(dict.fromkeys(f for of in layouts[text] for f in followers(following, of, end)))
         all_after.append(known[key])
     # If each layout has one kind, the choice of the layout is none of the record.
     is_of_record = sum([len(of_layouts) for of_layouts, _ in set(kinds)]) > len(among)
-    return _Turn(of_text, layouts, Fork(tuple(of_text), tuple(all_after), kinds), is_of_record)
+    return _Decision(of_text, layouts, Alternatives(tuple(of_text), tuple(all_after), kinds), is_of_record)
 
 
 @lru_cache(maxsize=512)
-def _fork_of(texts: tuple[str, ...], after: str, is_exact: bool) -> Fork:
-    return Fork(texts, ((after,),) * len(texts), ("",) * len(texts) if is_exact else texts)
+def _alternatives_of(texts: tuple[str, ...], after: str, is_exact: bool) -> Alternatives:
+    return Alternatives(texts, ((after,),) * len(texts), ("",) * len(texts) if is_exact else texts)
 
 
 class RecordDecoder:
-    """Writes one record by its plan: forced text, decisions, and generated values.
+    """Writes one record by the node of its schema: forced text, decisions, and generated values.
 
     Keys, brackets, commas and white space are decided token by token, by what the model would write there. In exact
     mode, chosen values are decided by their whole texts.
@@ -541,18 +542,18 @@ class RecordDecoder:
         """Write a value; return its text. `end`, the text after it, decides how its last token is spelled."""
         self._end = end
         begin = len(self.writer.text)
-        waiting: list[Rest] = [Whole(node)]
+        waiting: list[PendingPart] = [PendingValue(node)]
         while waiting:
-            rest = waiting.pop()
-            if isinstance(rest, Content):
-                text = yield from self._write_string(rest.node, rest.pointer)
-                if (of := rest.key_of) is not None:
+            pending = waiting.pop()
+            if isinstance(pending, PendingString):
+                text = yield from self._write_string(pending.node, pending.pointer)
+                if (of := pending.key_of) is not None:
                     assert isinstance(of.node, Map)
-                    waiting.append(Items(of.node, of.pointer, of.n + 1))
-                    waiting.append(Whole(of.node.node, inside(of.pointer, text), is_after_key=True))
+                    waiting.append(PendingItems(of.node, of.pointer, of.n + 1))
+                    waiting.append(PendingValue(of.node.node, inside(of.pointer, text), is_after_key=True))
             else:
-                way = yield from self._decide(rest, waiting)
-                waiting.extend(reversed(way.rests))
+                chosen = yield from self._decide(pending, waiting)
+                waiting.extend(reversed(chosen.pending))
             if self._on_text is not None:
                 self._report(self._on_text)
         return self.writer.text[begin:]
@@ -563,46 +564,46 @@ class RecordDecoder:
             self.writer.write(texts[0])
             index, logprob = 0, 0.0
         else:
-            index, *logprobs = yield from self.writer.choose(_fork_of(texts, after, self.writer.is_exact))
+            index, *logprobs = yield from self.writer.choose(_alternatives_of(texts, after, self.writer.is_exact))
             logprob = sum(logprobs)
         if self._on_text is not None:
             self._report(self._on_text)
         return index, math.exp(logprob)
 
-    def _decide(self, rest: Rest, waiting: list[Rest]) -> Plan[Way]:
-        """Write the beginning of a rest; return the way that was chosen."""
-        key = rest, tuple(waiting), self._layouts, self._end, self.writer.is_exact
-        turn = _turns.get(key, 1, lambda: _turn_of(*key))
-        if turn.fork is not None:
-            way = yield from self._choose(turn, turn.fork, rest.pointer)
-        elif "" in turn.ways and turn.ways[""].slot is not None:
-            way = yield from self._write_value(list(turn.ways.values()), rest.pointer)
+    def _decide(self, pending: PendingPart, waiting: list[PendingPart]) -> Plan[Continuation]:
+        """Write the beginning of what is pending; return the continuation that was chosen."""
+        key = pending, tuple(waiting), self._layouts, self._end, self.writer.is_exact
+        decision = _decisions.get(key, 1, lambda: _decision_of(*key))
+        if decision.alternatives is not None:
+            chosen = yield from self._choose(decision, decision.alternatives, pending.pointer)
+        elif "" in decision.continuations and decision.continuations[""].slot is not None:
+            chosen = yield from self._write_value(list(decision.continuations.values()), pending.pointer)
         else:
-            (way,) = turn.ways.values()
-            self.writer.write(way.text)
-        self._layouts = turn.layouts[way.text]
-        return way
+            (chosen,) = decision.continuations.values()
+            self.writer.write(chosen.text)
+        self._layouts = decision.layouts[chosen.text]
+        return chosen
 
-    def _choose(self, turn: _Turn, fork: Fork, pointer: str) -> Plan[Way]:
-        index, of_kind, of_value = yield from self.writer.choose(fork)
-        way = turn.ways[fork.texts[index]]
-        is_alone = len(fork.parts[fork.kinds[index]][0]) == 1
-        if turn.is_of_record:
-            self._multiply(way.pointer if way.is_value and is_alone else pointer, of_kind)
+    def _choose(self, decision: _Decision, alternatives: Alternatives, pointer: str) -> Plan[Continuation]:
+        index, of_kind, of_value = yield from self.writer.choose(alternatives)
+        chosen = decision.continuations[alternatives.texts[index]]
+        is_alone = len(alternatives.parts[alternatives.kinds[index]][0]) == 1
+        if decision.is_of_record:
+            self._multiply(chosen.pointer if chosen.is_value and is_alone else pointer, of_kind)
         if not is_alone:
-            self._multiply(way.pointer, of_value)
-        return way
+            self._multiply(chosen.pointer, of_value)
+        return chosen
 
     def _multiply(self, pointer: str, logprob: float) -> None:
         self.probabilities[pointer] = self.probabilities.get(pointer, 1.0) * math.exp(logprob)
 
-    def _write_value(self, options: list[Way], pointer: str) -> Plan[Way]:
+    def _write_value(self, options: list[Continuation], pointer: str) -> Plan[Continuation]:
         """Let the model write a value under a grammar, or one of the alternative texts."""
-        free = next(way for way in options if way.slot is not None)
+        free = next(each for each in options if each.slot is not None)
         assert free.slot is not None
         slot = free.slot
         grammar = slot.compact_grammar if self._layouts == (COMPACT,) else slot.grammar
-        others = {way.text: way for way in options if way.slot is None}
+        others = {each.text: each for each in options if each.slot is None}
         bodies = [f"( {grammar.body} ) {AFTER_VALUE}"]
         bodies += [f"{quote(text)} ( [\\x00-\\U0010FFFF]* )" for text in others]
 
@@ -614,7 +615,7 @@ class RecordDecoder:
 
         body = " | ".join(bodies)
         text = yield from self._generate(body, grammar.rules, pointer, find_end, slot.value, tuple(others))
-        return others.get(text) or replace(free, rests=free.rests[1:])
+        return others.get(text) or replace(free, pending=free.pending[1:])
 
     def _write_string(self, node: String, pointer: str) -> Plan[str]:
         find_end = StringEnd(node.min_length, node.max_length)
@@ -692,22 +693,22 @@ def _last_end(text: str, content: Expression | None, find_end: Callable[[str], i
     return ends.bit_length() - 1 if ends else None
 
 
-def followers(rests: list[Rest], layout: Layout, end: str) -> tuple[str, ...]:
-    """Return the possible beginnings of the rests (last first): the forced text, else each first character.
+def followers(waiting: list[PendingPart], layout: Layout, end: str) -> tuple[str, ...]:
+    """Return the possible beginnings of what waits (the last first): the forced text, else each first character.
 
-    `end` is the text after all rests.
+    `end` is the text after all of it.
     """
-    waiting = list(rests)
+    waiting = list(waiting)
     text = ""
     while waiting and len(text) < _N_FOLLOWING:
-        rest = waiting.pop()
-        if isinstance(rest, Items) and rest.taken and rest.n < rest.node.max_items:
-            # Unique items: the remaining ways differ, their first characters do not.
-            return (text,) if text else beginnings(rest, layout)
-        found = [] if isinstance(rest, Content) else ways(rest, layout)
+        pending = waiting.pop()
+        if isinstance(pending, PendingItems) and pending.taken and pending.n < pending.node.max_items:
+            # Unique items: the remaining continuations differ, their first characters do not.
+            return (text,) if text else beginnings(pending, layout)
+        found = [] if isinstance(pending, PendingString) else continuations(pending, layout)
         if len(found) != 1 or found[0].slot is not None:
-            first = (way.text[:1] if way.slot is None else way.slot.begins_with for way in found)
+            first = (each.text[:1] if each.slot is None else each.slot.begins_with for each in found)
             return (text,) if text or not found else tuple(dict.fromkeys("".join(first)))
         text += found[0].text
-        waiting.extend(reversed(found[0].rests))
+        waiting.extend(reversed(found[0].pending))
     return (text if waiting else text + end,)

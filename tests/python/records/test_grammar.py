@@ -9,7 +9,7 @@ import llama_cpp
 import pytest
 from grammar_regex import as_regex
 from token_trie.records.gbnf import Chars, Either, Grammar, Repeat, Rule, Sequence, TextLiteral
-from token_trie.records.plan import VALUE, grammar_of
+from token_trie.records.nodes import VALUE, grammar_of
 from token_trie.records.schema import read_schema
 
 SCHEMAS: list[Any] = [

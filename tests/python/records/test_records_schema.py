@@ -7,18 +7,18 @@ import pytest
 from random_schemas import RandomSchema, spoil
 from token_trie import ArgumentError
 from token_trie.records.gbnf import Grammar, Matcher
-from token_trie.records.plan import (
+from token_trie.records.nodes import (
     Array,
     ChoiceNode,
     Layout,
     Map,
     Object,
+    PendingValue,
     Slot,
     String,
     Union,
-    Whole,
+    continuations,
     grammar_of,
-    ways,
 )
 from token_trie.records.schema import MAX_DEPTH, read_schema
 
@@ -38,7 +38,7 @@ UNIQUE = {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True}
 
 
 def begins(schema: Any) -> list[str]:
-    return [way.text for way in ways(Whole(read_schema(schema)), Layout())]
+    return [each.text for each in continuations(PendingValue(read_schema(schema)), Layout())]
 
 
 def test_each_kind_of_value_has_its_node() -> None:
@@ -432,4 +432,4 @@ def test_a_schema_that_is_nested_too_deep_is_refused() -> None:
 
 def test_white_space_is_as_json_dumps_has_it() -> None:
     node = read_schema({"type": "object", "properties": {"a": {"const": {"b": [1]}}}, "required": ["a"]})
-    assert ways(Whole(node), Layout(2))[0].text == '{\n  "a": {\n    "b": [\n      1\n    ]\n  }'
+    assert continuations(PendingValue(node), Layout(2))[0].text == '{\n  "a": {\n    "b": [\n      1\n    ]\n  }'

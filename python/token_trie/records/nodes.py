@@ -1,4 +1,4 @@
-"""Plans: the values that a schema allows, as a tree of nodes; their JSON layout and grammar.
+"""The values that a schema allows, as a tree of nodes; how they are written in a layout, and their grammar.
 
 {"type": "object", "properties": {"city": {"type": "string"}, "unit": {"enum": ["C", "F"]}}, "required": ["city"]}
 
@@ -98,7 +98,7 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Object:
-    """Fields in order; each optional field is decided at its key."""
+    """PendingFields in order; each optional field is decided at its key."""
 
     fields: tuple[Field, ...]
 
@@ -154,7 +154,7 @@ _TYPES = {type(None): "null", str: "string", bool: "boolean", int: "integer", fl
 
 
 def count_options(node: Node) -> int:
-    """Count the ways to begin a value."""
+    """Count the beginnings of a value."""
     if isinstance(node, Union):
         return node.n_options
     first = node.fields[0].node if isinstance(node, Object) and node.fields else node
@@ -221,8 +221,8 @@ LAYOUTS = (COMPACT, SPACED, Layout(2), Layout(2, has_short_lists=True))
 
 
 @dataclass(frozen=True)
-class Whole:
-    """Left to write: a value."""
+class PendingValue:
+    """Pending: a value."""
 
     node: Node
     pointer: str = ""
@@ -232,18 +232,18 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Content:
-    """Left to write: a string, after its first quote."""
+class PendingString:
+    """Pending: a string, after its first quote."""
 
     node: String
     pointer: str
-    key_of: Items | None = None
+    key_of: PendingItems | None = None
     """The map of which it is the next key."""
 
 
 @dataclass(frozen=True)
-class Fields:
-    """Left to write: an object from field `next`, with n fields written."""
+class PendingFields:
+    """Pending: an object from field `next`, with n fields written."""
 
     node: Object
     pointer: str
@@ -252,8 +252,8 @@ class Fields:
 
 
 @dataclass(frozen=True)
-class Items:
-    """Left to write: a list or map after n items."""
+class PendingItems:
+    """Pending: a list or map after n items."""
 
     node: Array | Map
     pointer: str
@@ -262,16 +262,16 @@ class Items:
     """Items that must not repeat."""
 
 
-Rest: TypeAlias = Whole | Content | Fields | Items
+PendingPart: TypeAlias = PendingValue | PendingString | PendingFields | PendingItems
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to begin: a text or a value under a grammar, and the rests to write after it, in order."""
+class Continuation:
+    """A text, or a value under a grammar, and the parts that are pending after it, in order."""
 
     text: str
     pointer: str
-    rests: tuple[Rest, ...] = ()
+    pending: tuple[PendingPart, ...] = ()
     is_value: bool = False
     """Whether the text ends with a chosen value."""
     is_whole: bool = False
@@ -280,84 +280,88 @@ class Way:
     slot: Slot | None = None
     """The grammar value that it begins with, if any."""
 
-    def between(self, before: str, *after: Rest) -> Way:
-        """Return the way with a text before it and rests after it."""
+    def between(self, before: str, *after: PendingPart) -> Continuation:
+        """Return the continuation with a text before it and more pending after it."""
         slot = None if before else self.slot
-        return Way(before + self.text, self.pointer, (*self.rests, *after), self.is_value, self.is_whole, slot)
+        return Continuation(
+            before + self.text, self.pointer, (*self.pending, *after), self.is_value, self.is_whole, slot
+        )
 
 
-def ways(rest: Rest, layout: Layout) -> list[Way]:
-    """Return all ways to continue a rest that is not the content of a string."""
-    if isinstance(rest, Fields):
-        return _field_ways(rest, layout)
-    if isinstance(rest, Items):
-        return _item_ways(rest, layout)
-    assert isinstance(rest, Whole)
-    node, pointer = rest.node, rest.pointer
-    if rest.is_after_key:
-        return [way.between(layout.colon) for way in ways(Whole(node, pointer), layout)]
+def continuations(pending: PendingPart, layout: Layout) -> list[Continuation]:
+    """Return all continuations of what is pending, other than the content of a string."""
+    if isinstance(pending, PendingFields):
+        return _after_fields(pending, layout)
+    if isinstance(pending, PendingItems):
+        return _after_items(pending, layout)
+    assert isinstance(pending, PendingValue)
+    node, pointer = pending.node, pending.pointer
+    if pending.is_after_key:
+        return [each.between(layout.colon) for each in continuations(PendingValue(node, pointer), layout)]
     if isinstance(node, ChoiceNode):
         return [
-            Way(layout.dumps(value, level_of(pointer)), pointer, (), True, value is not None and not node.by_digits)
+            Continuation(
+                layout.dumps(value, level_of(pointer)), pointer, (), True, value is not None and not node.by_digits
+            )
             for value in node.values
         ]
     if isinstance(node, String):
-        return [Way('"', pointer, (Content(node, pointer),))]
+        return [Continuation('"', pointer, (PendingString(node, pointer),))]
     if isinstance(node, Slot):
-        return [Way("", pointer, (rest,), slot=node)]
+        return [Continuation("", pointer, (pending,), slot=node)]
     if isinstance(node, Union):
-        return [way for option in node.options for way in ways(Whole(option, pointer), layout)]
+        return [each for option in node.options for each in continuations(PendingValue(option, pointer), layout)]
     if isinstance(node, Object):
         return _openings(node, pointer, layout)
-    return [Way("[" if isinstance(node, Array) else "{", pointer, (Items(node, pointer),))]
+    return [Continuation("[" if isinstance(node, Array) else "{", pointer, (PendingItems(node, pointer),))]
 
 
-def _openings(node: Object, pointer: str, layout: Layout) -> list[Way]:
-    """Return the ways to begin an object: with a forced first key, and with its value, which distinguishes objects."""
+def _openings(node: Object, pointer: str, layout: Layout) -> list[Continuation]:
+    """Return how an object begins: with a forced first key, and with its value, which distinguishes objects."""
     if not node.fields or not node.fields[0].is_required:
-        return [Way("{", pointer, (Fields(node, pointer),))]
+        return [Continuation("{", pointer, (PendingFields(node, pointer),))]
     first = node.fields[0]
     key = "{" + layout.key(first.name, True, level_of(pointer))
-    after = Fields(node, pointer, 1, 1)
-    value = Whole(first.node, inside(pointer, first.name))
+    after = PendingFields(node, pointer, 1, 1)
+    value = PendingValue(first.node, inside(pointer, first.name))
     if isinstance(first.node, (ChoiceNode, String)):
-        return [way.between(key, after) for way in ways(value, layout)]
-    return [Way(key, pointer, (value, after))]
+        return [each.between(key, after) for each in continuations(value, layout)]
+    return [Continuation(key, pointer, (value, after))]
 
 
-def _field_ways(rest: Fields, layout: Layout) -> list[Way]:
-    pointer, n, level = rest.pointer, rest.n, level_of(rest.pointer)
+def _after_fields(pending: PendingFields, layout: Layout) -> list[Continuation]:
+    pointer, n, level = pending.pointer, pending.n, level_of(pending.pointer)
     found = []
-    for i, field in enumerate(rest.node.fields[rest.next :], rest.next):
-        value = Whole(field.node, inside(pointer, field.name))
+    for i, field in enumerate(pending.node.fields[pending.next :], pending.next):
+        value = PendingValue(field.node, inside(pointer, field.name))
         key = layout.key(field.name, n == 0, level)
-        found.append(Way(key, pointer, (value, Fields(rest.node, pointer, i + 1, n + 1))))
+        found.append(Continuation(key, pointer, (value, PendingFields(pending.node, pointer, i + 1, n + 1))))
         if field.is_required:
             return found
-    return [*found, Way(layout.close("}", n == 0, level), pointer)]
+    return [*found, Continuation(layout.close("}", n == 0, level), pointer)]
 
 
-def _item_ways(rest: Items, layout: Layout) -> list[Way]:
-    node, pointer, n = rest.node, rest.pointer, rest.n
+def _after_items(pending: PendingItems, layout: Layout) -> list[Continuation]:
+    node, pointer, n = pending.node, pending.pointer, pending.n
     layout, level = layout.within(node), level_of(pointer)
     found = []
     before = layout.comma(level + 1) if n else layout.line(level + 1)
     if n < node.max_items and isinstance(node, Map):
-        found = [Way(f'{before}"', pointer, (Content(node.key, pointer, rest),))]
+        found = [Continuation(f'{before}"', pointer, (PendingString(node.key, pointer, pending),))]
     elif n < node.max_items and isinstance(node, Array):
-        for way in ways(Whole(node.kind(n), inside(pointer, n)), layout):
-            if way.text not in rest.taken:
-                taken = rest.taken | {way.text} if node.unique else rest.taken
-                found.append(way.between(before, Items(node, pointer, n + 1, taken)))
+        for each in continuations(PendingValue(node.kind(n), inside(pointer, n)), layout):
+            if each.text not in pending.taken:
+                taken = pending.taken | {each.text} if node.unique else pending.taken
+                found.append(each.between(before, PendingItems(node, pointer, n + 1, taken)))
     if n >= node.min_items or not found:
-        found.append(Way(layout.close("]" if isinstance(node, Array) else "}", n == 0, level), pointer))
+        found.append(Continuation(layout.close("]" if isinstance(node, Array) else "}", n == 0, level), pointer))
     return found
 
 
-def beginnings(rest: Items, layout: Layout) -> tuple[str, ...]:
+def beginnings(pending: PendingItems, layout: Layout) -> tuple[str, ...]:
     """Return the possible first characters after an item that another may follow."""
-    end = layout.within(rest.node).close("]", False, level_of(rest.pointer))[0]
-    return (",",) if rest.n < rest.node.min_items else (",", end)
+    end = layout.within(pending.node).close("]", False, level_of(pending.pointer))[0]
+    return (",",) if pending.n < pending.node.min_items else (",", end)
 
 
 _QUOTE, _COMMA, _COLON, _END_OF_OBJECT, _END_OF_LIST = map(TextLiteral, '",:}]')
@@ -427,12 +431,12 @@ def _object_grammar(node: Object, known: dict[Node, Rule]) -> Expression:
     after: list[Expression] = [_END_OF_OBJECT, _END_OF_OBJECT]
     for field in reversed(node.fields):
         value = grammar_of(field.node, known)
-        ways: list[Expression] = []
+        written_after: list[Expression] = []
         for is_first in (False, True):
             key = [TextLiteral(json.dumps(field.name, ensure_ascii=False)), _COLON, value]
             written = _spaced(*([] if is_first else [_COMMA]), *key, after[0])
-            ways.append(Rule(written if field.is_required else Either((written, after[is_first]))))
-        after = ways
+            written_after.append(Rule(written if field.is_required else Either((written, after[is_first]))))
+        after = written_after
     return _spaced(TextLiteral("{"), after[1])
 
 
