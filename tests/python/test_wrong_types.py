@@ -116,7 +116,7 @@ def test_tools_examples_and_calibrations(precise: Any) -> None:
         Calibration.fit(llm, prompts, gold, ["yes", "no"], kind="batch")
 
     try_each(fit, llm=precise, prompts=list("abcdefgh"), gold=None)
-    with pytest.raises(TokenTrieError, match="prompts: str where several belong"):
+    with pytest.raises(TokenTrieError, match="prompts must be a list, not str"):
         Calibration.fit(precise, "one text", None, ["yes", "no"], kind="batch")
 
 

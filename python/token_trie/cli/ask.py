@@ -347,14 +347,14 @@ def _read_question(given: Any) -> Question:
     kind, criteria = fields.get("type"), fields.get("criteria")
     if kind == "score":
         if not isinstance(criteria, list) or len(criteria) < 2:
-            raise ArgumentError("criteria: a list of two levels or more belongs here")
+            raise ArgumentError("criteria must be a list of two levels or more")
         levels = [text_of(level, f"criteria[{i}]") for i, level in enumerate(criteria)]
         return Score(_instructions(fields), levels)
     if kind not in ("choice", "noul"):
-        raise ArgumentError("type: choice, noul or score belongs here")
+        raise ArgumentError("type must be choice, noul or score")
     criteria = {} if criteria is None and kind == "noul" else criteria
     if not isinstance(criteria, dict) or (kind == "choice" and len(criteria) < 2):
-        raise ArgumentError("criteria: an object belongs here, with two options or more for a choice")
+        raise ArgumentError("criteria must be an object, with two options or more for a choice")
     texts = {name: None if text is None else text_of(text, f"criteria.{name}") for name, text in criteria.items()}
     if kind == "choice":
         return Choice(_instructions(fields), texts)

@@ -335,7 +335,7 @@ class Weights(Calibrator):
         except (TypeError, ValueError, OverflowError) as error:
             raise ArgumentError(f"values: {error}") from error
         if values.ndim != 1:
-            raise ArgumentError(f"values: shape {values.shape} where one dimension belongs")
+            raise ArgumentError(f"values must have one dimension, not shape {values.shape}")
         with np.errstate(over="ignore", invalid="ignore"):
             of_each = values * self.scale
         wrong = np.flatnonzero(~np.isfinite(of_each))
@@ -368,7 +368,7 @@ def check_calibration(calibration: object) -> None:
     if calibration is None or (found is not None and not (isinstance(calibration, str) and found.needs_prior)):
         return
     given = repr(calibration) if isinstance(calibration, str) else type(calibration).__name__
-    raise ArgumentError(f"calibration: {given} where a Calibration, Contextual, Weights or 'batch' belongs")
+    raise ArgumentError(f"calibration must be a Calibration, Contextual, Weights or 'batch', not {given}")
 
 
 def refuse_batch(calibration: object) -> None:

@@ -44,7 +44,7 @@ def listed(given: Any, what: str) -> list[Any]:
     """Return a list of several; ArgumentError, beginning with `what`, for one text, or what is none of several."""
     items = given.tolist() if isinstance(given, np.ndarray) else given  # of an array without dimensions, one number
     if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
-        raise ArgumentError(f"{what}: {type(given).__name__} where several belong")
+        raise ArgumentError(f"{what} must be a list, not {type(given).__name__}")
     return list(items)
 
 
@@ -113,7 +113,7 @@ class Labels:
     def refusal(self, label: object) -> str:
         """Return a message that describes a label that is no class."""
         if is_nothing(label):
-            return "nothing, where a label belongs; leave rows without one out"
+            return "no label; leave rows without one out"
         shown = repr(label) if len(repr(label)) <= 80 else f"{repr(label)[:80]}…"
         text = label if isinstance(label, str) else str(label).lower() if isinstance(label, bool) else str(label)
         if not isinstance(label, str):

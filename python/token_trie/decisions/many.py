@@ -238,8 +238,8 @@ class Many:
         check_limits(n_ctx=self.n_ctx)
         is_text = isinstance(self.given, (str, bytes))
         if is_text or not isinstance(self.given, Iterable):
-            what = f"{self.each}s: {'a text' if is_text else type(self.given).__name__}"
-            raise ArgumentError(f"{what} where several belong; for one {self.each} there is {self.alone}")
+            kind = "a text" if is_text else type(self.given).__name__
+            raise ArgumentError(f"{self.each}s must be a list, not {kind}; for one {self.each} there is {self.alone}")
         n_ctx_of(self.llm)
 
     def answers(self, requests: Iterable[Pending[Any]]) -> Results:

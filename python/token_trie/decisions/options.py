@@ -56,7 +56,7 @@ class Think(Sampling):
 def check_think(think: object) -> None:
     """Raise ArgumentError unless it is a `Think` or None."""
     if not (think is None or isinstance(think, Think)):
-        raise ArgumentError(f"think: {type(think).__name__} where a Think belongs")
+        raise ArgumentError(f"think must be a Think, not {type(think).__name__}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,7 @@ class ListOptions(Sampling):
         check_counts(min_items=self.min_items)
         check_limits(max_items=self.max_items, max_tokens=self.max_tokens)
         if isinstance(self.exclude, (str, bytes)) or not isinstance(self.exclude, Iterable):
-            raise ArgumentError(f"exclude: {type(self.exclude).__name__} where a list of choices belongs")
+            raise ArgumentError(f"exclude must be a list of choices, not {type(self.exclude).__name__}")
         object.__setattr__(self, "exclude", tuple(self.exclude))
         check_think(self.think)
 

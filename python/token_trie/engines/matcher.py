@@ -35,7 +35,7 @@ def host_array(mask: Bitmask) -> npt.NDArray[Any]:
     if isinstance(mask, np.ndarray):
         return mask
     if not hasattr(mask, "__dlpack__"):
-        raise ArgumentError(f"bitmask: {type(mask).__name__} where a numpy array or a tensor belongs")
+        raise ArgumentError(f"bitmask must be a numpy array or a tensor, not {type(mask).__name__}")
     try:
         device = int(mask.__dlpack_device__()[0])
         if device in _HOST_DEVICES:
@@ -91,7 +91,7 @@ class TrieMatcher:
         **options: Unpack[SpanKeywords],
     ) -> None:
         if not isinstance(trie, TokenTrie):
-            raise ArgumentError(f"trie: {type(trie).__name__} where a TokenTrie belongs")
+            raise ArgumentError(f"trie must be a TokenTrie, not {type(trie).__name__}")
         if vocab_size is not None:
             check_counts(vocab_size=vocab_size)
         if prompt is not None:
@@ -248,8 +248,8 @@ def _handles(matchers: Sequence[TrieMatcher]) -> list[_core.Matcher]:
     try:
         listed = list(matchers)
     except TypeError as error:
-        raise ArgumentError(f"matchers: {type(matchers).__name__} where a list of matchers belongs") from error
+        raise ArgumentError(f"matchers must be a list of matchers, not {type(matchers).__name__}") from error
     for i, matcher in enumerate(listed):
         if not isinstance(matcher, TrieMatcher):
-            raise ArgumentError(f"matchers[{i}]: {type(matcher).__name__} where a TrieMatcher belongs")
+            raise ArgumentError(f"matchers[{i}] must be a TrieMatcher, not {type(matcher).__name__}")
     return [matcher._handle for matcher in listed]

@@ -190,11 +190,11 @@ _sharing = threading.Lock()
 
 def _texts(given: Iterable[str]) -> list[str]:
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise ArgumentError(f"X: {type(given).__name__} where texts belong")
+        raise ArgumentError(f"X must be a list of texts, not {type(given).__name__}")
     texts = list(given)
     if texts and isinstance(texts[0], np.ndarray) and len(texts[0]) == 1:
         texts = [row[0] for row in texts]  # one column, such as the values of a data frame
     for i, text in enumerate(texts):
         if not isinstance(text, str):
-            raise ArgumentError(f"X[{i}]: {type(text).__name__} where a text belongs")
+            raise ArgumentError(f"X[{i}] must be a text, not {type(text).__name__}")
     return texts

@@ -179,7 +179,7 @@ class DeviceTries:
             The options contradict each other, or tokens are outside the vocabulary.
         """
         if not isinstance(trie, TokenTrie):
-            raise ArgumentError(f"trie: {type(trie).__name__} where a TokenTrie belongs")
+            raise ArgumentError(f"trie must be a TokenTrie, not {type(trie).__name__}")
         check_name(on_complete, ("release", "end"), "on_complete")
         must_end = on_complete == "end"
         ends = np.unique(to_tokens(() if end_tokens is None else end_tokens, "end_tokens"))
@@ -390,10 +390,10 @@ class DeviceTries:
             n_beams, n_vocab = nodes.shape[1], self.vocab_size
             logits = logits_of(tokens, parents)
             if not isinstance(logits, torch.Tensor):
-                raise ArgumentError(f"logits_of: {type(logits).__name__} where a torch.Tensor belongs")
+                raise ArgumentError(f"logits_of must be a torch.Tensor, not {type(logits).__name__}")
             if logits.ndim != 3 or logits.shape[:2] != (batch, n_beams) or logits.shape[2] < n_vocab:
                 given = tuple(logits.shape)
-                raise ArgumentError(f"logits_of: shape {given} where ({batch}, {n_beams}, {n_vocab} or more) belongs")
+                raise ArgumentError(f"logits_of must have shape ({batch}, {n_beams}, {n_vocab} or more), not {given}")
             logprobs = torch.log_softmax(logits.reshape(batch * n_beams, -1).float(), -1)
             found = self.candidates(logprobs, nodes.reshape(-1))
             is_open = ~self._is_kind(nodes, ENDED)[:, :, None]
@@ -535,25 +535,25 @@ class DeviceTries:
         shape = logits.shape
         if len(shape) != 2 or shape[0] != nodes.shape[0] or shape[1] < self.vocab_size:
             raise ArgumentError(
-                f"{what}: shape {tuple(shape)} where ({nodes.shape[0]}, {self.vocab_size} or more) belongs"
+                f"{what} must have shape ({nodes.shape[0]}, {self.vocab_size} or more), not {tuple(shape)}"
             )
         if logits.dtype not in MINUS_INFINITY or logits.device != self.device:
-            raise ArgumentError(f"{what}: {logits.dtype} on {logits.device} where floats on {self.device} belong")
+            raise ArgumentError(f"{what} must be floats on {self.device}, not {logits.dtype} on {logits.device}")
 
     def _check(self, tensor: torch.Tensor, what: str) -> None:
         _check_dense(tensor, what)
         if tensor.ndim != 1 or tensor.dtype != torch.int64 or tensor.device != self.device:
             raise ArgumentError(
-                f"{what}: {tensor.dtype}, shape {tuple(tensor.shape)}, on {tensor.device}, where int64 in one "
-                f"dimension on {self.device} belongs"
+                f"{what} must be int64 in one dimension on {self.device}, not {tensor.dtype}, shape "
+                f"{tuple(tensor.shape)}, on {tensor.device}"
             )
 
 
 def _check_dense(tensor: torch.Tensor, what: str) -> None:
     if not isinstance(tensor, torch.Tensor):
-        raise ArgumentError(f"{what}: {type(tensor).__name__} where a torch.Tensor belongs")
+        raise ArgumentError(f"{what} must be a torch.Tensor, not {type(tensor).__name__}")
     if tensor.layout is not torch.strided or tensor.is_nested:
-        raise ArgumentError(f"{what}: a nested or sparse tensor where a dense one belongs")
+        raise ArgumentError(f"{what} must be a dense tensor, not nested or sparse")
 
 
 def _overlaps(matrix: torch.Tensor) -> bool:

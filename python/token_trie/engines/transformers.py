@@ -86,7 +86,7 @@ class _Calls:
 
     def __init__(self, matcher: TrieMatcher, prompt_length: int | None) -> None:
         if not isinstance(matcher, TrieMatcher):
-            raise ArgumentError(f"matcher: {type(matcher).__name__} where a TrieMatcher belongs")
+            raise ArgumentError(f"matcher must be a TrieMatcher, not {type(matcher).__name__}")
         if prompt_length is not None:
             check_counts(0, prompt_length=prompt_length)
         self._beginning = matcher.fork()
@@ -212,11 +212,11 @@ class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 def _check_tensors(input_ids: torch.Tensor, scores: torch.Tensor, n_vocab: int) -> None:
     for what, tensor in (("input_ids", input_ids), ("scores", scores)):
         if not isinstance(tensor, torch.Tensor):
-            raise ArgumentError(f"{what}: {type(tensor).__name__} where a torch.Tensor belongs")
+            raise ArgumentError(f"{what} must be a torch.Tensor, not {type(tensor).__name__}")
     if input_ids.ndim != 2 or input_ids.is_floating_point():
-        raise ArgumentError(f"input_ids: {input_ids.dtype}, shape {tuple(input_ids.shape)}, where rows of ids belong")
+        raise ArgumentError(f"input_ids must be rows of ids, not {input_ids.dtype}, shape {tuple(input_ids.shape)}")
     if scores.ndim != 2 or scores.shape[0] != input_ids.shape[0] or scores.shape[1] < n_vocab:
         shape = tuple(scores.shape)
-        raise ArgumentError(f"scores: shape {shape} where ({input_ids.shape[0]}, {n_vocab} or more) belongs")
+        raise ArgumentError(f"scores must have shape ({input_ids.shape[0]}, {n_vocab} or more), not {shape}")
     if not scores.is_floating_point():
-        raise ArgumentError(f"scores: {scores.dtype} where floats belong")
+        raise ArgumentError(f"scores must be floats, not {scores.dtype}")

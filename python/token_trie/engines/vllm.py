@@ -221,7 +221,7 @@ def read_request(params: Any) -> TrieRequest | None:
         except (ValueError, RecursionError) as error:
             raise PayloadError(f"{KEY}: {error}") from error
     if not isinstance(given, Mapping):
-        raise ArgumentError(f"{KEY}: {type(given).__name__} where an object, its JSON or a name belongs")
+        raise ArgumentError(f"{KEY} must be an object, its JSON or a name, not {type(given).__name__}")
     if "descriptors" in given:
         given = {"payload": given}
     for key in given:
@@ -230,7 +230,7 @@ def read_request(params: Any) -> TrieRequest | None:
     sources = [key for key in _SETS if key in given]
     if len(sources) != 1:
         named = " and ".join(sources) or "none"
-        raise ArgumentError(f"{KEY}: one of {', '.join(_SETS)} or a payload belongs there, not {named}")
+        raise ArgumentError(f"{KEY} must have one of {', '.join(_SETS)} or be a payload, not {named}")
     options = {key: value for key, value in given.items() if key in _OPTIONS}
     if options.get("path") is not None:
         encode(options["path"], "path")

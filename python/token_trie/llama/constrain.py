@@ -133,7 +133,7 @@ class Constraint:
     def __init__(self, llm: Llama, trie: TokenTrie, mode: StepMode | None, options: SpanOptions) -> None:
         if not isinstance(trie, TokenTrie):
             raise ArgumentError(
-                f"trie: {type(trie).__name__} where TokenTrie belongs; make one with "
+                f"trie must be a TokenTrie, not {type(trie).__name__}; make one with "
                 "TokenTrie.from_choices(llm, choices, prompt=…)"
             )
         vocab = vocab_of(llm)

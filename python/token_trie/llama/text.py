@@ -72,7 +72,7 @@ def append(stream: Stream, text: str | Sequence[int]) -> None:
             encoded = encode(text, "text")
             n_kept, tokens = stream.with_vocab(lambda vocab: tokenize_after(vocab, before, encoded))
         elif isinstance(text, (bytes, bytearray)) or not isinstance(text, (Sequence, np.ndarray)):
-            raise ArgumentError(f"text: {type(text).__name__} where text or token ids belong")
+            raise ArgumentError(f"text must be str or token ids, not {type(text).__name__}")
         else:
             n_kept, tokens = len(before), check_tokens(text, stream.with_vocab(len), "text")
         stream.splice(n_kept, tokens)
@@ -116,7 +116,7 @@ def text_of(vocab: _core.Vocab, tokens: Sequence[int]) -> str:
 
 def _check_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
     if not isinstance(stop, (str, list, tuple)):
-        raise ArgumentError(f"stop: {type(stop).__name__} where a text or a list of texts belongs")
+        raise ArgumentError(f"stop must be a text or a list of texts, not {type(stop).__name__}")
     stops = ((stop,) if stop else ()) if isinstance(stop, str) else tuple(stop)
     for i, text in enumerate(stops):
         if not encode(text, f"stop[{i}]"):

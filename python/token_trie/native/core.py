@@ -163,7 +163,7 @@ _vocabs: weakref.WeakKeyDictionary[Any, _core.Vocab] = weakref.WeakKeyDictionary
 def vocab_of(llm: Llama) -> _core.Vocab:
     """Return the model's vocabulary, which is valid as long as the model."""
     if not isinstance(llm, llama_cpp.Llama):
-        raise ArgumentError(f"llm: {type(llm).__name__} where a llama_cpp.Llama belongs")
+        raise ArgumentError(f"llm must be a llama_cpp.Llama, not {type(llm).__name__}")
     model = model_of(llm)
     if model.model is None:
         raise ArgumentError("llm: this Llama is closed")

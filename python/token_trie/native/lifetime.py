@@ -180,7 +180,7 @@ def attachment(llm: Any) -> Attachment:
     ArgumentError if it is no Llama, is closed, or was used before this process was forked.
     """
     if not isinstance(llm, llama_cpp.Llama):
-        raise ArgumentError(f"llm: {type(llm).__name__} where a llama_cpp.Llama belongs")
+        raise ArgumentError(f"llm must be a llama_cpp.Llama, not {type(llm).__name__}")
     attached = _attached.get(llm)
     if model_of(llm).model is None or (attached is not None and attached.closed):
         raise ArgumentError("llm: this Llama is closed")

@@ -27,7 +27,7 @@ ANY_SEED = 0xFFFFFFFF
 def encode(text: object, what: str) -> bytes:
     """UTF-8 bytes of a text; ArgumentError, beginning with ``what``: no str, or with a NUL or lone surrogate."""
     if not isinstance(text, str):
-        raise ArgumentError(f"{what}: {type(text).__name__} where str belongs")
+        raise ArgumentError(f"{what} must be str, not {type(text).__name__}")
     if "\0" in text:
         raise ArgumentError(f"{what}: holds a NUL character")
     try:
@@ -38,7 +38,7 @@ def encode(text: object, what: str) -> bytes:
 
 def encode_names(names: Iterable[str], what: str) -> list[bytes]:
     """UTF-8 bytes of several texts; ArgumentError as of `encode`, with the position."""
-    wrong = f"{what}: {type(names).__name__} where a list of names belongs"
+    wrong = f"{what} must be a list of names, not {type(names).__name__}"
     if isinstance(names, (str, bytes)):
         raise ArgumentError(wrong)
     try:
@@ -70,7 +70,7 @@ def check_integers(**options: int) -> None:
     """Raise ArgumentError for an option that is not a signed integer of 32 bits."""
     for name, value in options.items():
         if not _is_integer(value):
-            raise ArgumentError(f"{name}: {type(value).__name__} where an integer belongs")
+            raise ArgumentError(f"{name} must be an integer, not {type(value).__name__}")
         if not -(2**31) <= value < 2**31:
             raise ArgumentError(f"{name}: {_written(value)} has more than 32 bits")
 
@@ -79,7 +79,7 @@ def check_numbers(**options: float) -> None:
     """Raise ArgumentError for an option that is not a number, or too large for a float."""
     for name, value in options.items():
         if not isinstance(value, Real):
-            raise ArgumentError(f"{name}: {type(value).__name__} where a number belongs")
+            raise ArgumentError(f"{name} must be a number, not {type(value).__name__}")
         try:
             float(value)
         except OverflowError as error:
@@ -104,7 +104,7 @@ def check_flags(**options: bool) -> None:
     """Raise ArgumentError for an option that is not True or False."""
     for name, value in options.items():
         if not isinstance(value, bool):
-            raise ArgumentError(f"{name}: {type(value).__name__} where True or False belongs")
+            raise ArgumentError(f"{name} must be True or False, not {type(value).__name__}")
 
 
 def _is_integer(value: object) -> bool:

@@ -265,19 +265,17 @@ def read_questions(questions: object, options: DecideOptions, llm: Llama | None 
         _check_named(options, ())
         return {None: asked_of(questions, options.of(None), llm)}
     if not isinstance(questions, Mapping):
-        raise ArgumentError(
-            f"questions: {type(questions).__name__} where a dict of Choice, Predicate and Score belongs"
-        )
+        raise ArgumentError(f"questions must be a dict of Choice, Predicate and Score, not {type(questions).__name__}")
     if not questions:
         raise ArgumentError("questions: none given")
     _check_named(options, questions)
     asked: dict[str | None, Asked] = {}
     for name, question in questions.items():
         if not isinstance(name, str):
-            raise ArgumentError(f"questions: a name is {type(name).__name__} where str belongs")
+            raise ArgumentError(f"questions: a name must be str, not {type(name).__name__}")
         if not isinstance(question, (Choice, Predicate, Score)):
             kind = type(question).__name__
-            raise ArgumentError(f"questions[{name!r}]: {kind} where Choice, Predicate or Score belongs")
+            raise ArgumentError(f"questions[{name!r}] must be a Choice, Predicate or Score, not {kind}")
         with _naming(name):
             asked[name] = asked_of(question, options.of(name), llm)
     return asked

@@ -92,7 +92,7 @@ class DecideOptions(Options):
         given = self.examples
         for one in given.values() if isinstance(given, Mapping) else () if given is None else (given,):
             if not isinstance(one, Examples):
-                raise ArgumentError(f"examples: {type(one).__name__} where Examples belong")
+                raise ArgumentError(f"examples must be Examples, not {type(one).__name__}")
 
     @cached_property
     def calibrator(self) -> Calibrator | None:

@@ -249,9 +249,9 @@ class Score:
     def __post_init__(self) -> None:
         text_of(self.instructions, "instructions")
         if isinstance(self.levels, (str, bytes, Mapping)) or not isinstance(self.levels, Sequence):
-            raise ArgumentError(f"levels: {type(self.levels).__name__} where a list of texts belongs, the lowest first")
+            raise ArgumentError(f"levels must be a list of texts, the lowest first, not {type(self.levels).__name__}")
         if len(self.levels) < 2:
-            raise ArgumentError(f"levels: {len(self.levels)}, where two are the fewest")
+            raise ArgumentError(f"levels must be two or more, not {len(self.levels)}")
         object.__setattr__(self, "levels", tuple(self.levels))
         for i, level in enumerate(self.levels):
             _text(level, f"levels[{i}]")
@@ -288,7 +288,7 @@ def _texts(description: Wording, what: str) -> tuple[str, ...]:
     if isinstance(description, (str, Mapping)) or not isinstance(description, Sequence):
         return (_text(description, what),)
     if not description:
-        raise ArgumentError(f"{what}: an empty list, where texts belong that may all stand for it")
+        raise ArgumentError(f"{what} must have a text or more that may stand for it, not an empty list")
     return tuple(dict.fromkeys(_text(text, f"{what}[{i}]") for i, text in enumerate(description)))
 
 
@@ -484,7 +484,7 @@ class Examples:
     def __post_init__(self) -> None:
         check_counts(n_each=self.n_each)
         if isinstance(self.states, (str, bytes)) or not isinstance(self.states, Sequence):
-            raise ArgumentError(f"states: {type(self.states).__name__} where a list of states belongs")
+            raise ArgumentError(f"states must be a list of states, not {type(self.states).__name__}")
         if not self.states:
             raise ArgumentError("states: none given")
         object.__setattr__(self, "states", tuple(str(state_text(state)) for state in self.states))

@@ -124,8 +124,8 @@ def read_template(schema: object, *, strict: bool = True) -> RecordTemplate:
         return _templates.get((key, strict), len(key), lambda: _read_json(json.loads(key), strict))
     if schema is None or isinstance(schema, (str, bytes, int, float, list, tuple, set)):
         raise ArgumentError(
-            f"schema: {type(schema).__name__} where a JSON Schema (a dict), a pydantic model, a dataclass, a "
-            "TypedDict or another type belongs"
+            "schema must be a JSON Schema (a dict), a pydantic model, a dataclass, a TypedDict or another type, not "
+            f"{type(schema).__name__}"
         )
     try:
         # Unions and Literals are equal in any order.

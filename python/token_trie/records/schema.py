@@ -506,7 +506,7 @@ class _SchemaReader:
         if schema is True:
             schema = {}
         if not isinstance(schema, dict):
-            why = "nothing is valid" if schema is False else f"{type(schema).__name__} where a schema belongs"
+            why = "nothing is valid" if schema is False else f"must be a schema, not {type(schema).__name__}"
             raise refuse(pointer, why)
         check_known(schema, pointer)
         if is_false(schema):
@@ -614,9 +614,9 @@ class _SchemaReader:
     def _read_object(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
         properties, required = schema.get("properties"), schema.get("required", [])
         if not isinstance(properties, (dict, type(None))):
-            raise refuse(f"{pointer}/properties", f"{type(properties).__name__} where an object belongs")
+            raise refuse(f"{pointer}/properties", f"must be an object, not {type(properties).__name__}")
         if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-            raise refuse(f"{pointer}/required", "no list of names")
+            raise refuse(f"{pointer}/required", "must be a list of names")
         needed = set(required)
         more = schema.get("additionalProperties", schema.get("unevaluatedProperties", True))
         names = self._read_names(schema, pointer)
@@ -767,7 +767,7 @@ def _check_names(
             read_values(names | {"const": name}, f"{pointer}/propertyNames")
     for keyword in ("patternProperties", "dependentRequired"):
         if not isinstance(schema.get(keyword, {}), dict):
-            raise refuse(f"{pointer}/{keyword}", f"{type(schema[keyword]).__name__} where an object belongs")
+            raise refuse(f"{pointer}/{keyword}", f"must be an object, not {type(schema[keyword]).__name__}")
     for pattern in schema.get("patternProperties", {}):
         if matching(list(parts), pattern, f"{pointer}/patternProperties"):
             raise KeywordError(f"{pointer}/patternProperties", f"{pattern!r} of listed properties is not supported")

@@ -198,7 +198,7 @@ def read_arguments(given: object) -> JSONObject:
         except (ValueError, RecursionError) as error:
             raise ArgumentError(f"not JSON ({error}); give a JSON object, or its text") from None
     if not isinstance(given, Mapping):
-        raise ArgumentError(f"{type(given).__name__}, where a JSON object or its text belongs")
+        raise ArgumentError(f"must be a JSON object or its text, not {type(given).__name__}")
     return JSONObject(given)
 
 
@@ -206,7 +206,7 @@ def _with_objects(message: Mapping[str, Any], position: str) -> dict[str, Any]:
     """Copy a message and parse the arguments of its calls."""
     calls = message.get("tool_calls") or ()
     if not isinstance(calls, (list, tuple)):
-        raise ArgumentError(f"{position}.tool_calls: {type(calls).__name__} where a list of calls belongs")
+        raise ArgumentError(f"{position}.tool_calls must be a list of calls, not {type(calls).__name__}")
     made = []
     for i, call in enumerate(calls):
         at = f"{position}.tool_calls[{i}]"
@@ -339,7 +339,7 @@ _tools: Memory[Tool] = Memory(512, 1 << 20)
 def read_tools(tools: Sequence[object]) -> tuple[Tool, ...]:
     """Read tools, with a cache; ArgumentError names the tool that is invalid or not supported."""
     if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
-        raise ArgumentError(f"tools: {type(tools).__name__} where a list of tools belongs")
+        raise ArgumentError(f"tools must be a list of tools, not {type(tools).__name__}")
     if not tools:
         raise ArgumentError("tools: none given")
     found = tuple(_read_one(tool, f"tools[{i}]") for i, tool in enumerate(tools))
@@ -357,7 +357,7 @@ def _read_one(tool: Any, where: str) -> Tool:
         return _tools.get(key, len(key), lambda: _read_json(json.loads(key), where))._replace(given=tool)
     if not callable(tool) or not isinstance(getattr(tool, "__name__", None), str):
         what = type(tool).__name__
-        raise ArgumentError(f"{where}: {what} where a tool of OpenAI's shape, a pydantic model or a function belongs")
+        raise ArgumentError(f"{where} must be a tool of OpenAI's shape, a pydantic model or a function, not {what}")
     try:
         return _tools.get(tool, 1000, lambda: _read_callable(tool))
     except ArgumentError as error:

@@ -214,7 +214,7 @@ def _by_schema(given: Any, place: Place, *, strict: bool = True) -> AnswerConstr
             raise invalid(f"no JSON: {error}", place, "json_invalid") from None
         check_depth(given, place=place)
     if not isinstance(given, dict):
-        raise invalid("an object belongs here", place, "dict_type")
+        raise invalid("must be an object", place, "dict_type")
     check_schema(given, place)
     return AnswerConstraint(place, schema=given, strict=strict)
 

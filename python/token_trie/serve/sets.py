@@ -34,7 +34,7 @@ def read_set(llm: Llama, given: Any) -> AnySet:
     if isinstance(given, dict) and "descriptors" in given:
         return TokenTrie.from_payload(given, llm=llm)
     if not isinstance(given, (list, dict)):
-        raise ArgumentError(f"{type(given).__name__} where a list, an object of choices or a payload belongs")
+        raise ArgumentError(f"must be a list, an object of choices or a payload, not {type(given).__name__}")
     choices = read_choices(given)
     if not all(encode_names(choices.texts, "choices")):
         raise ArgumentError("choices: one is empty")
@@ -111,7 +111,7 @@ class Sets:
                 "members"
             )
         if not isinstance(mask, str):
-            raise ArgumentError(f"mask: {type(mask).__name__} where base64 of bits belongs")
+            raise ArgumentError(f"mask must be base64 of bits, not {type(mask).__name__}")
         return self._filtered.get((one.name, mask), len(mask), lambda: _kept(one.members, mask))
 
 

@@ -57,8 +57,8 @@ def read_choices(choices: object) -> Choices[Any]:
     if isinstance(choices, (str, bytes, bytearray)) or not isinstance(choices, Iterable):
         kind = choices.__name__ if isinstance(choices, type) else type(choices).__name__
         raise ArgumentError(
-            f"choices: {kind} where a list of texts, a mapping from texts to values, an Enum class, a range or a "
-            "Literal belongs"
+            "choices must be a list of texts, a mapping from texts to values, an Enum class, a range or a Literal, not "
+            f"{kind}"
         )
     texts = _texts(choices)
     _require_some(texts)
@@ -73,7 +73,7 @@ def _texts(choices: Iterable[Any]) -> tuple[str, ...]:
         for i, item in enumerate(items):
             if not isinstance(item, str):
                 raise ArgumentError(
-                    f"choices[{i}]: {type(item).__name__} where str belongs; for other values give a mapping from "
+                    f"choices[{i}] must be str, not {type(item).__name__}; for other values give a mapping from "
                     "texts to them"
                 )
         items = tuple(str.__str__(item) for item in items)
@@ -84,7 +84,7 @@ def _read_literal(members: tuple[Any, ...]) -> Choices[Any]:
     kinds = {type(member) for member in members}
     if len(kinds) > 1 or not kinds <= {str, int, bool}:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise ArgumentError(f"choices: a Literal of {names} where one of str, int and bool alone belongs")
+        raise ArgumentError(f"choices must be a Literal of one of str, int and bool alone, not of {names}")
     texts = tuple(str(member).lower() if isinstance(member, bool) else str(member) for member in members)
     return Choices(texts, members)
 

@@ -130,7 +130,7 @@ def _read(given: object) -> tuple[str, _Object]:
         except (OSError, ValueError) as error:
             raise ArgumentError(f"file: {where!r}: {getattr(error, 'strerror', error)}") from error
     else:
-        raise ArgumentError(f"configuration: {type(given).__name__} where a dict or the path of a file belongs")
+        raise ArgumentError(f"configuration must be a dict or the path of a file, not {type(given).__name__}")
     try:
         config = json.loads(text, object_pairs_hook=_Object)
     except (ValueError, RecursionError) as error:
@@ -184,7 +184,7 @@ def _token(value: object, place: str) -> int:
 def _checked(value: object, kind: type[Any], what: str, place: str) -> Any:
     """Return a value; PayloadError if it is of another kind."""
     if type(value) is not kind:
-        raise PayloadError(f"{place}: {_KINDS[type(value)]} where {what} belongs")
+        raise PayloadError(f"{place} must be {what}, not {_KINDS[type(value)]}")
     return value
 
 

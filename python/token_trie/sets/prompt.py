@@ -110,7 +110,7 @@ def tokenize_prompt(llm: Llama, prompt: Prompt, n_ctx: int | None = None, *, thi
     """
     is_array = isinstance(prompt, np.ndarray) and prompt.ndim == 1
     if not (is_array or isinstance(prompt, (str, Sequence))) or isinstance(prompt, (bytes, bytearray)):
-        raise ArgumentError(f"prompt: {type(prompt).__name__} where text, token ids or chat messages belong")
+        raise ArgumentError(f"prompt must be str, token ids or chat messages, not {type(prompt).__name__}")
     vocab_of(llm)
     if isinstance(prompt, str):
         bos = [llm.token_bos()] if model_of(llm).add_bos_token() or not prompt else []

@@ -239,7 +239,7 @@ def to_token(token: object, n_vocab: int) -> int:
     try:
         number = operator.index(token)  # type: ignore[arg-type]
     except TypeError as error:
-        raise ArgumentError(f"token_id: {type(token).__name__} where a token id belongs") from error
+        raise ArgumentError(f"token_id must be a token id, not {type(token).__name__}") from error
     if not 0 <= number < n_vocab:
         raise VocabularyError(f"token_id: {number} is outside the vocabulary ({n_vocab} tokens)")
     return number
@@ -265,7 +265,7 @@ def check_tokens(prompt: Sequence[Any], n_vocab: int, what: str = "prompt") -> l
     tokens = []
     for i, token in enumerate(prompt):
         if not isinstance(token, (int, np.integer)) or isinstance(token, bool):
-            raise ArgumentError(f"{what}[{i}]: {type(token).__name__} where a token id or a chat message belongs")
+            raise ArgumentError(f"{what}[{i}] must be a token id or a chat message, not {type(token).__name__}")
         if not 0 <= token < n_vocab:
             raise VocabularyError(f"{what}[{i}]: {token} is outside the vocabulary ({n_vocab} tokens)")
         tokens.append(int(token))

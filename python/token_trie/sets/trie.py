@@ -121,7 +121,7 @@ class TokenTrie(Collection[Leaf]):
             A name is not text, or a token not an integer below 2**31.
         """
         if not isinstance(sequences, Mapping):
-            raise ArgumentError(f"sequences: {type(sequences).__name__} where a dict belongs")
+            raise ArgumentError(f"sequences must be a dict, not {type(sequences).__name__}")
         names = list(sequences)
         for name in names:
             encode(name, f"sequences[{name!r}]")
@@ -392,7 +392,7 @@ class TokenTrie(Collection[Leaf]):
         if leaf_of is not None and not (
             leaf_of.ndim == 1 and leaf_of.dtype.kind in "iu" and ((leaf_of >= -1) & (leaf_of < n_leaves)).all()
         ):
-            raise ArgumentError(f"rows: {leaf_of.dtype}, shape {leaf_of.shape}, where the result of rows() belongs")
+            raise ArgumentError(f"rows must be the result of rows(), not {leaf_of.dtype}, shape {leaf_of.shape}")
         n = n_leaves if leaf_of is None else len(leaf_of)
         try:
             given = np.asarray(mask)
@@ -412,7 +412,7 @@ class TokenTrie(Collection[Leaf]):
             raise ArgumentError("mask: no member of the set is left")
         else:
             raise ArgumentError(
-                f"mask: {given.dtype}, shape {given.shape}, where bool, shape ({n},), or indices belong"
+                f"mask must be bool, shape ({n},), or indices, not {given.dtype}, shape {given.shape}"
                 + ("; for a mask of a table's rows, give rows=" if rows is None else "")
             )
         if leaf_of is not None:

@@ -238,7 +238,7 @@ class Calibration(Calibrator):
         if begin["version"] != _VERSION:
             raise CalibrationError(f"version: {begin['version']}, and this release reads {_VERSION}; fit it anew")
         if len(classes) < 2 or not all(isinstance(one, str) for one in classes) or len(set(classes)) < len(classes):
-            raise CalibrationError("binding.classes: two or more texts, each once, belong here")
+            raise CalibrationError("binding.classes must be two or more texts, each once")
         for name, value, known in (("kind", kind, get_args(FitKind)), ("base", base, get_args(Base))):
             if value not in known:
                 raise CalibrationError(f"{name}: {value[:40]!r} is none of {', '.join(known)}")
@@ -317,18 +317,21 @@ def _read(given: Any, kind: Any, sizes: dict[str, int], path: str = "") -> Any:
         except ValueError as error:  # lists of different lengths
             raise CalibrationError(f"{path}: {error}") from error
         if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
-            raise CalibrationError(f"{path}: finite numbers belong here")
+            raise CalibrationError(f"{path} must be finite numbers")
         if array.ndim != len(kind):
-            raise CalibrationError(f"{path}: {array.ndim} dimensions where {len(kind)} belong")
+            raise CalibrationError(f"{path} must have {len(kind)} dimensions, not {array.ndim}")
         wanted = tuple(sizes.setdefault(name, n) for name, n in zip(kind, array.shape, strict=True))
         if array.shape != wanted:
-            raise CalibrationError(f"{path}: shape {array.shape} where {wanted} belongs")
+            raise CalibrationError(f"{path} must have shape {wanted}, not {array.shape}")
         return array.astype(np.float64) if kind else float(array)
     is_count = not isinstance(given, int) or 0 <= given < 2**53
     if isinstance(kind, type) and is_count and type(given) is kind:
         return given
-    noun = "an object" if isinstance(kind, dict) else "numbers" if isinstance(kind, tuple) else _NOUNS[kind]
-    raise CalibrationError(f"{path or 'file'}: {type(given).__name__} where {noun} belongs")
+    if isinstance(kind, tuple):
+        noun = "numbers" if kind else "a number"
+    else:
+        noun = "an object" if isinstance(kind, dict) else _NOUNS[kind]
+    raise CalibrationError(f"{path or 'file'} must be {noun}, not {type(given).__name__}")
 
 
 _NOUNS: dict[type, str] = {str: "a text", int: "a count", list: "a list"}

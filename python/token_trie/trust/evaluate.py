@@ -290,7 +290,7 @@ def _chosen(ways: Iterable[str] | None, is_question: bool, empty: Prompt | None)
     if ways is None:
         ways = [name for name in DEFAULT if has_prior or name != "contextual"]
     elif isinstance(ways, str) or not isinstance(ways, Iterable):
-        raise ArgumentError(f"ways: {ways!r} where names of ways belong")
+        raise ArgumentError(f"ways must be a list of names of ways, not {ways!r}")
     names = list(dict.fromkeys(ways))
     if not names:
         raise ArgumentError("ways: none given")

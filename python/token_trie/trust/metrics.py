@@ -33,7 +33,7 @@ def read_groups(groups: npt.ArrayLike | None, n: int) -> Ints:
         return np.arange(n)
     given = np.asarray(groups)
     if given.shape != (n,):
-        raise ArgumentError(f"groups: shape {given.shape}, where one number a row, ({n},), belongs")
+        raise ArgumentError(f"groups must have one number a row, shape ({n},), not {given.shape}")
     return np.unique(given, return_inverse=True)[1].astype(np.int64)
 
 

@@ -318,7 +318,7 @@ class CachedRows:
 
     def __init__(self, folder: str | os.PathLike[str] | None, key: str) -> None:
         if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
-            raise ArgumentError(f"cache: {str(folder)!r} is a file, where a folder belongs")
+            raise ArgumentError(f"cache must be a folder, and {str(folder)!r} is a file")
         self.path = None if folder is None else Path(folder) / f"readings-{key[:24]}.npz"
         self.problem: str | None = None
         """Why an existing file was not loaded."""

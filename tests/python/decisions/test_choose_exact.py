@@ -250,7 +250,7 @@ def test_an_answer_that_begins_another_is_one_of_the_events(llm: Any) -> None:
         ({"max_nodes": 1.5}, "max_nodes: 1.5 is not a count"),
         ({"timeout": 0}, "timeout: 0 is not in"),
         ({"timeout": float("nan")}, "timeout: nan is not in"),
-        ({"timeout": "1"}, "timeout: str where a number belongs"),
+        ({"timeout": "1"}, "timeout must be a number, not str"),
         ({"leaf_end": "never"}, "leaf_end: 'never' is none of"),
     ],
 )
@@ -262,7 +262,7 @@ def test_bad_options_are_refused(precise: Any, options: dict[str, Any], message:
 @pytest.mark.parametrize("llm", [None, 5, "model.gguf"])
 def test_what_is_no_llama_is_refused(llm: Any) -> None:
     for mode in ("greedy", "exact"):
-        with pytest.raises(ArgumentError, match=r"where a llama_cpp\.Llama belongs"):
+        with pytest.raises(ArgumentError, match=r"llm must be a llama_cpp\.Llama, not"):
             choose(llm, "Word:", ACTIONS, mode=mode)
 
 

@@ -208,15 +208,15 @@ def test_options_are_checked_at_once(precise: Any) -> None:
     for options in wrong:
         with pytest.raises(ArgumentError):
             choose_many(precise, prompts(1), ACTIONS, **options)
-    with pytest.raises(ArgumentError, match="prompts: a text"):
+    with pytest.raises(ArgumentError, match="prompts must be a list, not a text"):
         choose_many(precise, "Action:", ACTIONS)
-    with pytest.raises(ArgumentError, match="prompts: int where several belong; for one prompt there is choose"):
+    with pytest.raises(ArgumentError, match="prompts must be a list, not int; for one prompt there is choose"):
         choose_many(precise, 7, ACTIONS)  # type: ignore[call-overload]
     with pytest.raises(ArgumentError):
         choose_many(precise, prompts(1))
     with pytest.raises(ArgumentError, match="n_ctx"):
         choose_many(precise, prompts(1), ACTIONS, n_ctx=-1)
-    with pytest.raises(ArgumentError, match="llm: str"):
+    with pytest.raises(ArgumentError, match="llm must be "):
         choose_many("model.gguf", prompts(1), ACTIONS)  # type: ignore[arg-type]
 
 

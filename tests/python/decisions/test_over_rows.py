@@ -129,7 +129,7 @@ def test_states_of_a_question_are_divided_by_what_all_give_its_texts(request: An
         (lambda llm: score(llm, "a", CHOICES, calibration="batch"), "'batch' is taken over many rows"),
         (lambda llm: score_many(llm, ["a"], CHOICES, calibration="batch"), "'batch' is taken over many rows"),
         (lambda llm: decide(llm, "a", TEAM, calibration="batch"), "'batch' is taken over many rows"),
-        (lambda llm: choose(llm, "a", CHOICES, calibration="mean"), "calibration: 'mean' where a Calibration"),
+        (lambda llm: choose(llm, "a", CHOICES, calibration="mean"), "calibration must be a Calibration"),
         (lambda llm: choose_many(llm, ["a"], sets=[CHOICES], calibration="batch"), "one set, and sets gives"),
         (
             lambda llm: list(decide_many(llm, ["a"], TEAM, calibration="batch", reproducible=True)),

@@ -62,12 +62,12 @@ def test_equal_choices_have_equal_weights_or_are_refused(precise: Any, options: 
     ("call", "message"),
     [
         (lambda llm: choose(llm, PROMPT, CITIES, calibration=Weights([1.0])), "1 weights for 7 choices"),
-        (lambda _: Weights([[1.0]]), "values: shape"),
+        (lambda _: Weights([[1.0]]), "values must have one dimension"),
         (lambda _: Weights([1.0, float("nan")]), r"values\[1\]: nan"),
         (lambda _: Weights([1e300], 1e300), r"values\[0\]: "),
         (lambda _: Weights([1.0], float("inf")), "scale: inf is not finite"),
         (lambda _: Weights(["a"]), "values: "),
-        (lambda _: Weights([1.0], "a"), "scale: "),  # type: ignore[arg-type]
+        (lambda _: Weights([1.0], "a"), "scale must be a number"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_no_weight_is_refused(precise: Any, call: Any, message: str) -> None:

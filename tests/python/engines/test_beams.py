@@ -151,10 +151,16 @@ def test_parents_name_the_beams_that_go_on() -> None:
         ({"beam_width": 0}, "beam_width: 0"),
         ({"beam_width": 2, "max_tokens": 0}, "max_tokens: 0"),
         ({"beam_width": 2, "roots": torch.tensor([], dtype=torch.int64)}, "roots: none"),
-        ({"beam_width": 2, "roots": torch.tensor([0.5])}, "roots: torch.float32"),
-        ({"beam_width": 2, "roots": [1]}, "roots: list where a torch.Tensor belongs"),
-        ({"beam_width": 2, "logits_of": lambda *_: [0.0]}, "logits_of: list where a torch.Tensor belongs"),
-        ({"beam_width": 2, "logits_of": lambda *_: torch.zeros(1, 1, V - 1)}, r"logits_of: shape \(1, 1, 9\)"),
+        (
+            {"beam_width": 2, "roots": torch.tensor([0.5])},
+            "roots must be int64 in one dimension on .*, not torch.float32",
+        ),
+        ({"beam_width": 2, "roots": [1]}, "roots must be a torch.Tensor, not list"),
+        ({"beam_width": 2, "logits_of": lambda *_: [0.0]}, "logits_of must be a torch.Tensor, not list"),
+        (
+            {"beam_width": 2, "logits_of": lambda *_: torch.zeros(1, 1, V - 1)},
+            r"logits_of must have shape .*, not \(1, 1, 9\)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:

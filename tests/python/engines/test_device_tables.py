@@ -183,11 +183,11 @@ def test_gradients_pass_through_what_is_allowed(is_native: bool) -> None:
         (lambda: torch.zeros(2, V, requires_grad=True), "logits: a leaf Variable that requires grad"),
         (lambda: torch.zeros(2 * V, requires_grad=True).view(2, V), "logits: a view of a leaf"),
         (lambda: (torch.zeros(2, 2, V, requires_grad=True) * 1).unbind()[0], "logits: Output 0 of Unbind"),
-        (lambda: np.zeros((2, V), np.float32), "logits: ndarray where a torch.Tensor belongs"),
-        (lambda: [[0.0] * V] * 2, "logits: list where a torch.Tensor belongs"),
-        (lambda: torch.zeros(2, V).to_sparse(), "logits: a nested or sparse tensor"),
-        (lambda: torch.nested.nested_tensor([torch.zeros(V)] * 2), "logits: a nested or sparse tensor"),
-        (lambda: torch.zeros(2, V).to(torch.float8_e5m2), "logits: torch.float8_e5m2"),
+        (lambda: np.zeros((2, V), np.float32), "logits must be a torch.Tensor, not ndarray"),
+        (lambda: [[0.0] * V] * 2, "logits must be a torch.Tensor, not list"),
+        (lambda: torch.zeros(2, V).to_sparse(), "logits must be a dense tensor"),
+        (lambda: torch.nested.nested_tensor([torch.zeros(V)] * 2), "logits must be a dense tensor"),
+        (lambda: torch.zeros(2, V).to(torch.float8_e5m2), "logits must be floats on .*, not torch.float8_e5m2"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

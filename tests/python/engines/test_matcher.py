@@ -150,7 +150,7 @@ class Elsewhere:
         (np.frombuffer(bytes(8), np.int32).reshape(1, 2), "read-only"),
         (np.frombuffer(bytearray(9), np.int8)[1:].view(np.int32).reshape(1, 2), "strides .* aligned"),
         (np.zeros((0, 2), np.int32), "row 0 of 0"),
-        ([[0, 0]], "list where a numpy array or a tensor belongs"),
+        ([[0, 0]], "must be a numpy array or a tensor, not list"),
         (Elsewhere(), "on npu:0"),
     ],
 )

@@ -70,7 +70,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
         TokenTrie.from_prefix_dict(tmp_path / "cut.json")
     with pytest.raises((ArgumentError, PayloadError)):
         TokenTrie.from_prefix_dict(tmp_path)
-    with pytest.raises(PayloadError, match=r'prefix_dict\["225"\]\[0\]: a string where a token id belongs'):
+    with pytest.raises(PayloadError, match=r'prefix_dict\["225"\]\[0\] must be a token id, not a string'):
         TokenTrie.from_prefix_dict({"prefix_dict": {"225": ["7"]}})
     for wrong in (None, 7, [], {"prefix_dict": object()}, {1: 2}):
         with pytest.raises((ArgumentError, PayloadError)):
@@ -80,18 +80,18 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "configuration: an array where an object belongs"),
-        ("7", "configuration: a number where an object belongs"),
+        ("[]", "configuration must be an object, not an array"),
+        ("7", "configuration must be an object, not a number"),
         ("{}", 'configuration: the key "prefix_dict" is missing'),
-        ('{"prefix_dict": []}', "prefix_dict: an array where an object belongs"),
-        ('{"prefix_dict": null}', "prefix_dict: null where an object belongs"),
+        ('{"prefix_dict": []}', "prefix_dict must be an object, not an array"),
+        ('{"prefix_dict": null}', "prefix_dict must be an object, not null"),
         ('{"prefix_dict": {}}', "prefix_dict: no key"),
-        ('{"prefix_dict": {"225": 7}}', 'prefix_dict["225"]: a number where an array belongs'),
-        ('{"prefix_dict": {"225": {}}}', 'prefix_dict["225"]: an object where an array belongs'),
-        ('{"prefix_dict": {"225": [7, [8]]}}', 'prefix_dict["225"][1]: an array where a token id belongs'),
-        ('{"prefix_dict": {"225": [7, -3, "8"]}}', 'prefix_dict["225"][2]: a string where a token id belongs'),
-        ('{"prefix_dict": {"225": [1.5]}}', 'prefix_dict["225"][0]: a fraction where a token id belongs'),
-        ('{"prefix_dict": {"225": [true]}}', 'prefix_dict["225"][0]: a boolean where a token id belongs'),
+        ('{"prefix_dict": {"225": 7}}', 'prefix_dict["225"] must be an array, not a number'),
+        ('{"prefix_dict": {"225": {}}}', 'prefix_dict["225"] must be an array, not an object'),
+        ('{"prefix_dict": {"225": [7, [8]]}}', 'prefix_dict["225"][1] must be a token id, not an array'),
+        ('{"prefix_dict": {"225": [7, -3, "8"]}}', 'prefix_dict["225"][2] must be a token id, not a string'),
+        ('{"prefix_dict": {"225": [1.5]}}', 'prefix_dict["225"][0] must be a token id, not a fraction'),
+        ('{"prefix_dict": {"225": [true]}}', 'prefix_dict["225"][0] must be a token id, not a boolean'),
         ('{"prefix_dict": {"9": [7]}}', 'prefix_dict: no key "225", which start_token_id begins with'),
         (
             '{"prefix_dict": {"225": [2, 7]}}',
@@ -105,10 +105,10 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
         ),
         ('{"end_token_id": 1, "prefix_dict": {"225": [7]}, "end_token_id": 2}', "end_token_id: the key comes twice"),
         ('{"prefix_dict": {"225": [7]}, "prefix_dict": {"225": [8]}}', "prefix_dict: the key comes twice"),
-        ('{"start_token_id": "1", "prefix_dict": {"1": [7]}}', "start_token_id: a string where a token id belongs"),
+        ('{"start_token_id": "1", "prefix_dict": {"1": [7]}}', "start_token_id must be a token id, not a string"),
         ('{"end_token_id": -1, "prefix_dict": {"225": [7]}}', "end_token_id: -1 is not a token id"),
         ('{"end_token_id": 225, "prefix_dict": {"225": [7]}}', "end_token_id: 225 is the start token too"),
-        ('{"sep": 1, "prefix_dict": {"225": [7]}}', "sep: a number where a string belongs"),
+        ('{"sep": 1, "prefix_dict": {"225": [7]}}', "sep must be a string, not a number"),
         ('{"sep": "", "prefix_dict": {"225": [7]}}', 'sep: "": it does not separate token ids'),
         ('{"sep": "1", "prefix_dict": {"225": [7]}}', 'sep: "1": it does not separate token ids'),
         ("[" * 100_000, "configuration: broken JSON: "),

@@ -126,8 +126,8 @@ def test_threads_share_a_model(path: str) -> None:
 @pytest.mark.parametrize(
     ("options", "texts", "classes", "message"),
     [
-        ({}, "a text", ["a"], "X: str where texts belong"),
-        ({}, ["a", 1], ["a", "b"], r"X\[1\]: int where a text belongs"),
+        ({}, "a text", ["a"], "X must be a list of texts, not str"),
+        ({}, ["a", 1], ["a", "b"], r"X\[1\] must be a text, not int"),
         ({}, ["a", "b"], ["a"], "y: 1 classes for 2 texts"),
         ({"prompt": "none"}, TEXTS, CLASSES, r"prompt: no \{column\} in it"),
         ({"prompt": "{text} {other}"}, TEXTS, CLASSES, r"prompt: is to have \{text\}"),

@@ -109,21 +109,21 @@ def test_lists_without_repeats(model: Any) -> None:
 
 
 def test_what_does_not_fit_is_refused(model: Any) -> None:
-    with pytest.raises(ArgumentError, match="matcher: TokenTrie where"):
+    with pytest.raises(ArgumentError, match="matcher must be a TrieMatcher, not TokenTrie"):
         TrieLogitsProcessor(TRIE)
     with pytest.raises(ArgumentError, match="prompt_length"):
         TrieLogitsProcessor(matcher(), -1)
     wide = TrieMatcher(TRIE, V + 9, end_tokens=[END])
-    with pytest.raises(ArgumentError, match=r"scores: shape \(3, 72\)"):
+    with pytest.raises(ArgumentError, match=r"scores must have shape .*, not \(3, 72\)"):
         model.generate(**prompts(), max_new_tokens=2, logits_processor=[TrieLogitsProcessor(wide)])
     processor = TrieLogitsProcessor(matcher(), prompt_length=1)
     ids, scores = torch.tensor([[1]]), torch.zeros(1, V)
     for wrong, message in (
-        ((ids.numpy(), scores), "input_ids: ndarray where a torch.Tensor"),
-        ((ids, np.zeros((1, V))), "scores: ndarray where a torch.Tensor"),
-        ((ids[0], scores), r"input_ids: torch.int64, shape \(1,\)"),
-        ((ids.repeat(2, 1), scores), r"scores: shape \(1, 64\) where \(2, 64"),
-        ((ids, scores.long()), "scores: torch.int64 where floats"),
+        ((ids.numpy(), scores), "input_ids must be a torch.Tensor"),
+        ((ids, np.zeros((1, V))), "scores must be a torch.Tensor"),
+        ((ids[0], scores), r"input_ids must be rows of ids, not torch.int64, shape \(1,\)"),
+        ((ids.repeat(2, 1), scores), r"scores must have shape \(2, 64 or more\), not \(1, 64\)"),
+        ((ids, scores.long()), "scores must be floats"),
     ):
         with pytest.raises(ArgumentError, match=message):
             processor(*wrong)

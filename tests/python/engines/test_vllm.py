@@ -196,8 +196,8 @@ def leaf(tokens: list[Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        (7, {}, "token_trie: int where an object, its JSON or a name belongs"),
-        ({}, {}, "token_trie: one of choices, payload, name or a payload belongs there, not none"),
+        (7, {}, "token_trie must be an object, its JSON or a name, not int"),
+        ({}, {}, "token_trie must have one of choices, payload, name or be a payload, not none"),
         ({**FINE, "name": "x"}, {}, "not choices and name"),
         ({**FINE, "mod": "greedy"}, {}, "token_trie: unknown key 'mod'"),
         ({**FINE, "mode": "best"}, {}, "mode: 'best' is none of 'greedy', 'sampled'"),

@@ -265,10 +265,10 @@ def test_a_grammar_beside_a_trie_is_refused(smollm2: Any) -> None:
         ({"on_complete": "restart", "max_items": -1}, ArgumentError, "max_items: -1 is not a count from 1"),
         ({"on_complete": "restart", "end_tokens": [], "unique": False}, ArgumentError, "the list could never end"),
         ({"on_complete": "restart", "min_items": -1}, ArgumentError, "min_items: -1 is not a count from 1"),
-        ({"on_complete": "restart", "unique": 1}, ArgumentError, "unique: int where True or False belongs"),
+        ({"on_complete": "restart", "unique": 1}, ArgumentError, "unique must be True or False, not int"),
         ({"min_items": 2}, ArgumentError, "min_items and unique go with on_complete restart"),
         ({"on_complete": "restart", "unique": True, "min_items": 2}, ArgumentError, "there are 1 members"),
-        ({"exclude": "a"}, ArgumentError, "exclude: str where a list of names belongs"),
+        ({"exclude": "a"}, ArgumentError, "exclude must be a list of names, not str"),
         ({"exclude": ["a"]}, ArgumentError, "exclude: no member of the set is left"),
         ({"exclude": ["b"]}, ArgumentError, r'exclude\[0\]: "b" is no member of the set'),
         ({"end_tokens": []}, ArgumentError, "on_complete end needs end_tokens"),
@@ -285,7 +285,7 @@ def test_options_that_do_not_fit_are_refused_at_once(
 
 
 def test_what_is_no_trie_or_no_fitting_trie_is_refused(smollm2: Any) -> None:
-    with pytest.raises(ArgumentError, match="trie: list where TokenTrie"):
+    with pytest.raises(ArgumentError, match="trie must be a TokenTrie"):
         constrain(smollm2, ["a"])  # type: ignore[arg-type]
     payload = {"descriptors": [{"leaves": [{"name": "big", "tokens": [1, 300_000]}]}]}
     with pytest.raises(

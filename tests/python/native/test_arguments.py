@@ -26,10 +26,10 @@ def test_integers_are_pythons_and_numpys(integer: Any) -> None:
 )
 def test_what_is_no_integer_or_too_large_is_refused_by_name(other: Any) -> None:
     for check in (check_counts, check_integers):
-        with pytest.raises(ArgumentError, match=r"^n: "):
+        with pytest.raises(ArgumentError, match=r"^n(:| must be) "):
             check(n=other)
     if other is not None:  # which is a new seed each time
-        with pytest.raises(ArgumentError, match=r"^seed: "):
+        with pytest.raises(ArgumentError, match=r"^seed(:| must be) "):
             native_seed(other)
 
 
@@ -37,9 +37,9 @@ def test_what_is_no_integer_or_too_large_is_refused_by_name(other: Any) -> None:
     "number", [LONG, -LONG, Fraction(LONG), "1", None, 1j], ids=lambda number: type(number).__name__
 )
 def test_what_no_float_holds_is_refused_by_name(number: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"^x: "):
+    with pytest.raises(ArgumentError, match=r"^x(:| must be) "):
         check_numbers(x=number)
-    with pytest.raises(ArgumentError, match=r"^top_p: "):
+    with pytest.raises(ArgumentError, match=r"^top_p(:| must be) "):
         Sampling(top_p=number)
 
 

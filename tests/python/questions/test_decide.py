@@ -242,10 +242,10 @@ def test_a_worker_thread_decides_as_well(precise: Any) -> None:
 @pytest.mark.parametrize(
     ("questions", "told"),
     [
-        ("Which?", "questions: str where a dict"),
-        ([TEAM], "questions: list where a dict"),
-        ({"a": "Which?"}, r"questions\['a'\]: str where Choice"),
-        ({1: TEAM}, "questions: a name is int"),
+        ("Which?", "questions must be a dict"),
+        ([TEAM], "questions must be a dict"),
+        ({"a": "Which?"}, r"questions\['a'\] must be a Choice"),
+        ({1: TEAM}, "questions: a name must be str"),
         ({}, "questions: none given"),
     ],
 )

@@ -47,18 +47,18 @@ def test_predicates_are_answered_with_yes_and_no_or_what_these_mean() -> None:
     [
         (lambda: Choice("Which?", {}), "options: none given"),
         (lambda: Choice("Which?", []), "choices: none given"),
-        (lambda: Choice("Which?", {"a": []}), r"options\['a'\]: an empty list"),
+        (lambda: Choice("Which?", {"a": []}), r"options\['a'\] must have a text"),
         (lambda: Choice("Which?", {"a": ["x", ""]}), r"options\['a'\]\[1\]: empty"),
         (lambda: Choice("Which?", {"a": "x\0"}), r"options\['a'\]: holds a NUL"),
         (lambda: Choice("Which?", {"a": {"x": math.nan}}), r"options\['a'\]: no text and no JSON"),
         (lambda: Choice("\ud800", {"a": None}), "instructions: "),
-        (lambda: Choice("Which?", {"a": None}, other=1), "other: int where True or False"),  # type: ignore[arg-type]
+        (lambda: Choice("Which?", {"a": None}, other=1), "other must be True or False"),  # type: ignore[arg-type]
         (lambda: Predicate(object()), "instructions: no text and no JSON"),  # type: ignore[arg-type]
         (lambda: Predicate("Is it?", true="\0"), "true: holds a NUL"),
         (lambda: Predicate("Is it?", true=""), "true: empty"),
-        (lambda: Predicate("Is it?", false=[]), "false: an empty list"),
-        (lambda: Score("How?", ["low"]), "levels: 1, where two"),
-        (lambda: Score("How?", "low"), "levels: str where a list"),
+        (lambda: Predicate("Is it?", false=[]), "false must have a text"),
+        (lambda: Score("How?", ["low"]), "levels must be two or more"),
+        (lambda: Score("How?", "low"), "levels must be a list"),
         (lambda: Score("How?", ["low", ""]), r"levels\[1\]: empty"),
     ],
 )

@@ -289,7 +289,7 @@ def test_what_needs_a_list_is_refused_by_name(
         ({"top": 1.5}, "top"),
         ({"options": {"a": "first", "b": "second"}, "top": 2}, "top: goes with a set or texts"),
         ({"options": [], "top": 2}, "choices: none given"),
-        ({"options": [1, 2], "top": 2}, r"choices\[0\]: int where str belongs"),
+        ({"options": [1, 2], "top": 2}, r"choices\[0\] must be str, not int"),
     ],
 )
 def test_a_question_with_a_set_is_checked_where_it_is_made(

@@ -108,10 +108,10 @@ def test_a_calibration_is_bound_to_the_examples_that_it_was_fitted_after(tiny: A
     ("make", "message"),
     [
         (lambda llm: Examples([], []), "states: none given"),
-        (lambda llm: Examples("text", ["a"]), "states: str"),
+        (lambda llm: Examples("text", ["a"]), "states must be "),
         (lambda llm: Examples(["a"], ["a"], n_each=0), "n_each"),
         (lambda llm: Examples([{1, 2}], ["a"]), "state"),
-        (lambda llm: decide(llm, "x", TEAM, examples=["a"]), "examples: list where Examples"),
+        (lambda llm: decide(llm, "x", TEAM, examples=["a"]), "examples must be Examples"),
         (lambda llm: decide(llm, "x", TEAM, examples=Examples(["a"], ["none"])), r"gold\[0\]: 'none' is none of"),
         (lambda llm: decide(llm, "x", TEAM, examples=Examples(["a", "b"], ["sales"])), "1 labels for 2 rows"),
         (lambda llm: decide(llm, "x", {"t": TEAM}, examples={"u": EXAMPLES}), r"examples\['u'\]: there is no question"),

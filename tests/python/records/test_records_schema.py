@@ -127,7 +127,7 @@ def test_items_that_no_keyword_has_evaluated_are_known_before_draft_2020() -> No
             r"schema#/patternProperties: 'b\$' of listed properties is not supported",
         ),
         ({"type": "object", "patternProperties": {"^a": {}, "^b": {}}}, r"schema#/patternProperties: other than one"),
-        ({"type": "object", "patternProperties": 3}, r"schema#/patternProperties: int"),
+        ({"type": "object", "patternProperties": 3}, r"schema#/patternProperties: must be an object"),
         (
             {"type": "object", "properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}},
             r"/dependentRequired",
@@ -153,8 +153,8 @@ def test_items_that_no_keyword_has_evaluated_are_known_before_draft_2020() -> No
             {"type": "object", "properties": {"a/b": {"if": {}, "then": {}}}},
             r"schema#/properties/a~1b/if: 'if' is not",
         ),
-        ({"type": "object", "properties": 3}, r"schema#/properties: int"),
-        ({"type": "object", "required": "a"}, r"schema#/required: no list"),
+        ({"type": "object", "properties": 3}, r"schema#/properties: must be an object"),
+        ({"type": "object", "required": "a"}, r"schema#/required: must be a list"),
         ({"type": "object", "required": ["a"], "additionalProperties": False}, r"schema#/required: 'a' is no property"),
         ({"type": "string", "format": "email", "minLength": 30}, r"schema#/format: 'email' and 30 or more characters"),
         ({"type": "string", "format": "uuid", "maxLength": 30}, r"schema#/format: 'uuid' and 0 to 30 characters"),
@@ -210,7 +210,7 @@ def test_items_that_no_keyword_has_evaluated_are_known_before_draft_2020() -> No
         ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, r"schema#/uniqueItems: of items that"),
         ({"type": "object", "minProperties": 2}, r"schema#/minProperties"),
         ({"type": "object", "properties": {"a": {}}, "minProperties": 1}, r"schema#/minProperties"),
-        ([], r"schema#: list where a schema belongs"),
+        ([], r"schema#: must be a schema, not list"),
         ({"type": "array", "uniqueItems": 1}, r"schema#/uniqueItems: 1 is neither"),
         ({"type": "array", "prefixItems": []}, r"schema#/prefixItems: no list of schemas"),
         (

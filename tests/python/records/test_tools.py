@@ -522,7 +522,7 @@ def test_a_model_reads_tools_in_openais_shape(smollm2: Any) -> None:
         (_many, r"tools\[0\]: _many: parameter 'more' takes no keyword"),
         (int, r"tools\[0\]: int: not an object with properties"),
         (_odd, r"tools\[0\]: _odd: schema: pydantic makes none"),
-        (3, r"tools\[0\]: int where a tool of OpenAI's shape, a pydantic model or a function"),
+        (3, r"tools\[0\] must be a tool of OpenAI's shape, a pydantic model or a function"),
     ],
 )
 def test_a_function_that_cannot_be_described_is_named(precise: Any, given: Any, message: str) -> None:
@@ -534,7 +534,7 @@ def test_a_function_that_cannot_be_described_is_named(precise: Any, given: Any, 
     ("messages", "tools", "message"),
     [
         (MESSAGES, [], "tools: none given"),
-        (MESSAGES, "x", "tools: str where"),
+        (MESSAGES, "x", "tools must be "),
         (MESSAGES, [{"type": "x"}], r"tools\[0\]: not \{"),
         (MESSAGES, [tool("a"), tool("a")], r"tools\[1\].function.name: 'a' comes twice"),
         (MESSAGES, [tool("")], r"tools\[0\].function.name: '' is no name"),

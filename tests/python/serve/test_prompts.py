@@ -174,7 +174,7 @@ def test_arguments_that_are_no_object_are_refused_with_their_position(given: str
     ("call", "message"),
     [
         ({"function": {"name": "weather", "arguments": "{"}}, r"messages\[1\].tool_calls\[0\].function.arguments: not"),
-        ({"function": {"name": "weather", "arguments": [1]}}, r"function.arguments: list, where a JSON object"),
+        ({"function": {"name": "weather", "arguments": [1]}}, r"function.arguments: must be a JSON object"),
         ({"function": {"arguments": "{}"}}, r"messages\[1\].tool_calls\[0\]: no function"),
         ("weather", r"messages\[1\].tool_calls\[0\]: no function"),
     ],

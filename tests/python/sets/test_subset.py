@@ -50,7 +50,7 @@ def test_names_that_are_none_and_a_set_of_nothing_are_refused() -> None:
     for part in (trie.without, trie.only):
         with pytest.raises(ArgumentError, match=r"names\[1\]: 'c' is no member of the set"):
             part(["a", "c"])
-        with pytest.raises(ArgumentError, match="names: str where a list of names belongs"):
+        with pytest.raises(ArgumentError, match="names must be a list of names, not str"):
             part("ab")
     with pytest.raises(ArgumentError, match="names: no member of the set is left"):
         trie.without({"a", "b"})

@@ -234,7 +234,7 @@ def test_a_dict_that_is_no_json_is_refused() -> None:
         ([2**31], [0, 1], None, "does not fit 32 bits"),
         ([1], [0.0, 1.0], None, "offsets: dtype float64"),
         ([1], [0, 1], ["a", "b"], "names: 2 for 1 leaves"),
-        ([1], [0, 1], [3], r"names\[0\]: int where str"),
+        ([1], [0, 1], [3], r"names\[0\] must be str"),
         ([1], [0, 1], ["a\0"], r"names\[0\]: holds a NUL"),
         ([1], [0, 1], ["\ud800"], r"names\[0\]: .*surrogates"),
     ],

@@ -215,5 +215,5 @@ def test_equal_rows_are_one_group_whether_or_not_groups_are_given(explicit: bool
     again = Calibration.from_dict(made.to_dict())
     assert again.gate(0.7) == made.gate(0.7)
     assert made.gate(0.7).n_different == 60
-    with pytest.raises(ArgumentError, match=r"groups: shape \(3,\), where one number a row, \(240,\), belongs"):
+    with pytest.raises(ArgumentError, match=r"groups must have one number a row, shape \(240,\), not \(3,\)"):
         Calibration.of(readings, gold, "bias", groups=[1, 2, 3])

@@ -164,7 +164,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(precise: Any, tmp_path
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ArgumentError, match="is a file, where a folder belongs"):
+    with pytest.raises(ArgumentError, match="cache must be a folder"):
         CachedRows(tmp_path / "file", "key")
 
 
