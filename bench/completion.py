@@ -1,4 +1,4 @@
-"""What answers decisions and records: create_completion of llama-cpp-python, its passes timed, and StreamHandle."""
+"""Decisions and records are answered by create_completion of llama-cpp-python, its passes timed, and StreamHandle."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,9 +20,9 @@ class Outcome:
     tokens: list[int] = field(default_factory=list)  # without an end
     text: str = ""
     wall_ns: int = 0  # as the caller sees it
-    cpu_ns: int = 0  # of all threads
+    cpu_ns: int = 0  # all threads together
     inner_ns: int = 0  # as the engine measures it; else wall_ns
-    decode_ns: int = 0  # of that, in the model's forward passes
+    decode_ns: int = 0  # the part in the model's forward passes
     n_passes: int = 0
 
 
@@ -81,7 +81,7 @@ class Completion:
         """Evaluate a prompt in its portions, as far as the context does not hold it."""
         n = len(prompt) - 1
         held = self._llm.n_tokens >= n and list(self._llm.input_ids[:n]) == prompt[:n]
-        self._llm.n_tokens = n if held else max(self._n_shared - 1, 0)  # what follows goes with the next eval
+        self._llm.n_tokens = n if held else max(self._n_shared - 1, 0)  # the rest goes with the next eval
         for end in portions(prompt, self._n_shared):
             if end > self._llm.n_tokens:
                 self._evaluate(prompt[self._llm.n_tokens : end])

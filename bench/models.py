@@ -39,7 +39,7 @@ class Model:
         self.vocab = llama_cpp.llama_model_get_vocab(self.llm.model)
         self.n_vocab = int(llama_cpp.llama_vocab_n_tokens(self.vocab))
         self.llm.eval([max(self.llm.token_bos(), 0)])
-        # What llama_sampler_sample reads, and a copy to restore it from.
+        # The logits that llama_sampler_sample reads, and a copy to restore them from.
         self.live_logits = self.logits_now()
         self.logits = self.live_logits.copy()
 

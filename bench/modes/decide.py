@@ -20,7 +20,7 @@ from bench.timing import watch
 FREE, GUIDED, TRIE, FFI = "free", "strict-guided", "strict-trie", "strict-trie-ffi"
 STEPPING = f"{FFI} (stepping)"
 _CONTENDERS = (FREE, GUIDED, TRIE, FFI, STEPPING)
-_SLOWEST_LEFT_OUT = 0.05  # of sums of time: where cores are shared, one pass in a hundred takes seconds
+_SLOWEST_LEFT_OUT = 0.05  # not in sums of time: where cores are shared, one pass in a hundred takes seconds
 _CAPTION = (
     "Prompt evaluated beforehand. None: share of decisions without a pass. Saved: passes, of one a token. GBNF: same\n"
     "text as the grammar's. Right: as a person would answer.\n"
@@ -51,7 +51,7 @@ def _ways(task: Task, stack: ExitStack) -> dict[str, Callable[[list[int]], Outco
     """Return how each contender decides after a prompt."""
     completion = Completion(task.model, task.prompts)
     grammar = LlamaGrammar.from_string(task.grammar, verbose=False)
-    most = max(map(len, task.sequences)) + 2  # of free text, whose end of a line counts as a token
+    most = max(map(len, task.sequences)) + 2  # for free text, whose end of a line counts as a token
 
     def constrained(prompt: list[int]) -> Outcome:
         completion.prepare(prompt)

@@ -20,7 +20,7 @@ from bench.timing import watch
 
 _SIZES = (1, 8, 64, 512)  # by default
 _AT_MOST = 16  # prompts that slow contenders answer; their rate does not depend on the number
-_ROWS, _SEQUENCES = 256, 64  # of a bare pass
+_ROWS, _SEQUENCES = 256, 64  # in a bare pass
 _TITLE = f"many prompts, {MAIN_SET}: CPU milliseconds a prompt, of all threads, nothing evaluated before"
 _CAPTION = "Prompts are plain text, without a chat template; the shared beginning has an example of each action."
 

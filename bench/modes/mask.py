@@ -50,7 +50,7 @@ def _contenders(model: Model, answers: Answers, trie: TokenTrie, rows: int) -> d
         "token-trie bitmask": {"fill": lambda: BatchMatcher.batch_fill_next_token_bitmask(matchers, mask)},
         "token-trie tensors": _tensors(trie, logits),
         "memset": {"fill": lambda: mask.fill(0)},
-        "xgrammar apply": {"apply": lambda: xgrammar.apply_token_bitmask_inplace(logits, few)},  # of 30 tokens
+        "xgrammar apply": {"apply": lambda: xgrammar.apply_token_bitmask_inplace(logits, few)},  # 30 tokens
     }
     if answers.names:
         calls["xgrammar"] = {"fill": _fill_by_xgrammar(model, answers, mask)}

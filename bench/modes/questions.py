@@ -18,7 +18,7 @@ from bench.tasks import requests
 from bench.timing import watch
 
 _N_STATE, _N_QUESTIONS, _N_OPTIONS = 1500, 20, 1000
-_N_FRESH = 3  # of the calls of choose, which all cost the same
+_N_FRESH = 3  # calls of choose, which all cost the same
 _LABELS = ["refund", "delivery", "login", "invoice"]
 _MANY, _LARGE = f"{_N_QUESTIONS} questions, a state of {_N_STATE:,} tokens", f"{_N_OPTIONS:,} options"
 _FRESH = "choose on fresh Llamas"

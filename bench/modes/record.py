@@ -162,7 +162,7 @@ def _measure(model: Model, requests: Any, rounds: int) -> list[dict[str, Any]]:
         GRAMMAR: partial(completion.answer, max_tokens=_MAX_TOKENS, grammar=grammar),
         GUIDANCE: _guidance(model, requests, completion),
     }
-    for write in contenders.values():  # what they build at the first use is not timed
+    for write in contenders.values():  # building at the first use is not timed
         write(prompts[0])
     found: dict[str, list[Outcome]] = {who: [] for who in contenders}
     with closing(handle.stream):

@@ -41,10 +41,10 @@ from bench.sets import data
 from bench.tasks import MAIN_SET, requests
 
 _CLIENTS = (1, 8, 32)
-_SECONDS = 3.0  # of each cell; clients end what they have begun
+_SECONDS = 3.0  # for each cell; clients end what they have begun
 _START_S = 120
 _MAX_TOKENS = 96
-_SLOTS = 8  # of llama-server
+_SLOTS = 8  # llama-server's
 _N_MEMBERS = 1_000_000
 _N_HEAVY = 4  # clients of each kind of heavy request
 

@@ -33,4 +33,4 @@ prompts = [f"{shots}Mail: {mail}\nOrder:" for mail in mails]
 for mail, record in zip(mails, token_trie.fill_many(llm, prompts, Order), strict=True):
     print(mail)
     print("  ", record.value)  # an Order: valid, whatever the model is
-    print("  ", round(min(record.probabilities.values()), 2))  # of the least sure of its decisions
+    print("  ", round(min(record.probabilities.values()), 2))  # the least sure of its decisions

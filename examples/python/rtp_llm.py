@@ -27,7 +27,7 @@ config["prefix_dict"] = {key: sorted(tokens) for key, tokens in follows.items()}
 file = Path(tempfile.gettempdir()) / "tree_decode.json"
 file.write_text(json.dumps(config))
 
-# Its members are named by their position.
+# Members are named by their position.
 actions = TokenTrie.from_prefix_dict(file)
 print(len(actions))
 decision = token_trie.choose(llm, prompt, actions)

@@ -34,7 +34,7 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 def model_paths(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     cache = pytestconfig.cache.mkdir("models")
     gemma = cache / "gemma.gguf"
-    with (cache / "lock").open("w") as lock:  # of the processes of one run, one assembles it
+    with (cache / "lock").open("w") as lock:  # one process of a run assembles it
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not gemma.exists():
             partial = cache / "gemma.partial"

@@ -193,14 +193,31 @@ def test_a_name_of_a_type_means_one_thing() -> None:
     assert {name: modules for name, modules in names.items() if len(modules) > 1} == {}
 
 
-def test_docstrings_say_what_a_thing_is() -> None:
-    unclear = []
-    for module, file in MODULES.items():
-        for node in nodes_of(file):
-            text = node.value.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else None
-            if isinstance(text, str) and re.match(r"(What|Who|Those|Of|Its)\b", text):
-                unclear.append(f"{module}:{node.lineno}: {text.splitlines()[0]}")
-    assert unclear == []
+UNCLEAR = re.compile(r'(?:^|\s)(#|//|/\*+|""")[!:<]*\s*(what|who|those|of|its|being)\b', re.IGNORECASE)
+
+
+def unclear(text: str) -> Iterator[tuple[int, str]]:
+    """Find the lines where a docstring or a comment begins with a word that names nothing."""
+    before = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.lstrip()
+        begun = UNCLEAR.search(line)
+        is_wrapped = begun is not None and line.startswith(begun[1]) and before.startswith(begun[1])
+        if begun is not None and not is_wrapped:
+            yield number, line
+        before = line
+
+
+def test_docstrings_and_comments_say_what_a_thing_is() -> None:
+    root = Path(__file__).parents[2]
+    folders = ("python", "tests", "bench", "examples", "scripts")
+    files = sorted(file for folder in folders for file in (root / folder).rglob("*.py"))
+    assert [(str(file), *found) for file in files for found in unclear(file.read_text())] == []
+
+
+def test_an_unclear_comment_is_found() -> None:
+    text = '# Of a set.\nn = 1\t# its size\n# The names\n# of a set.\n/* What it is. */\n"""Who it is."""\n'
+    assert [number for number, _ in unclear(text)] == [1, 2, 5, 6]
 
 
 def test_no_file_is_longer_than_1000_lines() -> None:

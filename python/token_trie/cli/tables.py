@@ -218,7 +218,7 @@ class Table:
 
 
 def _reason(error: csv.Error) -> str:
-    if "new-line character" in str(error):  # its message has a hint for programmers
+    if "new-line character" in str(error):  # csv's message has a hint for programmers
         return "a carriage return without a line break, outside of quotes"
     return str(error).replace("end of data", "end of data inside of quotes")
 
@@ -386,7 +386,7 @@ class _Results:
         self.n_found = 0
         """Number of rows of the table that an earlier run wrote."""
         self._known: Counter[bytes] = Counter()
-        self._end: int | None = None  # of the last whole row
+        self._end: int | None = None  # the end of the last whole row
         self._file: io.FileIO | None = None
         self.check(table.columns)
         if not options.has_rows:

@@ -260,7 +260,7 @@ class BoundCalibration:
         self._prior: Floats | float = 0.0
         if prior is not None:
             own = prior[self._classes]
-            self._prior = np.where(np.isfinite(own), own, 0.0)  # those that are filtered out have none
+            self._prior = np.where(np.isfinite(own), own, 0.0)  # choices that are filtered out have none
         added = calibrator.weights
         if added is not None and prior is not None:
             added = added - self._prior

@@ -214,7 +214,7 @@ def _shares(ranks: Floats, drawn: Sampling) -> Floats:
         best = best[np.cumsum(best) - best < drawn.top_p * best.sum()]
     kept = order[: np.count_nonzero(best >= drawn.min_p)]
     shares = np.zeros(len(ranks))
-    with np.errstate(over="ignore"):  # of a temperature next to nothing
+    with np.errstate(over="ignore"):  # a tiny temperature
         shares[kept] = np.exp((ranks[kept] - ranks[order[0]]) / drawn.effective_temperature(draws=True))
     shares /= shares.sum()
     return shares

@@ -42,7 +42,7 @@ def is_nothing(label: object) -> bool:
 
 def listed(given: Any, what: str) -> list[Any]:
     """Return a list of several; ArgumentError, beginning with `what`, for one text, or what is none of several."""
-    items = given.tolist() if isinstance(given, np.ndarray) else given  # of an array without dimensions, one number
+    items = given.tolist() if isinstance(given, np.ndarray) else given  # one number for an array without dimensions
     if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
         raise ArgumentError(f"{what} must be a list, not {type(given).__name__}")
     return list(items)

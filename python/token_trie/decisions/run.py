@@ -290,7 +290,7 @@ def end_of_thought(
 
     written, text = bytes_to(len(tokens)), str(think.marker).encode()
     end = next((i for i in range(start, len(tokens)) if tokens[i : i + len(marker)] == marker), -1)
-    if seam > start and isinstance(think.marker, str):  # its text may have begun before the seam, in other tokens
+    if seam > start and isinstance(think.marker, str):  # the marker may have begun before the seam, in other tokens
         at = written.find(text)
         if at >= 0 and (end < 0 or at < len(bytes_to(end))):
             n_kept = next(n for n in range(len(tokens), start - 1, -1) if written[:at].startswith(bytes_to(n)))

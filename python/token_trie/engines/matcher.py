@@ -27,7 +27,7 @@ Bitmask: TypeAlias = Any
 PUT_BACK = "every token that the set allows had a logit of -inf, by what ran before or by the model; %s"
 """The warning of everything that masks logits; the argument says what was done."""
 
-_HOST_DEVICES = {1, 3, 11}  # of DLPack: main memory, plain or pinned for CUDA or ROCm
+_HOST_DEVICES = {1, 3, 11}  # DLPack's numbers for main memory, plain or pinned for CUDA or ROCm
 
 
 def host_array(mask: Bitmask) -> npt.NDArray[Any]:

@@ -491,7 +491,7 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
                 "name it, by --logits-processors token_trie.engines.vllm:TrieLogitsProcessor"
             )
         self._slots = Slots(self._begin, where) if is_v2 else None
-        self._rows: dict[int, Decoding] = {}  # of V1: vLLM moves requests between rows
+        self._rows: dict[int, Decoding] = {}  # for V1, which moves requests between rows
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:

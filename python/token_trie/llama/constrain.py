@@ -50,7 +50,7 @@ class ConstrainedCall:
         kept = logits[allowed]
         kept[np.isnan(kept)] = -np.inf
         if kept.max() == -np.inf:
-            kept[:] = 0  # what came before has removed all of them, of which llama.cpp would choose any token
+            kept[:] = 0  # earlier processors removed all of them, and llama.cpp would choose any token
         if self._is_greedy:
             best = int(kept.argmax())
             allowed, kept = allowed[best : best + 1], kept[best : best + 1]

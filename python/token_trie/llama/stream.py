@@ -160,7 +160,7 @@ class Stream:
         self._set: tuple[TokenTrie, Any] | None = None  # the current trie, and a struct token_trie_params
         self._continues = keeps_llm  # whether random draws without a seed go on from call to call
         self._default_spans: dict[StepMode | None, Any] = {}  # checked once
-        self._sets: dict[str | None, TokenTrie] = {}  # of the payload, by path
+        self._sets: dict[str | None, TokenTrie] = {}  # the payload's sets, by path
         self._known: dict[object, Any] = {}  # results about the model of a file
         self._like: Callable[[], Llama | None] = _none  # a weak reference to the Llama
         self._prompt = np.empty(0, np.int32)  # the beginning of the sequence
@@ -173,7 +173,7 @@ class Stream:
             self._like = weakref.ref(llm)
         self._kept = llm if keeps_llm else None
         self._penalties = options.penalties  # as for `native_sampling`
-        self._sampling = Sampling()  # of the native stream, without its seed
+        self._sampling = Sampling()  # as the native stream samples, without its seed
         self._begin(native)
 
     def _begin(self, native: NativeStream) -> None:
@@ -592,7 +592,7 @@ class Stream:
             status = self._draw_by(stream, sampling)
             return status or int(lib.token_trie_stream_generate_until(stream, max_tokens, strings, *text))
 
-        self._decode(run, is_short=True)  # its callback raises interrupts between two tokens
+        self._decode(run, is_short=True)  # the callback raises interrupts between two tokens
         if raised:
             raise raised[0]
         return None if which[0] < 0 else int(which[0])

@@ -150,7 +150,7 @@ has_llama = not isinstance(llama_cpp, Absent)
 if build == NO_LLAMA:
     _import(build)
 
-from token_trie import _core as _core  # noqa: E402  # of the build that is imported now
+from token_trie import _core as _core  # noqa: E402  # the build that is imported now
 
 Llama: TypeAlias = Any
 """A ``llama_cpp.Llama``; its package has no complete type hints."""

@@ -82,7 +82,7 @@ def interruptible(call: Callable[[], T], cancel: Callable[[], None]) -> T:
                 wait([future], timeout=0.01)
         raise
     finally:
-        del future  # its exception may refer to this frame
+        del future  # the exception in it may refer to this frame
 
 
 _acting = threading.local()
@@ -94,7 +94,7 @@ def acting_thread() -> int:
 
 
 _Task: TypeAlias = tuple[Future[Any], Callable[[], Any], int]
-_idle: list[SimpleQueue[_Task]] = []  # of workers; a signal handler that chooses needs a second one
+_idle: list[SimpleQueue[_Task]] = []  # idle workers; a signal handler that chooses needs a second one
 
 
 def _worker() -> SimpleQueue[_Task]:

@@ -417,7 +417,7 @@ def _clash(found: list[tuple[int, Continuation]]) -> str | None:
 def exclude(a: Node, b: Node, known: dict[tuple[Node, Node], bool]) -> bool:
     """Return whether types and constants prove that no value is valid by both; `known` has earlier results."""
     if (a, b) not in known:
-        known[a, b] = False  # of a node and itself
+        known[a, b] = False  # a pair that is met again inside itself proves nothing
         known[a, b] = _are_apart(a, b, known)
     return known[a, b]
 
@@ -591,7 +591,7 @@ class _SchemaReader:
             if node is not None and not types_in(node) <= allowed:
                 raise KeywordError(f"{pointer}/type", f"beside {keyword} it is not supported where /{i} says another")
         for (i, a), (j, b) in combinations(nodes.items(), 2) if keyword == "oneOf" else ():
-            # What is nested too deep was compared where it is less deep.
+            # Schemas nested too deep were compared where they are less deep.
             if a is not None and b is not None and not exclude(a, b, self._exclusive):
                 raise KeywordError(
                     f"{pointer}/oneOf/{j}", f"may be valid together with /{i}; tell them apart, or use anyOf"

@@ -194,7 +194,7 @@ class Generated:
         self.find_end = copy(self._given)
         self.tokens: list[int] = []
         self._written = ""
-        self._ends: list[int] = []  # of each token
+        self._ends: list[int] = []  # where each token ends
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_spelled_out = False  # whether its text is tokenized again
         self.end: int | None = None

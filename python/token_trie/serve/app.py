@@ -310,7 +310,7 @@ def application(server: Server, on_start: Callable[[], object] = lambda: None) -
     if config.allow_host:
         names = "|".join(re.escape(name) for name in config.allow_host)
         origins = rf"(?i:https?://({names})(:\d+)?)"
-        # What it allows, `SameOrigin` has checked; browsers need the headers.
+        # `SameOrigin` has checked the origin; browsers need the headers.
         middleware.append(
             Middleware(CORSMiddleware, allow_origin_regex=origins, allow_methods=["*"], allow_headers=["*"])
         )
@@ -374,7 +374,7 @@ def run(config: ServerConfig, say: Callable[[str], object]) -> None:
         host=config.host,
         port=config.port,
         access_log=False,
-        log_level="error",  # what is not HTTP would be a line each
+        log_level="error",  # anything that is not HTTP would be a line each
         http=connections(seconds),
         ws="none",
         timeout_graceful_shutdown=math.ceil(seconds) + 1,  # after the last request has reached its limit

@@ -74,7 +74,7 @@ class Engine:
         self._read: dict[int, _TextReader] = {}  # streamed texts, by ticket
         self._is_work = threading.Event()
         self._is_closed = False
-        release_threads()  # of the thread that has loaded the model: from here on the dispatcher evaluates
+        release_threads()  # the dispatcher evaluates from here on, not this thread
         self._dispatcher = threading.Thread(target=self._dispatch, name="token-trie batch", daemon=True)
         if self._batch is not None:
             self._dispatcher.start()

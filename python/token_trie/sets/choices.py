@@ -99,7 +99,7 @@ def _read_enum(members: type[Enum]) -> Choices[Any]:
 def _require_some(choices: Any) -> None:
     try:
         n = len(choices)
-    except OverflowError as error:  # of a range
+    except OverflowError as error:  # a range may be longer than an index
         raise LimitError(f"choices: more than {sys.maxsize:,}, where {MAX_CHOICES:,} are the most") from error
     if n == 0:
         raise ArgumentError("choices: none given")

@@ -248,6 +248,6 @@ def _head(readings: Readings, gold: Ints, is_part: bool) -> Fitted:
     if len(own) == 1:  # scikit-learn has one row for two classes
         own, intercept = (np.concatenate([-part / 2, part / 2]) for part in (own, intercept))
     n, k = readings.raw.shape
-    weights, intercepts = np.zeros((k, features.shape[1])), np.full(k, -np.log(2 * n))  # of a class without rows
+    weights, intercepts = np.zeros((k, features.shape[1])), np.full(k, -np.log(2 * n))  # for classes without rows
     weights[made.classes_], intercepts[made.classes_] = own, intercept
     return Fitted("raw", np.zeros(k), head=Head(scaler.mean_, scaler.scale_, weights, intercepts))

@@ -41,7 +41,7 @@ def handler(template: str) -> Any:
     return formatter.to_chat_handler()
 
 
-# Of each parameter of Llama: what else it may be, and whether that may change a result.
+# For each parameter of Llama: other values, and whether they may change a result.
 SETTINGS: dict[str, list[tuple[Any, bool]]] = {
     "model_path": [],
     "n_gpu_layers": [(0, False)],

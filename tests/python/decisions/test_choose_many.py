@@ -231,7 +231,7 @@ def test_an_interrupt_or_a_close_in_the_middle_leaves_all_usable(precise: Any) -
         signal.raise_signal(signal.SIGINT)
         yield from prompts(20)
 
-    # Who is begun in the background by a shell does not hear interrupts.
+    # A process that a shell begins in the background ignores interrupts.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):

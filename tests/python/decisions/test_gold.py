@@ -54,7 +54,7 @@ def test_labels_are_texts_or_values_of_the_choices(gold: Any, choices: Any, expe
         ([0, 4, 2], [0, 4, 2]),  # their numbers
         (["1", "3"], [0, 2]),
         (np.array([5, 1]), [4, 0]),
-        ([1, 3, 4], None),  # of which nobody can tell
+        ([1, 3, 4], None),  # ambiguous
     ],
 )
 def test_numbers_of_levels_called_by_numbers_are_read_one_way_or_refused(gold: Any, expected: list[int] | None) -> None:

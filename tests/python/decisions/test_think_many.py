@@ -54,7 +54,7 @@ def test_a_thought_ends_before_its_marker_in_the_same_tokens_as_alone(precise: A
     for seed in range(160):
         how: Any = {"mode": "greedy", "seed": seed}
         drawn: Any = {"max_tokens": 16, "temperature": 1.0 + seed % 3}
-        with contextlib.suppress(VocabularyError):  # of answers that cannot be spelled behind bytes that are no text
+        with contextlib.suppress(VocabularyError):  # answers that cannot be spelled behind bytes that are no text
             whole = choose(precise, "Answer:", ACTIONS, think=Think("~~~~", **drawn), **how).thought or ""
             broken = whole.find("\N{REPLACEMENT CHARACTER}" * 2)
             at = seed % 9 if seed % 2 or broken < 0 else broken + 2

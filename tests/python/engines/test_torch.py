@@ -94,7 +94,7 @@ def test_beams_are_reordered_and_drafts_are_rows() -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
-@pytest.mark.filterwarnings("ignore")  # of the compiler
+@pytest.mark.filterwarnings("ignore")  # the compiler's warnings
 @pytest.mark.skipif(shutil.which("c++") is None, reason="inductor needs a compiler")
 def test_it_compiles_without_a_break_in_the_graph(backend: str) -> None:
     made, root = tries()

@@ -1,4 +1,4 @@
-"""What an engine's tokenizer makes of texts, beside llama.cpp on a file of the same vocabulary."""
+"""An engine's tokenizer and llama.cpp, on a file of the same vocabulary, make the same tokens of texts."""
 
 from __future__ import annotations
 

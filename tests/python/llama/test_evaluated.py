@@ -1,4 +1,4 @@
-"""What a Llama has evaluated is not evaluated again, and it never notices."""
+"""Tokens that a Llama has evaluated are not evaluated again, and it never notices."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_the_first_of_several_stop_strings_counts(stream: StreamHandle) -> None:
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_no_more_tokens_than_asked_for_or_there_is_room_for(smollm2: Any, is_full: bool) -> None:
-    # What stands before a stop string in its token may be several.
+    # Several tokens may stand for the text before a stop string in its token.
     n_cut = 0
     with StreamHandle(smollm2, n_ctx=256) as stream:
         for seed in range(60):

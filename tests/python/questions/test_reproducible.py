@@ -23,7 +23,7 @@ QUESTIONS: dict[str, Any] = {
     "urgent": Predicate("Is it urgent?"),
     "mood": Score("How angry is the customer?", ["calm", "annoyed", "furious"]),
 }
-N_COMPANIES = int(os.environ.get("COMPANIES", "4"))  # of the tiny model 25 times as many
+N_COMPANIES = int(os.environ.get("COMPANIES", "4"))  # the tiny model takes 25 times as many
 
 
 def figures(answer: Any) -> tuple[Any, ...]:

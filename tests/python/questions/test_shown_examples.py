@@ -61,7 +61,7 @@ def test_they_go_with_every_form_and_question(tiny: Any, smollm2: Any, form: Any
     alone = [
         decide(llm, one, question, form=form, orders=2, examples=Examples(STATES, gold)) for one in ("Paid", "Cost")
     ]
-    # What is quantized rounds otherwise in other batches; the values may be as good as each other.
+    # Quantized weights round otherwise in other batches; the values may be as good as each other.
     for answer, one in zip(answers, alone, strict=True):
         assert list(answer.probabilities.values()) == pytest.approx(list(one.probabilities.values()), abs=0.1)
 

@@ -133,7 +133,7 @@ def test_step_by_step_a_pass_is_a_branch_point_or_a_free_token(llm: Any) -> None
         assert stats is not None
         assert stream.state.n_passes - before == stats.n_passes == stats.n_branches + stats.n_free
         assert stats.n_passes < stats.n_tokens
-    # What is forced behind a prompt is evaluated with it.
+    # Forced tokens behind a prompt are evaluated with it.
     stats = fill(llm, PROMPT, WEATHER, mode="greedy").stats
     assert stats is not None
     assert stats.n_passes == stats.n_branches + stats.n_free - 1
@@ -232,7 +232,7 @@ def test_what_one_pass_decides_is_one_pass(byte_level: Any) -> None:
         stream.prefill("Answer:\n")
         stats = stream.fill(schema, indent=None).stats
     assert stats is not None
-    assert stats.n_passes == 1  # of the prompt and all that is forced before the value
+    assert stats.n_passes == 1  # the prompt and all forced tokens before the value
 
 
 def test_integers_are_written_digit_by_digit_in_every_mode(precise: Any) -> None:

@@ -61,7 +61,7 @@ def test_a_pattern_is_a_grammar_of_its_texts_in_json(pattern: str) -> None:
     wanted = {text for text in TEXTS if re.search(pattern, text)}
     found = {text for text in TEXTS if accepts(pattern, text)}
     assert found <= wanted
-    # What the two readings of a class do not share is left out.
+    # Only characters that both readings of a class share are left.
     assert {text for text in wanted if text.isascii()} <= found
 
 

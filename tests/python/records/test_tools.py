@@ -50,7 +50,7 @@ def tool(name: str, parameters: Any = None) -> dict[str, Any]:
 
 
 TOOLS = [tool("get_weather", WEATHER), tool("set_alarm", ALARM), tool("set"), tool("stop")]
-# Of the kind that models with tools have.
+# As models with tools have it.
 TEMPLATE = """{% if tools %}<|im_start|>system
 {{ tools | tojson }}<|im_end|>
 {% endif %}{% for m in messages %}<|im_start|>{{ m.role }}
@@ -131,7 +131,7 @@ def test_a_call_of_the_templates_own_form_follows_the_thought(templated: Any) ->
         assert thought.text == call.thought
         stream.append(f"</think>{form.before}")
         beside = stream.choose([tool["function"]["name"] for tool in TOOLS], probabilities=True)
-        assert beside.probability(call.name) > 0.7 * max(beside.probabilities)  # of close ones, batches decide
+        assert beside.probability(call.name) > 0.7 * max(beside.probabilities)  # between close ones, batches decide
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_state_asked_about_again_is_not_evaluated_again(server: str) -> None:
     state = "The kettle leaks when it boils. " * 40
     body = {"state": state, "questions": {"q": {"type": "noul", "instructions": "Is it late?"}}}
     first, again = (httpx.post(f"{server}/v1/systemone", json=body, timeout=60).json()["usage"] for _ in range(2))
-    # What other tests asked may have left the words before the state in the cache.
+    # Other tests may have left the words before the state in the cache.
     assert again["x_cached_tokens"] - first["x_cached_tokens"] > 200
 
 

@@ -77,7 +77,7 @@ def test_a_pickled_filter_keeps_indices_names_and_aliases(
     assert again.aliases == left.aliases
     assert sorted(again.core.aliases) == sorted(trie.core.aliases)
     assert again.vocab == left.vocab
-    # What is filtered out has its name still, and a filter of the filter goes by the same indices.
+    # A member that is filtered out has its name still, and a filter of the filter goes by the same indices.
     assert [again.core.name(i) for i in range(len(trie))] == trie.names
     first = min(keep)
     assert list(again.filtered([first])) == [trie[first]]

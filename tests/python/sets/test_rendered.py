@@ -1,4 +1,4 @@
-"""What data are: never control tokens, whatever a template makes of them."""
+"""Data are never control tokens, whatever a template makes of them."""
 
 from __future__ import annotations
 

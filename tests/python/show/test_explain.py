@@ -133,7 +133,7 @@ def test_bad_arguments_are_refused(smollm2: Any) -> None:
         explain(smollm2, "x", TokenTrie.from_sequences({"a": [7, 300000]}))
 
 
-# What is drawn
+# The picture
 
 
 def test_every_answer_is_drawn_or_counted_once(bill: Explanation) -> None:

@@ -131,7 +131,7 @@ class ArbitrarySchema:
         if self._chance(0.04):
             schema.pop("type", None)
         if self._chance(0.04):
-            # What belongs to another kind, or beside nothing at all.
+            # Keywords of another kind, or beside nothing at all.
             schema |= self._rng.choice([self._string, self._number, self._array, self._values])(0)
         if self._chance(0.01):
             schema["$id"] = "https://example.org/below"

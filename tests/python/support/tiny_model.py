@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 
 N_EMBD, N_HEAD, N_FF, N_CTX = 32, 2, 64, 512
-N_INNER, N_STATE, N_CONV, N_RANK = 64, 8, 4, 2  # of mamba
+N_INNER, N_STATE, N_CONV, N_RANK = 64, 8, 4, 2  # sizes of Mamba
 WORDS = ["▁Pizza", "Pizza", "▁Pa", "▁Paris", "ris", "▁yes", "▁no", "yes", "no", "▁Answer", "[INST]", "[/INST]"]
 # Two words that are always equally probable.
 EQUAL = ("▁yes", "▁no")

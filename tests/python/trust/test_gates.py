@@ -99,7 +99,7 @@ def test_a_way_chosen_from_several_has_its_part_of_the_risk() -> None:
 
 
 TABLES = int(os.environ.get("TABLES", "2"))
-"""Of a kind."""
+"""Tables of each kind."""
 
 
 def table_of(kind: str, n: int, rng: np.random.Generator) -> tuple[Any, Any, Any]:

@@ -38,7 +38,7 @@ def test_figures_are_those_of_scikit_learn(n: int, n_classes: int) -> None:
     assert np.array(found.confusion).tolist() == metrics.confusion_matrix(gold, answers, labels=labels).tolist()
     assert found.unfit == pytest.approx((gold == 0).mean())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of classes that were answered and are not there
+        warnings.simplefilter("ignore")  # it warns of classes that were answered and are not there
         assert found.balanced_accuracy == pytest.approx(metrics.balanced_accuracy_score(gold, answers))
 
 
