@@ -220,8 +220,7 @@ LAYOUTS = (COMPACT, SPACED, Layout(2), Layout(2, has_short_lists=True))
 """The layouts that models write."""
 
 
-@dataclass(frozen=True)
-class PendingValue:
+class PendingValue(NamedTuple):
     """Pending: a value."""
 
     node: Node
@@ -231,8 +230,7 @@ class PendingValue:
     """Whether the colon after the key of a map's entry comes first."""
 
 
-@dataclass(frozen=True)
-class PendingString:
+class PendingString(NamedTuple):
     """Pending: a string, after its first quote."""
 
     node: String
@@ -241,8 +239,7 @@ class PendingString:
     """The map of which it is the next key."""
 
 
-@dataclass(frozen=True)
-class PendingFields:
+class PendingFields(NamedTuple):
     """Pending: an object from field `next`, with n fields written."""
 
     node: Object
@@ -251,8 +248,7 @@ class PendingFields:
     n: int = 0
 
 
-@dataclass(frozen=True)
-class PendingItems:
+class PendingItems(NamedTuple):
     """Pending: a list or map after n items."""
 
     node: Array | Map
@@ -265,8 +261,7 @@ class PendingItems:
 PendingPart: TypeAlias = PendingValue | PendingString | PendingFields | PendingItems
 
 
-@dataclass(frozen=True)
-class Continuation:
+class Continuation(NamedTuple):
     """A text, or a value under a grammar, and the parts that are pending after it, in order."""
 
     text: str
@@ -282,10 +277,10 @@ class Continuation:
 
     def between(self, before: str, *after: PendingPart) -> Continuation:
         """Return the continuation with a text before it and more pending after it."""
-        slot = None if before else self.slot
-        return Continuation(
-            before + self.text, self.pointer, (*self.pending, *after), self.is_value, self.is_whole, slot
-        )
+        pending = (*self.pending, *after)
+        if self.slot is None or not before:
+            return self._replace(text=before + self.text, pending=pending)
+        return Continuation(before, self.pointer, (PendingValue(self.slot, self.pointer), *pending))
 
 
 def continuations(pending: PendingPart, layout: Layout) -> list[Continuation]:
@@ -308,7 +303,7 @@ def continuations(pending: PendingPart, layout: Layout) -> list[Continuation]:
     if isinstance(node, String):
         return [Continuation('"', pointer, (PendingString(node, pointer),))]
     if isinstance(node, Slot):
-        return [Continuation("", pointer, (pending,), slot=node)]
+        return [Continuation("", pointer, slot=node)]
     if isinstance(node, Union):
         return [each for option in node.options for each in continuations(PendingValue(option, pointer), layout)]
     if isinstance(node, Object):
@@ -356,12 +351,6 @@ def _after_items(pending: PendingItems, layout: Layout) -> list[Continuation]:
     if n >= node.min_items or not found:
         found.append(Continuation(layout.close("]" if isinstance(node, Array) else "}", n == 0, level), pointer))
     return found
-
-
-def beginnings(pending: PendingItems, layout: Layout) -> tuple[str, ...]:
-    """Return the possible first characters after an item that another may follow."""
-    end = layout.within(pending.node).close("]", False, level_of(pending.pointer))[0]
-    return (",",) if pending.n < pending.node.min_items else (",", end)
 
 
 _QUOTE, _COMMA, _COLON, _END_OF_OBJECT, _END_OF_LIST = map(TextLiteral, '",:}]')

@@ -20,10 +20,9 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
-from itertools import pairwise
+from functools import cache, cached_property, lru_cache, partial
+from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,12 +33,12 @@ from token_trie.decisions.options import RecordMode, RecordOptions
 from token_trie.decisions.run import Plan, PlanStep
 from token_trie.errors import ContextError, GrammarError, LimitError, VocabularyError
 from token_trie.llama.contexts import common_prefix
-from token_trie.llama.query import Query, QueryMode, Sampling
+from token_trie.llama.query import Answer, Query, QueryMode, Sampling
 from token_trie.native.core import _core
 from token_trie.native.ffi import lib
 from token_trie.native.lifetime import Memory, memory_in
 from token_trie.native.options import nth_seed
-from token_trie.records.gbnf import Expression, Matcher, quote
+from token_trie.records.gbnf import Expression, Grammar, Matcher, quote
 from token_trie.records.nodes import (
     AFTER_VALUE,
     ARRAY,
@@ -54,46 +53,20 @@ from token_trie.records.nodes import (
     PendingPart,
     PendingString,
     PendingValue,
+    Slot,
     String,
-    beginnings,
     continuations,
     inside,
+    level_of,
 )
 from token_trie.sets.tokenization import Seam, inner_seam, joined
 from token_trie.sets.trie import TokenTrie
 
 _DECODER = json.JSONDecoder()
-_PIECE = re.compile(r'"(?:[^"\\]|\\u[0-9A-Fa-f]{4}|\\[^u])*("?)|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
+_CHARACTER = r'(?:[^"\\]|\\u[0-9A-Fa-f]{4}|\\[^u])'
+_CHARACTERS = re.compile(f"({_CHARACTER})|.", re.DOTALL)
+_PIECE = re.compile(rf'"{_CHARACTER}*("?)|[{{}}\[\],:]|[^\s"{{}}\[\],:]+', re.DOTALL)
 _NUMBER = re.compile(r"-?[0-9][0-9.eE+-]*")
-
-
-@dataclass
-class StringEnd:
-    """Finds the end of a JSON string in growing text: its closing quote or its maximum length."""
-
-    min_length: int
-    max_length: int | None
-    n_characters: int = 0
-    last_whole: int = 0
-    """The position after the last whole character."""
-    _at: int = 0
-    _until: int = 0  # the earliest end of an escape
-
-    def __call__(self, text: str) -> int | None:
-        """Return the end position, or None."""
-        while self._at < len(text) and self.n_characters != self.max_length:
-            char, is_escaped = text[self._at], self._at < self._until
-            if char == '"' and not is_escaped:
-                return self._at
-            self._at += 1
-            if not is_escaped and char == "\\":
-                self._until = self._at + 1
-            elif is_escaped and char == "u" and self._at == self._until == self.last_whole + 2:
-                self._until += 4
-            if self._at >= self._until:
-                self.n_characters += 1
-                self.last_whole = self._at
-        return self._at if self.n_characters == self.max_length else None
 
 
 def value_end(text: str) -> int | None:
@@ -128,6 +101,68 @@ def close_value(text: str) -> tuple[int, str] | None:
     return found
 
 
+class FreeText:
+    """Text that the model writes: the content of a string or a value, under its grammar, or one of `others`.
+
+    The others begin with other characters than a value does.
+    """
+
+    def __init__(self, node: String | Slot, grammar: Grammar, others: tuple[str, ...] = ()) -> None:
+        closing = ' "\\""' if isinstance(node, String) else ""
+        bodies = [f"( {grammar.body} ){closing} {AFTER_VALUE}"]
+        bodies += [f"{quote(text)} ( [\\x00-\\U0010FFFF]* )" for text in others]
+        self.body, self.rules = " | ".join(bodies), grammar.rules
+        self._node, self._others = node, others
+
+    def end(self, text: str) -> int | None:
+        """Return the end position in a text that grows, or None; a string ends at its quote or maximum length."""
+        node = self._node
+        if isinstance(node, String):
+            characters = _characters(text)[: node.max_length]
+            at = sum(map(len, characters))
+            return at if len(characters) == node.max_length or text[at : at + 1] == '"' else None
+        if text[:1] in node.begins_with:
+            return value_end(text)
+        goes_on = any(other.startswith(text) and other != text for other in self._others)
+        return None if goes_on else self._end_of_other(text)
+
+    def cut(self, text: str, end: int | None) -> tuple[int, str] | None:
+        """Return where the text is valid if cut, at its end or before, and what closes it there; None: nowhere."""
+        node = self._node
+        if isinstance(node, String):
+            if end is None and node.can_end_anywhere:
+                characters = _characters(text)
+                end = sum(map(len, characters)) if len(characters) >= node.min_length else None
+            elif not node.can_end_anywhere and (end is None or text[end : end + 1] != '"'):
+                end = _last_end(node.content, text[:end])
+        elif end is None:
+            if any(other.startswith(text[:1]) for other in self._others):
+                end = self._end_of_other(text)
+            elif node.value in (VALUE, OBJECT, ARRAY) and (closed := close_value(text)):
+                return closed
+            else:
+                end = _last_end(node.value, text)
+        return None if end is None else (end, "")
+
+    def _end_of_other(self, text: str) -> int | None:
+        """Return the length of the longest of the other texts with which a text begins, or None."""
+        return max((len(other) for other in self._others if text.startswith(other)), default=None)
+
+
+def _characters(text: str) -> list[str]:
+    """Return the whole characters with which a text begins, as a JSON string has them."""
+    return [*takewhile(bool, _CHARACTERS.findall(text))]
+
+
+def _last_end(content: Expression, text: str) -> int | None:
+    """Return the last position where a text matches an expression, or None."""
+    try:
+        ends = Matcher(content).ends(text)
+    except (ValueError, RecursionError):
+        return None
+    return ends.bit_length() - 1 if ends else None
+
+
 @dataclass(frozen=True, eq=False)
 class Alternatives:
     """Texts, one of which is written next: first its kind is decided token by token, then the best text of that kind.
@@ -148,12 +183,11 @@ class Alternatives:
             indices.setdefault(kind, []).append(i)
         if len(indices) == 1:
             return {self.kinds[0]: (indices[self.kinds[0]], self)}
+        return {kind: (own, self._of_one_kind(own)) for kind, own in indices.items()}
 
-        def part(own: list[int]) -> Alternatives:
-            texts, all_after = zip(*((self.texts[i], self.followers[i]) for i in own), strict=True)
-            return Alternatives(texts, all_after, ("",) * len(own))
-
-        return {kind: (own, part(own)) for kind, own in indices.items()}
+    def _of_one_kind(self, own: list[int]) -> Alternatives:
+        texts, followers = tuple(self.texts[i] for i in own), tuple(self.followers[i] for i in own)
+        return Alternatives(texts, followers, ("",) * len(own))
 
 
 _FORCED = Alternatives(("",), (("",),), ("",))
@@ -178,27 +212,25 @@ class Spelled(NamedTuple):
 
 
 class Generated:
-    """Text that the model writes under a grammar, token by token, until an end is found.
+    """Text that the model writes token by token, until `find_end` returns its end position in the text so far.
 
-    `lead` is text at its beginning that was decided before. `find_end` returns the end position in a text that grows,
-    or None.
+    `lead` is text at its beginning that was decided before.
     """
 
-    def __init__(self, vocab: _core.Vocab, lead: str, find_end: Callable[[str], int | None]) -> None:
+    def __init__(
+        self, vocab: _core.Vocab, lead: str, find_end: Callable[[str], int | None], tokens: Iterable[int] = ()
+    ) -> None:
         self._vocab = vocab
         self._lead = lead
-        self._given = find_end
-        self._begin()
-
-    def _begin(self) -> None:
-        self.find_end = copy(self._given)
-        self.tokens: list[int] = []
+        self._find_end = find_end
         self._written = ""
         self._ends: list[int] = []  # where each token ends
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_spelled_out = False  # whether its text is tokenized again
+        self.tokens: list[int] = []
         self.end: int | None = None
         """The end position; None if no end was found."""
+        any(map(self.add, tokens))
 
     def add(self, token: int) -> bool:
         """Add a token; return whether the end is found."""
@@ -212,13 +244,8 @@ class Generated:
         self._written += piece
         self.tokens.append(token)
         self._ends.append(len(self._written))
-        self.end = self.find_end(self.text) if len(self._written) >= len(self._lead) else None
+        self.end = self._find_end(self.text) if len(self._written) >= len(self._lead) else None
         return self.end is not None
-
-    def read(self, tokens: Sequence[int]) -> None:
-        """Replace the tokens by those of the answer."""
-        self._begin()
-        any(map(self.add, tokens))
 
     @property
     def text(self) -> str:
@@ -269,8 +296,7 @@ class Writer:
     def flush(self) -> None:
         """Spell the open text."""
         if self._open:
-            spelled = self._with_model(partial(self._spell, _FORCED))
-            self.tokens, self._open = self._after(spelled), b""
+            (self.tokens, _), self._open = self._spell(_FORCED), b""
         if len(self.tokens) > self._n_ctx:
             raise ContextError(f"the record does not fit the context of {self._n_ctx:,} tokens")
 
@@ -285,19 +311,20 @@ class Writer:
         kind = alternatives.kinds[0]
         of_kind = of_text = 0.0
         if len(alternatives.parts) > 1:
-            spelled = self._with_model(partial(self._spell, alternatives))
+            tokens, spelled = self._spell(alternatives)
             mode: QueryMode = "sampled" if self._mode == "sampled" else "greedy"
             query = Query(mode, spelled.trie, sampling=self._drawn(), goes_on=True)
-            answer = yield PlanStep(self._after(spelled), query)
-            self._add_cost(answer.figures)
+            answer = yield from self._ask(tokens, query)
             kind, of_kind = alternatives.kinds[spelled.option_of[answer.leaf]], answer.logprob
         indices, part = alternatives.parts[kind]
         index = indices[0]
         if len(indices) > 1:
-            spelled = self._with_model(partial(self._spell, part))
-            leaf, of_text = yield from self._search(spelled)
-            option = int(spelled.option_of[leaf])
-            self.tokens, self._open = self._after(spelled), spelled.unforced[option]
+            tokens, spelled = self._spell(part)
+            answer = yield from self._ask(tokens, Query("best", spelled.trie, max_nodes=self._max_nodes, goes_on=True))
+            if len(answer.leaves) == 0:
+                raise ContextError("the model gives no way to go on a finite score")
+            option, of_text = int(spelled.option_of[answer.leaf]), answer.logprob
+            self.tokens, self._open = tokens, spelled.unforced[option]
             index = indices[option]
         else:
             self._open += alternatives.texts[index].encode()
@@ -305,10 +332,8 @@ class Writer:
         self.cost["n_choices"] += 1
         return index, of_kind, of_text
 
-    def generate(
-        self, body: str, rules: str, max_tokens: int, find_end: Callable[[str], int | None]
-    ) -> Plan[Generated]:
-        """Let the model write under a grammar until an end is found; then pass the result to `keep`.
+    def generate(self, free: FreeText, max_tokens: int) -> Plan[Generated]:
+        """Let the model write until an end is found; then pass the result to `keep`.
 
         If the context is nearly full, some of it is reserved for the rest of the record. A space at the end of the open
         text is generated by the model, because words begin with one.
@@ -316,23 +341,20 @@ class Writer:
         lead = " " if self._open.endswith(b" ") else ""
         self._open = self._open.removesuffix(b" ")
         self.flush()
-        quoted = f'"{lead}"' if lead else ""
         n_left = self._n_ctx - len(self.tokens)
         n_kept = min(max(n_left // 8, 16), 64)
-        generated = Generated(self._vocab, lead, find_end)
+        generated = Generated(self._vocab, lead, free.end)
         query = Query(
             "text",
             sampling=self._drawn(),
-            gbnf=f"root ::= {quoted} ( {body} )\n{rules}",
+            gbnf=f"root ::= {quote(lead) if lead else ''} ( {free.body} )\n{free.rules}",
             max_tokens=min(max_tokens, max(n_left - n_kept, 1)),
             until=generated.add,
             goes_on=True,
         )
-        answer = yield PlanStep(self.tokens, query)
+        answer = yield from self._ask(self.tokens, query)
         if generated.tokens != [*answer.tokens]:
-            self._with_model(lambda *_: generated.read(answer.tokens))
-        self._add_cost(answer.figures)
-        self.cost["n_free"] += answer.figures.stop == lib.TOKEN_TRIE_STOP_END
+            generated = self._with_model(lambda vocab, _: Generated(vocab, lead, free.end, answer.tokens))
         if generated.end is None and answer.figures.stop in (lib.TOKEN_TRIE_STOP_END, lib.TOKEN_TRIE_STOP_COMPLETE):
             generated.end = len(generated.text)
         return generated
@@ -346,19 +368,17 @@ class Writer:
         self.text += text
         return text
 
-    def _add_cost(self, figures: Any) -> None:
+    def _ask(self, tokens: list[int], query: Query) -> Plan[Answer]:
+        answer = yield PlanStep(tokens, query)
+        figures = answer.figures
         for name in ("n_branches", "n_free", "n_passes"):
             self.cost[name] += getattr(figures, name)
-
-    def _search(self, spelled: Spelled) -> Plan[tuple[int, float]]:
-        query = Query("best", spelled.trie, max_nodes=self._max_nodes, goes_on=True)
-        answer = yield PlanStep(self._after(spelled), query)
-        self._add_cost(answer.figures)
-        self.cost["n_evaluated"] += answer.figures.n_evaluated
-        self.cost["n_unproved"] += answer.figures.gap > 0
-        if len(answer.leaves) == 0:
-            raise ContextError("the model gives no way to go on a finite score")
-        return answer.leaf, answer.logprob
+        if query.mode == "text":
+            self.cost["n_free"] += figures.stop == lib.TOKEN_TRIE_STOP_END
+        elif query.mode == "best":
+            self.cost["n_evaluated"] += figures.n_evaluated
+            self.cost["n_unproved"] += figures.gap > 0
+        return answer
 
     def _drawn(self) -> Sampling:
         """Return the sampling of the next step: each draws by a seed of its own."""
@@ -367,24 +387,20 @@ class Writer:
         self._n_drawn += 1
         return replace(self._sampling, seed=nth_seed(self._seed, self._n_drawn))
 
-    def _after(self, spelled: Spelled) -> list[int]:
-        """Return the tokens with those that all options begin with."""
-        return self.tokens[: len(self.tokens) - spelled.n_back] + spelled.forced
+    def _spell(self, alternatives: Alternatives) -> tuple[list[int], Spelled]:
+        """Spell alternatives after the open text; return the tokens before the remaining ones, and these."""
+        spelled = self._with_model(partial(self._spelled, alternatives))
+        return self.tokens[: len(self.tokens) - spelled.n_back] + spelled.forced, spelled
 
-    def _spell(self, alternatives: Alternatives, vocab: _core.Vocab, known: dict[object, Any]) -> Spelled:
-        before = self.tokens[-64:]
-        memory: Memory[Spelled] = memory_in(known, "records", _MAX_SETS, _MAX_TEXTS)
-        seam = inner_seam(vocab, before)
-        opened = self._open
-
-        def make() -> Spelled:
-            return _spell(vocab, seam, opened, alternatives)
-
-        spelled = memory.get((seam, opened, alternatives), len(alternatives.texts), make)
+    def _spelled(self, alternatives: Alternatives, vocab: _core.Vocab, known: dict[object, Any]) -> Spelled:
+        memory: Memory[Any] = memory_in(known, "records", _MAX_SETS, _MAX_TEXTS)
+        before, opened = tuple(self.tokens[-64:]), self._open
+        seam = memory.get(before, 1, lambda: inner_seam(vocab, before))
+        key = seam, opened, alternatives
+        spelled: Spelled = memory.get(key, len(alternatives.texts), lambda: _spell(vocab, *key))
         if spelled.n_back >= len(before) and not spelled.forced:
             # If the text merges with all tokens before it, keep them: the model continues from a token.
-            seam = inner_seam(vocab, [])
-            spelled = make()
+            spelled = _spell(vocab, inner_seam(vocab, []), opened, alternatives)
         return spelled
 
 
@@ -470,45 +486,38 @@ _N_FOLLOWING = 12  # characters that decide how the last token before them is sp
 
 
 class _Decision(NamedTuple):
-    """The continuations by their texts."""
+    """How the record goes on: continuations by their texts, each with the layouts that have it."""
 
-    continuations: dict[str, Continuation]
-    layouts: dict[str, tuple[Layout, ...]]
-    """The layouts that have a text."""
+    continuations: dict[str, tuple[Continuation, tuple[Layout, ...]]]
     alternatives: Alternatives | None
     """The texts, if one of several is to be decided."""
     is_of_record: bool
     """Whether this decides more than the layout."""
 
 
-_decisions: Memory[_Decision] = Memory(4096, 1 << 20)
-
-
+@lru_cache(maxsize=4096)
 def _decision_of(
     pending: PendingPart, waiting: tuple[PendingPart, ...], among: tuple[Layout, ...], end: str, is_exact: bool
 ) -> _Decision:
     """Return how to continue what is pending, before what waits (the last first), in any of the layouts."""
-    of_text: dict[str, Continuation] = {}
-    layouts: dict[str, tuple[Layout, ...]] = {}
+    layouts: dict[str, dict[Layout, Continuation]] = {}
     for layout in among:
         for each in continuations(pending, layout):
-            of_text.setdefault(each.text, each)
-            if layouts.get(each.text, ())[-1:] != (layout,):
-                layouts[each.text] = (*layouts.get(each.text, ()), layout)
-    if len(of_text) == 1 or ("" in of_text and of_text[""].slot is not None):
-        return _Decision(of_text, layouts, None, False)
-    kinds = tuple([(layouts[text], each.is_whole or text if is_exact else text) for text, each in of_text.items()])
-    known: dict[Any, tuple[str, ...]] = {}
-    all_after = []
-    for text, each in of_text.items():
-        key = each.pending, layouts[text]
-        if key not in known:
-            following = [*waiting, *reversed(each.pending)]
-            known[key] = tuple(dict.fromkeys(f for of in layouts[text] for f in followers(following, of, end)))
-        all_after.append(known[key])
+            layouts.setdefault(each.text, {}).setdefault(layout, each)
+    found = {text: (next(iter(each.values())), tuple(each)) for text, each in layouts.items()}
+    if len(found) == 1 or ("" in found and found[""][0].slot is not None):
+        return _Decision(found, None, False)
+
+    @cache
+    def followers_of(after: tuple[PendingPart, ...], layouts: tuple[Layout, ...]) -> tuple[str, ...]:
+        parts = [*waiting, *reversed(after)]
+        return tuple(dict.fromkeys(each for layout in layouts for each in followers(parts, layout, end)))
+
+    kinds = tuple((of, each.is_whole or text if is_exact else text) for text, (each, of) in found.items())
+    all_after = tuple(followers_of(each.pending, of) for each, of in found.values())
     # If each layout has one kind, the choice of the layout is none of the record.
-    is_of_record = sum([len(of_layouts) for of_layouts, _ in set(kinds)]) > len(among)
-    return _Decision(of_text, layouts, Alternatives(tuple(of_text), tuple(all_after), kinds), is_of_record)
+    is_of_record = sum(len(of) for of, _ in set(kinds)) > len(among)
+    return _Decision(found, Alternatives(tuple(found), all_after, kinds), is_of_record)
 
 
 @lru_cache(maxsize=512)
@@ -572,98 +581,53 @@ class RecordDecoder:
 
     def _decide(self, pending: PendingPart, waiting: list[PendingPart]) -> Plan[Continuation]:
         """Write the beginning of what is pending; return the continuation that was chosen."""
-        key = pending, tuple(waiting), self._layouts, self._end, self.writer.is_exact
-        decision = _decisions.get(key, 1, lambda: _decision_of(*key))
+        decision = _decision_of(pending, tuple(waiting), self._layouts, self._end, self.writer.is_exact)
+        found = decision.continuations
         if decision.alternatives is not None:
-            chosen = yield from self._choose(decision, decision.alternatives, pending.pointer)
-        elif "" in decision.continuations and decision.continuations[""].slot is not None:
-            chosen = yield from self._write_value(list(decision.continuations.values()), pending.pointer)
+            text = yield from self._choose(decision, decision.alternatives, pending.pointer)
+        elif "" in found and (slot := found[""][0].slot) is not None:
+            grammar = slot.compact_grammar if self._layouts == (COMPACT,) else slot.grammar
+            free = FreeText(slot, grammar, tuple(filter(None, found)))
+            text = yield from self._generate(free, pending.pointer)
+            text = text if text in found else ""
         else:
-            (chosen,) = decision.continuations.values()
-            self.writer.write(chosen.text)
-        self._layouts = decision.layouts[chosen.text]
+            (text,) = found
+            self.writer.write(text)
+        chosen, self._layouts = found[text]
         return chosen
 
-    def _choose(self, decision: _Decision, alternatives: Alternatives, pointer: str) -> Plan[Continuation]:
+    def _choose(self, decision: _Decision, alternatives: Alternatives, pointer: str) -> Plan[str]:
         index, of_kind, of_value = yield from self.writer.choose(alternatives)
-        chosen = decision.continuations[alternatives.texts[index]]
+        text = alternatives.texts[index]
+        chosen, _ = decision.continuations[text]
         is_alone = len(alternatives.parts[alternatives.kinds[index]][0]) == 1
         if decision.is_of_record:
             self._multiply(chosen.pointer if chosen.is_value and is_alone else pointer, of_kind)
         if not is_alone:
             self._multiply(chosen.pointer, of_value)
-        return chosen
+        return text
 
     def _multiply(self, pointer: str, logprob: float) -> None:
         self.probabilities[pointer] = self.probabilities.get(pointer, 1.0) * math.exp(logprob)
 
-    def _write_value(self, options: list[Continuation], pointer: str) -> Plan[Continuation]:
-        """Let the model write a value under a grammar, or one of the alternative texts."""
-        free = next(each for each in options if each.slot is not None)
-        assert free.slot is not None
-        slot = free.slot
-        grammar = slot.compact_grammar if self._layouts == (COMPACT,) else slot.grammar
-        others = {each.text: each for each in options if each.slot is None}
-        bodies = [f"( {grammar.body} ) {AFTER_VALUE}"]
-        bodies += [f"{quote(text)} ( [\\x00-\\U0010FFFF]* )" for text in others]
-
-        def find_end(text: str) -> int | None:
-            if text[:1] in slot.begins_with:
-                return value_end(text)
-            goes_on = any(other.startswith(text) and other != text for other in others)
-            return None if goes_on else _longest_beginning(text, others)
-
-        body = " | ".join(bodies)
-        text = yield from self._generate(body, grammar.rules, pointer, find_end, slot.value, tuple(others))
-        return others.get(text) or replace(free, pending=free.pending[1:])
-
     def _write_string(self, node: String, pointer: str) -> Plan[str]:
-        find_end = StringEnd(node.min_length, node.max_length)
-        content = None if node.can_end_anywhere else node.content
-        text = yield from self._generate(
-            f'( {node.grammar.body} ) "\\"" {AFTER_VALUE}', node.grammar.rules, pointer, find_end, content
-        )
+        text = yield from self._generate(FreeText(node, node.grammar), pointer)
         self.writer.write('"')
         return text
 
-    def _generate(
-        self,
-        body: str,
-        rules: str,
-        pointer: str,
-        find_end: Callable[[str], int | None],
-        content: Expression | None,
-        others: tuple[str, ...] = (),
-    ) -> Plan[str]:
-        """Let the model write until an end is found; at `max_tokens`, cut at the last valid end, or close brackets.
-
-        `others` are texts that it may write instead, which begin with other characters.
-        """
+    def _generate(self, free: FreeText, pointer: str) -> Plan[str]:
+        """Let the model write until an end is found; at `max_tokens`, cut at the last valid end, or close brackets."""
         try:
-            generated = yield from self.writer.generate(body, rules, self._max_tokens, find_end)
+            generated = yield from self.writer.generate(free, self._max_tokens)
         except GrammarError as error:
             raise GrammarError(f"record{pointer}: {error}") from error
-        find_end, end, closers = generated.find_end, generated.end, ""
-        if (
-            end is not None
-            and isinstance(find_end, StringEnd)
-            and content is not None
-            and generated.text[end : end + 1] != '"'
-        ):
-            end = _last_end(generated.text[:end], content, find_end)
-        elif end is None:
-            text = generated.text
-            if any(other.startswith(text[:1]) for other in others):
-                end = _longest_beginning(text, others)
-            else:
-                if any(content is each for each in (VALUE, OBJECT, ARRAY)):
-                    end, closers = close_value(text) or (None, "")
-                if end is None:
-                    end = _last_end(text, content, find_end)
+        if generated.end is None:
             self.truncated.append(pointer)
-        if end is None:
+        cut = free.cut(generated.text, generated.end)
+        if cut is None:
             n = len(generated.tokens)
             raise LimitError(f"record{pointer}: no end after {n} tokens: {generated.text[-40:]!r}")
+        end, closers = cut
         text = self.writer.keep(generated, end)
         self.writer.write(closers)
         return text + closers
@@ -673,24 +637,6 @@ class RecordDecoder:
             piece = self.writer.text[self._n_reported :]
             self._n_reported = len(self.writer.text)
             on_text(piece)
-
-
-def _longest_beginning(text: str, others: Iterable[str]) -> int | None:
-    """Return the length of the longest of other texts with which a text begins, or None."""
-    return max((len(other) for other in others if text.startswith(other)), default=None)
-
-
-def _last_end(text: str, content: Expression | None, find_end: Callable[[str], int | None]) -> int | None:
-    """Return the last position where generated text may end, or None."""
-    if content is None:
-        if not isinstance(find_end, StringEnd) or find_end.n_characters < find_end.min_length:
-            return None
-        return find_end.last_whole
-    try:
-        ends = Matcher(content).ends(text)
-    except (ValueError, RecursionError):
-        return None
-    return ends.bit_length() - 1 if ends else None
 
 
 def followers(waiting: list[PendingPart], layout: Layout, end: str) -> tuple[str, ...]:
@@ -704,7 +650,8 @@ def followers(waiting: list[PendingPart], layout: Layout, end: str) -> tuple[str
         pending = waiting.pop()
         if isinstance(pending, PendingItems) and pending.taken and pending.n < pending.node.max_items:
             # Unique items: the remaining continuations differ, their first characters do not.
-            return (text,) if text else beginnings(pending, layout)
+            close = layout.within(pending.node).close("]", False, level_of(pending.pointer))[0]
+            return (text or ",",) if text or pending.n < pending.node.min_items else (",", close)
         found = [] if isinstance(pending, PendingString) else continuations(pending, layout)
         if len(found) != 1 or found[0].slot is not None:
             first = (each.text[:1] if each.slot is None else each.slot.begins_with for each in found)
