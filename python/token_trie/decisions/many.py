@@ -22,7 +22,7 @@ from token_trie.errors import ArgumentError, BusyError, CancelledError, TokenTri
 from token_trie.llama.batch import ENDED, WAIT_MS, Batch, Sequential, can_share, n_ctx_of
 from token_trie.llama.contexts import opened
 from token_trie.native.core import Llama
-from token_trie.native.lifetime import MAX_SEEN, Memory
+from token_trie.native.lifetime import MAX_SEEN, LruCache
 from token_trie.native.options import check_flags, check_limits, check_name, takes
 from token_trie.progress import Progress
 from token_trie.sets.choices import ChoicesLike
@@ -267,7 +267,7 @@ def decided_by_mean(
 
     Errors are passed on at their positions.
     """
-    mean, seen = Mean(np.logaddexp), Memory[bool](MAX_SEEN, MAX_SEEN)
+    mean, seen = Mean(np.logaddexp), LruCache[bool](MAX_SEEN, MAX_SEEN)
     for window in windows(results, BATCH_ROWS):
         rows = [one for _, one in window if isinstance(one, Undecided)]
         if new := [one.log_shares for one in rows if seen.is_new(hash(tuple(one.bound.tokens)), True)]:

@@ -24,7 +24,7 @@ from token_trie.llama.stream import STOPS, Stream
 from token_trie.llama.text import Text, TextOptions, text_of, tokenize_after
 from token_trie.native.core import Llama, _core
 from token_trie.native.ffi import lib
-from token_trie.native.lifetime import Memory, attachment, memory_in
+from token_trie.native.lifetime import LruCache, attachment, cache_in
 from token_trie.native.options import check_limits, nth_seed
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.tokenization import inner_tokens
@@ -195,7 +195,7 @@ def calibrated(reader: Reader, calibration: BoundCalibration | None) -> Plan[Bou
     """Return a calibration that is ready for use: its prompt is scored first, unless the scores are remembered."""
     if calibration is None or calibration.unscored is None:
         return calibration
-    memory: Memory[Floats] = memory_in(reader.known, "priors", _MAX_PRIORS, _MAX_SCORES)
+    memory: LruCache[Floats] = cache_in(reader.known, "priors", _MAX_PRIORS, _MAX_SCORES)
     tokens, choices = calibration.unscored
     key = choices.trie, tuple(tokens), calibration.leaf_end
     of_leaves = memory.find(key)
@@ -216,7 +216,7 @@ def scores_of_found(
 
     They are remembered in `known`, because the same answers are often found.
     """
-    memory: Memory[float] = memory_in(known, "scores of found answers", _KEPT, _KEPT)
+    memory: LruCache[float] = cache_in(known, "scores of found answers", _KEPT, _KEPT)
     prompt = leaf_end, sha256(np.array(tokens, np.int32).tobytes()).digest()
     keys = {leaf: (prompt, *choices.spelled(leaf)) for leaf in leaves.tolist()}
     scores = {leaf: memory.find(key) for leaf, key in keys.items()}

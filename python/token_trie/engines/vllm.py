@@ -35,7 +35,7 @@ from token_trie.engines.matcher import PUT_BACK, BatchMatcher, TrieMatcher
 from token_trie.errors import ArgumentError, PayloadError, TokenTrieError, VocabularyError
 from token_trie.llama.query import STEP_MODES, SpanOptions
 from token_trie.native.core import _core
-from token_trie.native.lifetime import Memory
+from token_trie.native.lifetime import LruCache
 from token_trie.native.options import check_name, encode
 from token_trie.sets.choices import read_choices
 from token_trie.sets.tokenization import find_seam, inner_tokens, joined, spell
@@ -65,7 +65,7 @@ class EngineVocabulary:
     def __init__(self, size: int, tokenizer: Any | None) -> None:
         self.size = size
         self._tokenizer = tokenizer
-        self._sets: Memory[TokenTrie] = Memory(128, 500_000)
+        self._sets: LruCache[TokenTrie] = LruCache(128, 500_000)
 
     @property
     def tokenizer(self) -> Any:
@@ -170,7 +170,7 @@ _MATCHER_OPTIONS = tuple(
 )
 _OPTIONS = ("mode", "path", "leading_space", *_MATCHER_OPTIONS, *_TEXT_OPTIONS)
 
-_files: Memory[TokenTrie] = Memory(128, 1 << 30)
+_files: LruCache[TokenTrie] = LruCache(128, 1 << 30)
 
 
 @dataclass(frozen=True)

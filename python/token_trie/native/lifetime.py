@@ -1,4 +1,4 @@
-"""Things that end with a `Llama`: native objects that any thread may close, and bounded memories of results."""
+"""Things that end with a `Llama`: native objects that any thread may close, and bounded caches of results."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Memory(Generic[T]):
+class LruCache(Generic[T]):
     """A cache, bounded by entries and total weight; the newest entry is always kept."""
 
     def __init__(self, capacity: int, weight: int) -> None:
@@ -120,10 +120,10 @@ MAX_SEEN = 100_000
 """Number of rows that are remembered, so that equal ones count once."""
 
 
-def memory_in(known: dict[object, Any], name: str, capacity: int, weight: int) -> Memory[Any]:
-    """Return the memory of a name among what is known of a model; it is made the first time."""
-    memory: Memory[Any] = known.get(name) or known.setdefault(name, Memory(capacity, weight))
-    return memory
+def cache_in(known: dict[object, Any], name: str, capacity: int, weight: int) -> LruCache[Any]:
+    """Return the cache of a name among what is known of a model; it is made the first time."""
+    cache: LruCache[Any] = known.get(name) or known.setdefault(name, LruCache(capacity, weight))
+    return cache
 
 
 class Attachment:

@@ -19,7 +19,7 @@ from token_trie.llama.batch import Batch, Sequential
 from token_trie.llama.stream import Stream
 from token_trie.llama.text import join_after
 from token_trie.native.core import Llama, _core, vocab_of
-from token_trie.native.lifetime import MAX_SEEN, Memory, attachment, memory_in
+from token_trie.native.lifetime import MAX_SEEN, LruCache, attachment, cache_in
 from token_trie.native.options import takes
 from token_trie.questions.form import Form, FormAsked, FormView, Put, begins_with_state
 from token_trie.questions.options import FORMS, DecideOptions, forms_of, profile_of
@@ -173,7 +173,7 @@ _KEPT = 1024
 def prior_reading(llm: Llama, known: dict[object, Any], view: FormView) -> Reading:
     """Return the tokenized reading of a view without a state, remembered if possible."""
     spells = llm.tokenizer_, chat_handler_of(llm) if view.form.chat else None
-    memory: Memory[tuple[Reading, Any]] = memory_in(known, "readings without a state", _KEPT, _KEPT)
+    memory: LruCache[tuple[Reading, Any]] = cache_in(known, "readings without a state", _KEPT, _KEPT)
     # By identity; the objects are kept, so that no others get their ids.
     key = view.form, view.instructions, view.options, view.offset, view.shots, *map(id, spells)
     return memory.get(key, 1, lambda: (view.reading(llm, None).tokenized(llm), spells))[0]
@@ -183,7 +183,7 @@ def remembered(
     known: dict[object, Any], reading: Reading, options: DecideOptions, make: Callable[[], Scored]
 ) -> Scored:
     """Return the scores of a tokenized reading, remembered if possible; the least recently used are forgotten."""
-    memory: Memory[Scored] = memory_in(known, "question priors", _KEPT, _KEPT)
+    memory: LruCache[Scored] = cache_in(known, "question priors", _KEPT, _KEPT)
     return memory.get((reading.digest, options.reproducible), 1, make)
 
 
@@ -496,7 +496,7 @@ def _by_mean(llm: Llama, batch: Batch | Sequential, states: Iterable[object], as
     means = {name: [Mean()] * len(one.views) for name, one in asked.items()}
     # Texts, as the caller may change a state after it was read.
     states, again = itertools.tee(map(_read_state, states))
-    seen = Memory[bool](MAX_SEEN, MAX_SEEN)
+    seen = LruCache[bool](MAX_SEEN, MAX_SEEN)
     for window in windows(_score_rows(llm, batch, states, asked), BATCH_ROWS):
         for scores, state in zip(window, again, strict=False):
             if isinstance(scores, TokenTrieError) or not seen.is_new(hash(state), True):

@@ -18,7 +18,7 @@ from token_trie.decisions.calibration import CalibrationName
 from token_trie.decisions.decision import Candidate
 from token_trie.decisions.gold import listed, read_gold
 from token_trie.errors import ArgumentError
-from token_trie.native.lifetime import Memory
+from token_trie.native.lifetime import LruCache
 from token_trie.native.options import check_counts, check_flags, encode
 from token_trie.sets.choices import Choices, read_choices
 from token_trie.sets.trie import TokenTrie
@@ -502,8 +502,8 @@ class Examples:
         return self._read.get(key, 1, lambda: (self._shots(read_gold(self.gold, n, names, values)), values))[0]
 
     @cached_property
-    def _read(self) -> Memory[tuple[tuple[Shot, ...], Sequence[Any]]]:
-        return Memory(_MAX_QUESTIONS, _MAX_QUESTIONS)
+    def _read(self) -> LruCache[tuple[tuple[Shot, ...], Sequence[Any]]]:
+        return LruCache(_MAX_QUESTIONS, _MAX_QUESTIONS)
 
     def _shots(self, positions: Ints) -> tuple[Shot, ...]:
         """Return the first `n_each` examples of each option."""

@@ -16,7 +16,7 @@ from token_trie.decisions.run import Plan, PlanStep, Prefix, Written, run
 from token_trie.errors import ArgumentError
 from token_trie.llama.text import tokenize_after
 from token_trie.native.core import Llama
-from token_trie.native.lifetime import Memory
+from token_trie.native.lifetime import LruCache
 from token_trie.native.options import takes
 from token_trie.records.nodes import LAYOUTS, Layout, Node
 from token_trie.records.schema import read_schema
@@ -103,7 +103,7 @@ class RecordTemplate(NamedTuple):
     """Keywords that are not enforced, with the reason."""
 
 
-_templates: Memory[RecordTemplate] = Memory(64, 1 << 20)
+_templates: LruCache[RecordTemplate] = LruCache(64, 1 << 20)
 
 
 def json_key(given: Mapping[str, Any] | bool, what: str) -> str:

@@ -33,7 +33,7 @@ from token_trie.llama.batch import n_ctx_of
 from token_trie.llama.query import Query
 from token_trie.llama.text import Text, TextOptions, tokenize_after
 from token_trie.native.core import Llama, vocab_of
-from token_trie.native.lifetime import Memory, attachment, memory_in
+from token_trie.native.lifetime import LruCache, attachment, cache_in
 from token_trie.native.options import check_name, takes
 from token_trie.records.fill import (
     N_RECORDS,
@@ -333,7 +333,7 @@ class Tool(NamedTuple):
 
 
 _VALIDATING = {"anyOf", "oneOf", "allOf", "$ref", "enum", "const", "patternProperties", "propertyNames"}
-_tools: Memory[Tool] = Memory(512, 1 << 20)
+_tools: LruCache[Tool] = LruCache(512, 1 << 20)
 
 
 def read_tools(tools: Sequence[object]) -> tuple[Tool, ...]:
@@ -634,7 +634,7 @@ class CallOrText(Request[ToolCall[Any] | R]):
 
     def calls(self, reader: Reader, tokens: list[int]) -> Plan[bool]:
         """Decide whether the model calls a tool after a prompt; what other prompts give is remembered."""
-        memory: Memory[Any] = memory_in(reader.known, "calls", _KEPT, _KEPT_TOKENS)
+        memory: LruCache[Any] = cache_in(reader.known, "calls", _KEPT, _KEPT_TOKENS)
         names = self._names()
         some = [tool.shown["function"] for tool in self.tools[:: -(-len(self.tools) // _N_FITTING)]]
         fitting = tuple(function.get("description") or function["name"] for function in some)

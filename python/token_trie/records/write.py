@@ -36,7 +36,7 @@ from token_trie.llama.contexts import common_prefix
 from token_trie.llama.query import Answer, Query, QueryMode, Sampling
 from token_trie.native.core import _core
 from token_trie.native.ffi import lib
-from token_trie.native.lifetime import Memory, memory_in
+from token_trie.native.lifetime import LruCache, cache_in
 from token_trie.native.options import nth_seed
 from token_trie.records.gbnf import Expression, Grammar, Matcher, quote
 from token_trie.records.nodes import (
@@ -393,7 +393,7 @@ class Writer:
         return self.tokens[: len(self.tokens) - spelled.n_back] + spelled.forced, spelled
 
     def _spelled(self, alternatives: Alternatives, vocab: _core.Vocab, known: dict[object, Any]) -> Spelled:
-        memory: Memory[Any] = memory_in(known, "records", _MAX_SETS, _MAX_TEXTS)
+        memory: LruCache[Any] = cache_in(known, "records", _MAX_SETS, _MAX_TEXTS)
         before, opened = tuple(self.tokens[-64:]), self._open
         seam = memory.get(before, 1, lambda: inner_seam(vocab, before))
         key = seam, opened, alternatives

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
-from token_trie.native.lifetime import Memory
+from token_trie.native.lifetime import LruCache
 from token_trie.native.options import encode_names
 from token_trie.serve.errors import Place, RefusedError, invalid
 from token_trie.sets.choices import Choices, read_choices
@@ -71,7 +71,7 @@ class Sets:
 
     def __init__(self, sets: Mapping[str, NamedSet] | None = None) -> None:
         self._of_name = dict(sets or {})
-        self._filtered: Memory[AnySet] = Memory(_MAX_FILTERS, _MAX_FILTER_BYTES)
+        self._filtered: LruCache[AnySet] = LruCache(_MAX_FILTERS, _MAX_FILTER_BYTES)
 
     @classmethod
     def read(cls, llm: Llama, folder: Path) -> Sets:

@@ -17,7 +17,7 @@ import numpy as np
 
 from token_trie.errors import ArgumentError, ContextError, VocabularyError
 from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
-from token_trie.native.lifetime import Memory, attachment, memory_in
+from token_trie.native.lifetime import LruCache, attachment, cache_in
 from token_trie.native.llama_facts import formatter_of, model_of, registered_chat_handler
 from token_trie.native.options import encode
 from token_trie.sets.control_tokens import Rendered, read, render, tokens_of
@@ -208,7 +208,7 @@ _N_TEXTS = 4
 def _tokenize(llm: Llama, text: bytes) -> list[int]:
     if not _merges(llm, vocab_of(llm)):
         return list(llm.tokenize(text, add_bos=False, special=True))
-    texts: Memory[list[int]] = memory_in(attachment(llm).known, "texts", _N_TEXTS, _N_TEXTS)
+    texts: LruCache[list[int]] = cache_in(attachment(llm).known, "texts", _N_TEXTS, _N_TEXTS)
     return texts.get(text, 1, lambda: llm.tokenize(text, add_bos=False, special=True)).copy()
 
 

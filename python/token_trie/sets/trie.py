@@ -15,7 +15,7 @@ from token_trie.errors import ArgumentError, VocabularyError
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import set_of
 from token_trie.native.files import write_whole
-from token_trie.native.lifetime import attachment, memory_in
+from token_trie.native.lifetime import attachment, cache_in
 from token_trie.native.options import encode, encode_names
 from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.payload import json_of, named_leaves, payload_of, read_prefix_dict
@@ -505,7 +505,7 @@ def fit(
     members begin with their text. Equal texts have the same leaf.
     """
     seam = find_seam(vocab, prompt, leading_space)
-    memory = memory_in(known, "sets", _MAX_SETS, _MAX_TEXTS)
+    memory = cache_in(known, "sets", _MAX_SETS, _MAX_TEXTS)
     is_whole = len(seam.tail) == len(prompt)
     key = texts, seam, leading_space, is_whole
 

@@ -109,7 +109,7 @@ class Explanation:
     def _n_leaves(self) -> Floats:
         return add_up(self.trie, np.ones(len(self.trie)))
 
-    def branches(self, max_branches: int = MAX_BRANCHES) -> Branch:
+    def branches(self) -> Branch:
         """Return the root, with the branches of the two answers and the most probable ones below it."""
         root = Branch((), 1.0, 1.0, len(self.trie), greedy=True, exact=True)
         drawn, n, order = [root], 0, count()
@@ -125,7 +125,7 @@ class Explanation:
             priority, _, parent, branch, end = heapq.heappop(waiting)
             if priority > -np.inf:
                 n += 1
-                if n > max_branches or (n > MIN_BRANCHES and branch.mass < MIN_MASS):
+                if n > MAX_BRANCHES or (n > MIN_BRANCHES and branch.mass < MIN_MASS):
                     break
             parent.children.append(branch)
             drawn.append(branch)

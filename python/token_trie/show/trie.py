@@ -90,6 +90,7 @@ def describe_certainty(decision: Decision[Any]) -> str:
 
 
 ROOT = 0
+_MAX_LINES = 200
 
 
 def show_bytes(piece: bytes) -> str:
@@ -112,17 +113,10 @@ def count_leaves(trie: TokenTrie) -> str:
     return "1 leaf" if len(trie) == 1 else f"{len(trie):,} leaves"
 
 
-def draw(trie: TokenTrie, piece: Callable[[int], bytes] | None = None, max_lines: int = 200) -> Tree:
-    """Draw a trie; a chain without a branch is one line.
+def draw(trie: TokenTrie, piece: Callable[[int], bytes] | None = None) -> Tree:
+    """Draw a trie; a chain without a branch is one line, and branches after the last line are counted.
 
-    Parameters
-    ----------
-    trie : TokenTrie
-        The set.
-    piece : callable, optional
-        Returns the bytes of a token id; by default, ids are shown.
-    max_lines : int
-        Maximum number of lines below the root; the branches left out are counted.
+    `piece` returns the bytes of a token id; by default, ids are shown.
     """
     from rich.tree import Tree
 
@@ -148,7 +142,7 @@ def draw(trie: TokenTrie, piece: Callable[[int], bytes] | None = None, max_lines
         tokens = core.children(node).tolist()
         added = []
         for i, token in enumerate(tokens):
-            if lines == max_lines:
+            if lines == _MAX_LINES:
                 branch.add(f"[dim]… {len(tokens) - i:,} more branches")
                 break
             child, text = step(node, token), label(token)

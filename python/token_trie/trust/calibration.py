@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from token_trie.trust.rows import RowKeywords
 
-_FORMAT, _VERSION = "token-trie calibration", 2
+_FORMAT, _VERSION = "token-trie calibration", 1
 _MAX_BYTES = 1 << 28
 
 
@@ -130,7 +130,8 @@ class Calibration(Calibrator):
         """
         read = RowOptions.read("Calibration.fit", options)
         check_kind(kind)
-        import_sklearn("linear_model")  # fails before rows are read in vain
+        if kind != "batch":
+            import_sklearn("linear_model")  # fails before rows are read in vain
         reader = reader_of(llm, choices, read)
         rows = listed(prompts, "prompts")
         labels = None if gold is None else read_gold(gold, len(rows), reader.binding.classes, reader.values)

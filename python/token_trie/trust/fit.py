@@ -118,7 +118,6 @@ def check_kind(kind: object) -> None:
     check_name(kind, get_args(FitKind), "kind")
 
 
-@one_thread()
 def fit_readings(
     readings: Readings, gold: Ints | None, kind: FitKind, n_folds: int | None = 10, groups: npt.ArrayLike | None = None
 ) -> tuple[Fitted, HeldOut | None]:
@@ -149,13 +148,20 @@ def fit_readings(
         if readings.contextual is None:
             return Fitted("raw", mean_bias(log_softmax(readings.raw), np.logaddexp)), None
         return Fitted("contextual", mean_bias(readings.contextual)), None
-    if n_folds is None:
-        return _labelled(readings, gold, kind), None
-    if n_different < MIN_LABELLED:
+    if n_folds is not None and n_different < MIN_LABELLED:
         raise CalibrationError(
             f"gold: {n_different} different rows, and at least {MIN_LABELLED} are needed; give more rows"
         )
-    folds = folds_of(gold, own, n_folds)
+    return _fit_and_measure(readings, gold, kind, n_folds, own)
+
+
+@one_thread()
+def _fit_and_measure(
+    readings: Readings, gold: Ints, kind: FitKind, n_folds: int | None, groups: Ints
+) -> tuple[Fitted, HeldOut | None]:
+    if n_folds is None:
+        return _labelled(readings, gold, kind), None
+    folds = folds_of(gold, groups, n_folds)
     if not folds:
         most = int(np.bincount(gold).argmax())
         rows = "all rows" if (gold == most).all() else "all rows but those of one text"
@@ -173,7 +179,7 @@ def fit_readings(
         raw=Measured.of(log_softmax(readings.raw), gold),
         confidence=np.floor(p.max(axis=1) * 10_000) / 10_000,
         is_right=p.argmax(axis=1) == gold,
-        groups=own,
+        groups=groups,
         probabilities=p,
     )
 

@@ -301,7 +301,7 @@ token_trie.score(llm, "Pick", trie, max_scored=None)
 @pytest.mark.parametrize(
     ("args", "options", "error", "message"),
     [
-        ((None, ACTIONS), {}, ArgumentError, "prompt: None"),
+        ((None, ACTIONS), {}, ArgumentError, "prompt must be .*, not NoneType"),
         (("Pick:", []), {}, ArgumentError, "choices: none given"),
         (("Pick:", ACTIONS), {"leaf_end": "soon"}, ArgumentError, "leaf_end: 'soon' is none of"),
         (("Pick:", ACTIONS), {"leading_space": 2}, ArgumentError, "leading_space: 2 is not True, False or None"),

@@ -1,17 +1,17 @@
 from __future__ import annotations
 
-from token_trie.native.lifetime import Memory
+from token_trie.native.lifetime import LruCache
 
 
 def test_what_is_known_is_not_made_again() -> None:
-    memory: Memory[object] = Memory(4, 100)
+    memory: LruCache[object] = LruCache(4, 100)
     first = memory.get("a", 1, object)
     assert memory.get("a", 1, object) is first
     assert memory.get("b", 1, object) is not first
 
 
 def test_what_was_used_last_is_kept() -> None:
-    memory: Memory[object] = Memory(2, 100)
+    memory: LruCache[object] = LruCache(2, 100)
     a, b = memory.get("a", 1, object), memory.get("b", 1, object)
     memory.get("a", 1, object)
     memory.get("c", 1, object)
@@ -20,7 +20,7 @@ def test_what_was_used_last_is_kept() -> None:
 
 
 def test_what_is_kept_weighs_no_more_than_allowed_the_newest_apart() -> None:
-    memory: Memory[object] = Memory(10, 100)
+    memory: LruCache[object] = LruCache(10, 100)
     light = memory.get("light", 60, object)
     heavy = memory.get("heavy", 1000, object)
     assert memory.get("heavy", 1000, object) is heavy
