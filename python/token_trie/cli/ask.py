@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from statistics import median
@@ -37,21 +37,17 @@ from token_trie.decisions.choose import choose as choose_
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions
 from token_trie.errors import ArgumentError
-from token_trie.native.core import llama_cpp
+from token_trie.native.core import Llama, llama_cpp
 from token_trie.progress import Progress
 from token_trie.questions.decide import decide as decide_
 from token_trie.questions.options import DecideOptions, FormName
 from token_trie.questions.question import (
-    DEFAULT_INSTRUCTIONS,
     Answered,
     Choice,
     Predicate,
-    PredicateAnswer,
     Question,
     Score,
     ScoreAnswer,
-    state_text,
-    text_of,
 )
 from token_trie.show.explain import explain as explain_
 from token_trie.show.trie import (
@@ -114,11 +110,7 @@ def choose(
     """Answer a prompt with one of the choices."""
     mode = answer["mode"]
     if explain:
-        defaults = {field.name: field.default for field in fields(ChooseOptions)}
-        others = {**answer, "top": top, "contextual": contextual, "calibration": calibration}
-        for name, value in others.items():
-            if name not in ("leaf_end", "max_scored") and value != defaults.get(name):
-                raise ArgumentError(f"--explain: not with --{name.replace('_', '-')}")
+        _require_defaults({**answer, "top": top, "contextual": contextual, "calibration": calibration})
     if contextual is not None and calibration is not None:
         raise ArgumentError("--contextual and --calibration: use only one of them")
     if top is not None and mode not in (None, "exact", "aligned"):
@@ -148,17 +140,31 @@ def choose(
     elif decision.candidates or decision.probabilities is not None:
         console.print(_draw_whole(decision, top or answer["n_best"]), highlight=False)
     else:
-        stats = decision.stats
-        pieces = [(plain(show_bytes(llm.detokenize([token], special=True))), token) for token in decision.tokens]
-        table = _table()
-        table.add_row("answer", f"[bold green]{plain(decision.text)}")
-        table.add_row("tokens", " ".join(f"[cyan]{piece}[/] [dim]{token}[/]" for piece, token in pieces))
-        table.add_row(
-            "", f"{stats.n_branches} chosen, {stats.n_forced} forced, {stats.n_passes} forward passes after the prompt"
-        )
-        table.add_row("log-probability", f"{decision.branch_logprob:.3f} of {len(texts)} choices, branch by branch")
-        table.add_row("time", _describe_time(decision))
-        console.print(table)
+        console.print(_draw_steps(decision, llm))
+
+
+def _require_defaults(given: dict[str, Any]) -> None:
+    """Raise ArgumentError for an option of `choose` that --explain does not take."""
+    defaults = {field.name: field.default for field in fields(ChooseOptions)}
+    for name, value in given.items():
+        if name not in ("leaf_end", "max_scored") and value != defaults.get(name):
+            raise ArgumentError(f"--explain: not with --{name.replace('_', '-')}")
+
+
+def _draw_steps(decision: Decision[str], llm: Llama) -> Table:
+    """Draw a decision that was made token by token."""
+    stats = decision.stats
+    pieces = [(plain(show_bytes(llm.detokenize([token], special=True))), token) for token in decision.tokens]
+    table = _table()
+    table.add_row("answer", f"[bold green]{plain(decision.text)}")
+    table.add_row("tokens", " ".join(f"[cyan]{piece}[/] [dim]{token}[/]" for piece, token in pieces))
+    table.add_row(
+        "", f"{stats.n_branches} chosen, {stats.n_forced} forced, {stats.n_passes} forward passes after the prompt"
+    )
+    n = len(decision.trie)
+    table.add_row("log-probability", f"{decision.branch_logprob:.3f} of {n} choices, branch by branch")
+    table.add_row("time", _describe_time(decision))
+    return table
 
 
 def _table() -> Table:
@@ -251,7 +257,7 @@ def decide(
     if request is not None:
         if questions or state is not None or state_file is not None:
             raise ArgumentError("--request: not with options for the state or questions, which the file has")
-        about, questions = _read_request(read_json(request, "--request"))
+        about, questions = _read_request(request)
     elif not questions:
         raise ArgumentError("no question: use --choice, --predicate, --score or --request")
     elif state is not None and state_file is not None:
@@ -263,7 +269,7 @@ def decide(
     calibration = None if raw else DecideOptions.calibration
     answers = decide_(model.load(4096), about, questions, form=form, calibration=calibration, orders=orders, **ask)
     if as_json or not console.is_terminal:
-        print_json({name: _answer_json(one) for name, one in answers.items()})
+        print_json({name: one.to_dict() for name, one in answers.items()})
         return
     for name, one in answers.items():
         console.print(_draw_answer(name, one), highlight=False)
@@ -311,74 +317,26 @@ def _split(given: str, option: str, what: str) -> tuple[str, list[str]]:
     return asked, texts
 
 
-_REQUEST_KEYS = ("model", "state", "questions", "context", "assets", "files", "images")
-
-
-def _check_keys(given: dict[str, Any], known: Sequence[str], place: str) -> None:
-    """Raise ArgumentError if there is a key that nothing here reads."""
-    unknown = next((key for key in given if key not in known), None)
-    if unknown is not None:
-        raise ArgumentError(f"{place}: {unknown!r} is not known here; known are {', '.join(known)}")
-
-
-def _read_request(body: Any) -> tuple[str, dict[str, Question]]:
-    """Return the state and the questions of a request in TypeSafe's format."""
-    body = body if isinstance(body, dict) else {}
-    _check_keys(body, _REQUEST_KEYS, "--request")
-    state, given, context = body.get("state"), body.get("questions"), body.get("context")
-    if not isinstance(state, (str, dict, list)):
-        raise ArgumentError("--request: state: missing, or neither a text, an object nor a list")
-    if not isinstance(given, dict) or not given:
-        raise ArgumentError("--request: questions: missing, or no object with questions by name")
-    if any(body.get(key) for key in ("assets", "files", "images")):
-        raise ArgumentError("--request: images are for vision models, and this is none")
-    questions = {}
-    for name, question in given.items():
-        try:
-            questions[name] = _read_question(question)
-        except ArgumentError as error:
-            raise ArgumentError(f"--request: questions.{name}.{error}") from error
-    return f"{context}\n\n{state_text(state)}" if context else state_text(state), questions
-
-
-def _read_question(given: Any) -> Question:
-    fields = given if isinstance(given, dict) else {}
-    _check_keys(fields, ("type", "instructions", "criteria"), "question")
-    kind, criteria = fields.get("type"), fields.get("criteria")
-    if kind == "score":
-        if not isinstance(criteria, list) or len(criteria) < 2:
-            raise ArgumentError("criteria must be a list of two levels or more")
-        levels = [text_of(level, f"criteria[{i}]") for i, level in enumerate(criteria)]
-        return Score(_instructions(fields), levels)
-    if kind not in ("choice", "noul"):
-        raise ArgumentError("type must be choice, noul or score")
-    criteria = {} if criteria is None and kind == "noul" else criteria
-    if not isinstance(criteria, dict) or (kind == "choice" and len(criteria) < 2):
-        raise ArgumentError("criteria must be an object, with two options or more for a choice")
-    texts = {name: None if text is None else text_of(text, f"criteria.{name}") for name, text in criteria.items()}
-    if kind == "choice":
-        return Choice(_instructions(fields), texts)
-    _check_keys(criteria, ("true", "false"), "criteria")
-    return Predicate(_instructions(fields), texts.get("true"), texts.get("false"))
-
-
-def _instructions(fields: dict[str, Any]) -> str:
-    return text_of(fields.get("instructions") or DEFAULT_INSTRUCTIONS[fields["type"]], "instructions")
-
-
-def _answer_json(answer: Answered[Any]) -> dict[str, Any]:
-    """Return an answer in TypeSafe's format, with the fields that the server adds."""
-    added: dict[str, Any] = {"x_mass": answer.mass, "x_calibration": answer.calibration}
-    if answer.profile is not None:
-        added["x_profile"] = answer.profile
-    if isinstance(answer, PredicateAnswer):
-        return {"type": "noul", "noul": answer.probability, **added}
-    confidence = {"confidence": answer.confidence}
-    if isinstance(answer, ScoreAnswer):
-        legend, shares = ({str(level): one[level] for level in one} for one in (answer.legend, answer.probabilities))
-        figures = {"score": answer.score, "legend": legend, "probabilities": shares}
-        return {"type": "score", **figures, **confidence, **added}
-    return {"type": "choice", "choice": answer.value, "probabilities": answer.probabilities, **confidence, **added}
+def _read_request(path: Path) -> tuple[str, dict[str, Question]]:
+    """Return the state and the questions of a body of ``POST /v1/systemone``, as the server reads it."""
+    try:
+        from token_trie.serve.bodies import parse
+        from token_trie.serve.decisions import pose, state_of
+        from token_trie.serve.errors import RefusedError
+        from token_trie.serve.limits import Limits
+        from token_trie.serve.sets import Sets
+        from token_trie.serve.shapes import SystemOneRequest
+    except ModuleNotFoundError as error:
+        raise ArgumentError(f"--request: {error.name} is missing; pip install 'token-trie[serve]'") from error
+    try:
+        body = parse(SystemOneRequest, read_json(path, "--request"))
+        for name in sorted(body.model_fields_set):
+            if name.startswith("x_"):
+                raise ArgumentError(f"--request: {name}: use the option of this command instead")
+        posed = pose(body, Sets(), Limits())
+        return state_of(body), {name: posed["questions", name].question for name in body.questions}
+    except RefusedError as refusal:
+        raise ArgumentError(f"--request: {refusal.placed}") from refusal
 
 
 def _draw_answer(name: str, answer: Answered[Any]) -> Table:

@@ -358,6 +358,14 @@ class Answered(Generic[T]):
         n = len(self.probabilities)
         return 1.0 if n == 1 else max(0.0, (self.probabilities[self.value] - 1 / n) / (1 - 1 / n))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer for JSON, in TypeSafe's format; fields that the format does not have begin with ``x_``."""
+        more = {} if self.profile is None else {"x_profile": self.profile}
+        return self._figures() | {"x_mass": self.mass, "x_calibration": self.calibration} | more
+
+    def _figures(self) -> dict[str, Any]:
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class ChoiceAnswer(Answered[T]):
@@ -388,6 +396,10 @@ class ChoiceAnswer(Answered[T]):
         """Whether no other option can be better than those that were returned."""
         return self.gap == 0
 
+    def _figures(self) -> dict[str, Any]:
+        own = {"type": "choice", "choice": self.value, "probabilities": self.probabilities}
+        return own | {"confidence": self.confidence} | ({} if self.other is None else {"x_other": self.other})
+
 
 @dataclass(frozen=True)
 class PredicateAnswer(Answered[bool]):
@@ -397,6 +409,9 @@ class PredicateAnswer(Answered[bool]):
     def probability(self) -> float:
         """The probability of True."""
         return self.probabilities[True]
+
+    def _figures(self) -> dict[str, Any]:
+        return {"type": "noul", "noul": self.probability}
 
 
 @dataclass(frozen=True)
@@ -417,6 +432,11 @@ class ScoreAnswer(Answered[int]):
         n = len(self.probabilities)
         even = sum(abs(level - (n - 1) / 2) for level in range(n)) / n
         return max(0.0, 1 - sum(p * abs(level - self.value) for level, p in self.probabilities.items()) / even)
+
+    def _figures(self) -> dict[str, Any]:
+        legend, shares = ({str(level): one[level] for level in one} for one in (self.legend, self.probabilities))
+        own = {"type": "score", "score": self.score, "legend": legend, "probabilities": shares}
+        return own | {"confidence": self.confidence}
 
 
 def make_answer(

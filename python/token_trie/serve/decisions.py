@@ -341,32 +341,16 @@ def answer_json(posed: Posed, answer: Answered[Any]) -> dict[str, Any]:
         extras = {"x_proved": answer.proved, "x_gap": gap, "x_rest": answer.rest}
         if isinstance(posed.members, Choices) and not posed.members.are_texts:
             extras["x_values"] = {one.text: posed.members.values[one.index] for one in answer.candidates}
-    extras |= {"x_mass": answer.mass, "x_calibration": answer.calibration}
-    for name, value in (("x_other", getattr(answer, "other", None)), ("x_profile", answer.profile)):
-        if value is not None:
-            extras[name] = value
-    return posed.shape.model_dump(include={"type", "name"}) | _figures(posed.shape, answer) | extras
-
-
-def _figures(shape: QuestionShape, answer: Any) -> dict[str, Any]:
-    probabilities = answer.probabilities
-    match shape:
-        case shapes.NoulShape():
-            return {"noul": answer.probability}
+    told = answer.to_dict()
+    match posed.shape:
+        case shapes.ScoreShape(criteria=levels):
+            told["legend"] = {str(i): level for i, level in enumerate(levels)}
         case shapes.PredicateItem():
-            return {"probability": answer.probability}
-        case shapes.ChoiceShape():
-            return {"choice": answer.value, "probabilities": probabilities, "confidence": answer.confidence}
+            told["probability"] = told.pop("noul")
         case shapes.ChoiceItem():
-            listed = [{"value": value, "probability": p} for value, p in probabilities.items()]
-            return {"choice": answer.value, "probabilities": listed, "confidence": answer.confidence}
-        case shapes.ScoreShape():
-            legend = {str(i): level for i, level in enumerate(shape.criteria)}
-            named = {str(level): p for level, p in probabilities.items()}
-            own = {"score": answer.score, "legend": legend, "probabilities": named}
-            return {**own, "confidence": answer.confidence}
-        case shapes.ScoreItem():
-            levels = zip(shape.levels, probabilities.items(), strict=True)
-            listed = [{"label": at.label, "value": i, "probability": p} for at, (i, p) in levels]
-            return {"score": answer.score, "probabilities": listed, "confidence": answer.confidence}
-    raise AssertionError
+            told["probabilities"] = [{"value": value, "probability": p} for value, p in answer.probabilities.items()]
+        case shapes.ScoreItem(levels=levels):
+            del told["legend"]
+            listed = zip(levels, answer.probabilities.items(), strict=True)
+            told["probabilities"] = [{"label": at.label, "value": i, "probability": p} for at, (i, p) in listed]
+    return told | posed.shape.model_dump(include={"type", "name"}) | extras

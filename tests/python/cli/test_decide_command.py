@@ -118,12 +118,12 @@ def test_images_are_refused() -> None:
 @pytest.mark.parametrize(
     ("wrong", "place"),
     [
-        ({"questons": {}}, "--request: 'questons'"),
-        ({"questions": {"q": {"type": "noul", "instruction": "Is it?"}}}, "questions.q.question: 'instruction'"),
-        ({"questions": {"q": {"type": "noul", "criteria": {"yes": "It is"}}}}, "questions.q.criteria: 'yes'"),
+        ({"x_form": "listed"}, "--request: x_form: use the option"),
+        ({"questions": {"q": {"type": "noul", "instruction": "Is it?"}}}, "unknown key instruction; is instructions"),
+        ({"questions": {"q": {"type": "noul", "criteria": {"yes": "It is"}}}}, "questions.q.criteria.yes"),
     ],
 )
-def test_a_key_that_is_not_known_is_refused(wrong: dict[str, Any], place: str) -> None:
+def test_a_key_that_is_not_taken_here_is_refused(wrong: dict[str, Any], place: str) -> None:
     done = run("--request", "-", given=json.dumps({"state": "x", "questions": {"q": {"type": "noul"}}} | wrong))
     assert done.returncode == 1
     assert place in " ".join(done.stderr.split())

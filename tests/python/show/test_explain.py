@@ -127,7 +127,7 @@ def test_bad_arguments_are_refused(smollm2: Any) -> None:
         explain(smollm2, "x", ["a"], leaf_end="never")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="choices"):
         explain(smollm2, "x", [])
-    with pytest.raises(ArgumentError, match="prompt must be .*, not NoneType"):
+    with pytest.raises(ArgumentError, match=r"prompt must be .*, not NoneType"):
         explain(smollm2, None, ["a"])  # type: ignore[arg-type]
     with pytest.raises(VocabularyError, match="300000 is outside"):
         explain(smollm2, "x", TokenTrie.from_sequences({"a": [7, 300000]}))
