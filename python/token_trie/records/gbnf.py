@@ -1,4 +1,4 @@
-"""Grammars as llama.cpp reads them (GBNF): expressions, number ranges, patterns of JSON Schema.
+"""Grammars as llama.cpp reads them (GBNF): expressions, number ranges, patterns and formats of JSON Schema.
 
 The printer names all rules, so that names cannot collide. Repeated parts become rules, which count once towards
 llama.cpp's limit of repetitions. Where ECMA 262 (JSON Schema) and Python's `re` (validators) disagree on a character
@@ -12,9 +12,9 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
+from itertools import groupby
 from operator import or_
 from typing import Any, NamedTuple, TypeAlias
 
@@ -193,88 +193,99 @@ MAX_NUMBER = 10**9 - 1
 """Largest number without a bound: with six decimals, doubles still distinguish all numbers."""
 
 N_DECIMALS = 6
-_ONE = 10**N_DECIMALS
 
 
 def integers(low: int, high: int) -> str:
     """Return a pattern for the integers from low to high."""
-    return _signed(low, high, _naturals)
+    return _signed(low, high, 0)
 
 
 def decimals(low: int, high: int) -> str:
     """Return a pattern for numbers with up to six decimals; low and high are in millionths."""
-    return _signed(low, high, _positives)
+    return _signed(low, high, N_DECIMALS)
 
 
-def _signed(low: int, high: int, unsigned: Callable[[int, int], str]) -> str:
+def _signed(low: int, high: int, n_decimals: int) -> str:
     parts = []
     if low < 0:
-        parts.append(f"-({unsigned(max(-high, 1), -low)})")
+        parts.append(f"-({_unsigned(max(-high, 1), -low, n_decimals)})")
     if high >= 0:
-        parts.append(unsigned(max(low, 0), high))
+        parts.append(_unsigned(max(low, 0), high, n_decimals))
     return "|".join(parts)
 
 
-def _positives(low: int, high: int) -> str:
-    (first, low_part), (last, high_part) = divmod(low, _ONE), divmod(high, _ONE)
-    if first == last:
-        return _with_parts(str(first), low_part, high_part)
-    parts = [_with_parts(str(first), low_part, _ONE - 1), _with_parts(str(last), 0, high_part)]
-    if first + 1 < last:
-        parts.append(_with_parts(f"({_naturals(first + 1, last - 1)})", 0, _ONE - 1))
-    return "|".join(parts)
-
-
-def _with_parts(whole: str, low: int, high: int) -> str:
-    """Return a pattern for a whole part and its decimals, which are optional if they may be zero."""
-    point = rf"\.({_fractions(f'{low:0{N_DECIMALS}}', f'{high:0{N_DECIMALS}}')})"
-    return f"{whole}({point})?" if low == 0 else whole + point
-
-
-def _fractions(low: str, high: str) -> str:
-    """Return a pattern for the decimals from low to high, of equal length; trailing zeros are optional."""
-    n = len(low) - 1
-    zeros, nines = "0" * n, "9" * n
+def _unsigned(low: int, high: int, n_decimals: int) -> str:
+    """Return a pattern for natural numbers, by their number of digits; the last are decimals."""
     parts = []
-    for digit in range(int(low[0]), int(high[0]) + 1):
-        least = low[1:] if digit == int(low[0]) else zeros
-        most = high[1:] if digit == int(high[0]) else nines
-        if n and (least, most) != (zeros, nines):
-            parts.append(f"{digit}({_fractions(least, most)}){'?' if least == zeros else ''}")
-        else:
-            parts.append(f"{digit}[0-9]{{0,{n}}}")
+    for n in range(max(len(str(low)), n_decimals + 1), max(len(str(high)), n_decimals + 1) + 1):
+        least, most = max(low, 10 ** (n - 1) if n > n_decimals + 1 else 0), min(high, 10**n - 1)
+        parts.append(_digits(f"{least:0{n}}", f"{most:0{n}}", n - n_decimals))
     return "|".join(parts)
 
 
-def _naturals(low: int, high: int) -> str:
-    """Return a pattern for the natural numbers from low to high, by number of digits."""
+def _digits(low: str, high: str, n_whole: int) -> str:
+    """Return a pattern for the strings from low to high, of equal length; decimals come after `n_whole` digits."""
+    n, first, last = len(low) - 1, int(low[0]), int(high[0])
+
+    def following(digit: int) -> tuple[str, str]:
+        return low[1:] if digit == first else "0" * n, high[1:] if digit == last else "9" * n
+
     parts = []
-    for n in range(len(str(low)), len(str(high)) + 1):
-        least, most = max(low, 10 ** (n - 1) if n > 1 else 0), min(high, 10**n - 1)
-        parts.append(_digits(str(least), str(most)))
+    for (least, most), alike in groupby(range(first, last + 1), following):
+        begin, *others = alike
+        digits = f"[{begin}-{others[-1]}]" if others else str(begin)
+        parts.append(digits + _later_digits(least, most, n_whole - 1))
     return "|".join(parts)
 
 
-def _digits(low: str, high: str) -> str:
-    """Return a pattern for the digit strings from low to high, of equal length."""
-    n = len(low)
-    if low == "0" * n and high == "9" * n:
+def _later_digits(low: str, high: str, n_whole: int) -> str:
+    """Return a pattern for what follows a digit; zeros at the end of decimals are optional, and the point with them."""
+    n, are_any = len(low), not int(low or 0) and set(high) == {"9"}
+    if n == 0 or (are_any and n == n_whole):
         return f"[0-9]{{{n}}}" if n else ""
-    if low[0] == high[0]:
-        return low[0] + (f"({_digits(low[1:], high[1:])})" if n > 1 else "")
-    if n == 1:
-        return f"[{low}-{high}]"
-    first, last = int(low[0]), int(high[0])
-    parts = []
-    if low[1:] != "0" * (n - 1):
-        parts.append(f"{first}({_digits(low[1:], '9' * (n - 1))})")
-        first += 1
-    if high[1:] != "9" * (n - 1):
-        parts.append(f"{last}({_digits('0' * (n - 1), high[1:])})")
-        last -= 1
-    if first <= last:
-        parts.append(f"[{first}-{last}][0-9]{{{n - 1}}}")
-    return "|".join(parts)
+    if are_any and n_whole < 0:
+        return f"[0-9]{{0,{n}}}"
+    digits = f"({_digits(low, high, n_whole)})"
+    digits = rf"(\.{digits})" if n_whole == 0 else digits
+    return digits + "?" if n_whole <= 0 and not int(low) else digits
+
+
+_DAY = "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
+_LEAP = "([1-9][0-9](0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)-02-29"
+_DATE = f"([1-9][0-9]{{3}}-{_DAY}|{_LEAP})"
+_CLOCK = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = rf"{_CLOCK}:[0-5][0-9](\.[0-9]{{3}})?(Z|[+-]{_CLOCK})"
+_HEX = "[0-9a-fA-F]"
+_ATOM = "[A-Za-z0-9_+-]"
+_ALNUM = "[A-Za-z0-9]"
+_SHORT_LABEL = f"{_ALNUM}([A-Za-z0-9-]{{0,38}}{_ALNUM})?"  # limits an address to 254 characters
+_LABEL = f"{_ALNUM}([A-Za-z0-9-]{{0,61}}{_ALNUM})?"
+_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_GROUP = f"{_HEX}{{1,4}}"
+_IPV6 = "|".join(
+    [f"({_GROUP}:){{7}}{_GROUP}", f"({_GROUP}:){{1,7}}:", f":(:{_GROUP}){{1,7}}", "::"]
+    + [f"({_GROUP}:){{1,{7 - n}}}(:{_GROUP}){{1,{n}}}" for n in range(1, 7)]
+)
+_URL_CHAR = f"([A-Za-z0-9._~!$&'()*+,;=:@-]|%{_HEX}{{2}})"
+_PATH = f"(/{_URL_CHAR}*)*"
+_WHERE = f"(//[A-Za-z0-9._~-]+(:[0-9]{{1,5}})?{_PATH}|///{_URL_CHAR}+{_PATH}|{_URL_CHAR}+{_PATH})"
+_N = "[0-9]{1,9}"
+_SPAN = f"T({_N}H({_N}M({_N}S)?)?|{_N}M({_N}S)?|{_N}S)"
+_DAYS = f"({_N}Y({_N}M({_N}D)?)?|{_N}M({_N}D)?|{_N}D)"
+FORMATS = {
+    "date": f"^{_DATE}$",
+    "uuid": f"^{_HEX}{{8}}(-{_HEX}{{4}}){{3}}-{_HEX}{{12}}$",
+    "time": f"^{_TIME}$",
+    "date-time": f"^{_DATE}T{_TIME}$",
+    "duration": f"^P({_DAYS}({_SPAN})?|{_SPAN}|{_N}W)$",
+    "email": rf"^{_ATOM}{{1,32}}(\.{_ATOM}{{1,31}})?@({_SHORT_LABEL}\.){{1,3}}[A-Za-z]{{2,24}}$",
+    "hostname": rf"^{_LABEL}(\.{_LABEL})*$",
+    "ipv4": rf"^({_BYTE}\.){{3}}{_BYTE}$",
+    "ipv6": f"^({_IPV6})$",
+    "uri": rf"^[A-Za-z][A-Za-z0-9+.-]{{1,9}}:{_WHERE}(\?({_URL_CHAR}|[/?])*)?(#({_URL_CHAR}|[/?])*)?$",
+    "json-pointer": "^(/([^~/]|~[01])*)*$",
+}
+"""Patterns of the supported string formats; other formats are annotations."""
 
 
 _QUOTE_BYTE, _BACKSLASH, _ALL = ord('"'), ord("\\"), 0x10FFFF

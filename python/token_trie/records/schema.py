@@ -12,8 +12,21 @@ from typing import Any
 from urllib.parse import unquote
 
 from token_trie.errors import ArgumentError
-from token_trie.records import gbnf
-from token_trie.records.gbnf import CHAR, MAX_REPEATS, Chars, Expression, Matcher, Repeat, Sequence, read_pattern
+from token_trie.records.gbnf import (
+    CHAR,
+    FORMATS,
+    MAX_NUMBER,
+    MAX_REPEATS,
+    N_DECIMALS,
+    Chars,
+    Expression,
+    Matcher,
+    Repeat,
+    Sequence,
+    decimals,
+    integers,
+    read_pattern,
+)
 from token_trie.records.nodes import (
     ARRAY,
     INTEGER,
@@ -125,27 +138,21 @@ def is_kind(value: Any, kind: str) -> bool:
     return names.get(type(value)) == kind
 
 
-def bounds(schema: dict[str, Any], pointer: str) -> tuple[float | None, float | None, bool, bool]:
-    """Return the tightest bounds of a number, and whether each is exclusive."""
-    found: list[tuple[float | None, bool]] = []
-    for keyword, open_keyword, sign in (
-        ("minimum", "exclusiveMinimum", 1),
-        ("maximum", "exclusiveMaximum", -1),
-    ):
-        nearest: tuple[float, bool] | None = None
-        for name, is_open in ((keyword, False), (open_keyword, True)):
-            value = schema.get(name)
-            if value is None or (value is False and is_open):
-                continue
-            if value is True and is_open:  # draft 4: makes the other bound exclusive
-                value = schema.get(keyword)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
-                raise refuse(f"{pointer}/{name}", f"{value!r} is not a number")
-            if nearest is None or (sign * value, is_open) > (sign * nearest[0], nearest[1]):
-                nearest = value, is_open
-        found.append(nearest or (None, False))
-    (low, open_low), (high, open_high) = found
-    return low, high, open_low, open_high
+def bound_of(schema: dict[str, Any], keyword: str, pointer: str) -> tuple[float | None, bool]:
+    """Return the tightest "minimum" or "maximum" of a number, and whether it is exclusive."""
+    exclusive, sign = f"exclusive{keyword.capitalize()}", 1 if keyword == "minimum" else -1
+    found: tuple[float | None, bool] = None, False
+    for name, is_open in ((keyword, False), (exclusive, True)):
+        value = schema.get(name)
+        if value is None or (value is False and is_open):
+            continue
+        if value is True and is_open:  # draft 4: makes the other bound exclusive
+            value = schema.get(keyword)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+            raise refuse(f"{pointer}/{name}", f"{value!r} is not a number")
+        if found[0] is None or (sign * value, is_open) > (sign * found[0], found[1]):
+            found = value, is_open
+    return found
 
 
 MAX_VALUES = 1_000
@@ -153,43 +160,6 @@ MAX_VALUES = 1_000
 
 _DIGITS = "-0123456789"
 _MAX_INTEGER = 10**18 - 1
-
-_DAY = "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
-_LEAP = "([1-9][0-9](0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)-02-29"
-_DATE = f"([1-9][0-9]{{3}}-{_DAY}|{_LEAP})"
-_CLOCK = "([01][0-9]|2[0-3]):[0-5][0-9]"
-_TIME = rf"{_CLOCK}:[0-5][0-9](\.[0-9]{{3}})?(Z|[+-]{_CLOCK})"
-_HEX = "[0-9a-fA-F]"
-_ATOM = "[A-Za-z0-9_+-]"
-_ALNUM = "[A-Za-z0-9]"
-_SHORT_LABEL = f"{_ALNUM}([A-Za-z0-9-]{{0,38}}{_ALNUM})?"  # limits an address to 254 characters
-_LABEL = f"{_ALNUM}([A-Za-z0-9-]{{0,61}}{_ALNUM})?"
-_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_GROUP = f"{_HEX}{{1,4}}"
-_IPV6 = "|".join(
-    [f"({_GROUP}:){{7}}{_GROUP}", f"({_GROUP}:){{1,7}}:", f":(:{_GROUP}){{1,7}}", "::"]
-    + [f"({_GROUP}:){{1,{7 - n}}}(:{_GROUP}){{1,{n}}}" for n in range(1, 7)]
-)
-_URL_CHAR = f"([A-Za-z0-9._~!$&'()*+,;=:@-]|%{_HEX}{{2}})"
-_PATH = f"(/{_URL_CHAR}*)*"
-_WHERE = f"(//[A-Za-z0-9._~-]+(:[0-9]{{1,5}})?{_PATH}|///{_URL_CHAR}+{_PATH}|{_URL_CHAR}+{_PATH})"
-_N = "[0-9]{1,9}"
-_SPAN = f"T({_N}H({_N}M({_N}S)?)?|{_N}M({_N}S)?|{_N}S)"
-_DAYS = f"({_N}Y({_N}M({_N}D)?)?|{_N}M({_N}D)?|{_N}D)"
-FORMATS = {
-    "date": f"^{_DATE}$",
-    "uuid": f"^{_HEX}{{8}}(-{_HEX}{{4}}){{3}}-{_HEX}{{12}}$",
-    "time": f"^{_TIME}$",
-    "date-time": f"^{_DATE}T{_TIME}$",
-    "duration": f"^P({_DAYS}({_SPAN})?|{_SPAN}|{_N}W)$",
-    "email": rf"^{_ATOM}{{1,32}}(\.{_ATOM}{{1,31}})?@({_SHORT_LABEL}\.){{1,3}}[A-Za-z]{{2,24}}$",
-    "hostname": rf"^{_LABEL}(\.{_LABEL})*$",
-    "ipv4": rf"^({_BYTE}\.){{3}}{_BYTE}$",
-    "ipv6": f"^({_IPV6})$",
-    "uri": rf"^[A-Za-z][A-Za-z0-9+.-]{{1,9}}:{_WHERE}(\?({_URL_CHAR}|[/?])*)?(#({_URL_CHAR}|[/?])*)?$",
-    "json-pointer": "^(/([^~/]|~[01])*)*$",
-}
-"""Patterns of the supported string formats; other formats are annotations."""
 
 
 def read_string(schema: dict[str, Any], pointer: str) -> Node:
@@ -238,7 +208,7 @@ def _repeated(content: Expression) -> Repeat | None:
 
 def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> Node:
     """Read the schema of a number."""
-    low, high, open_low, open_high = bounds(schema, pointer)
+    (low, open_low), (high, open_high) = (bound_of(schema, keyword, pointer) for keyword in ("minimum", "maximum"))
     kind = "integer" if is_integer else "number"
     if low is None and high is None and "multipleOf" not in schema:
         return Slot(INTEGER if is_integer else NUMBER, _DIGITS, frozenset({kind}))
@@ -246,51 +216,46 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
     if step != int(step):
         raise KeywordError(f"{pointer}/multipleOf", f"{step!r} is not supported; whole numbers above 0 are")
     is_decimal = not is_integer and "multipleOf" not in schema
-    least, most = _millionths(low, high, open_low=open_low, open_high=open_high)
-    if is_decimal and all(bound is None or abs(bound) <= gbnf.MAX_NUMBER for bound in (low, high)):
+    edge = MAX_NUMBER * 10**N_DECIMALS
+    least = -edge if low is None else max(_nearest(low, open_low, 1, N_DECIMALS), -edge)
+    most = edge if high is None else min(-_nearest(high, open_high, -1, N_DECIMALS), edge)
+    if is_decimal and all(bound is None or abs(bound) <= MAX_NUMBER for bound in (low, high)):
         if least > most:
-            raise refuse(pointer, f"no number of {gbnf.N_DECIMALS} digits after the point is from {low} to {high}")
-        return _slot(gbnf.decimals(least, most), least, kind)
-    first = None if low is None else math.floor(low) + 1 if open_low else math.ceil(low)
-    last = None if high is None else math.ceil(high) - 1 if open_high else math.floor(high)
+            raise refuse(pointer, f"no number of {N_DECIMALS} digits after the point is from {low} to {high}")
+        return _slot(decimals(least, most), least, kind)
+    first = None if low is None else _nearest(low, open_low, 1)
+    last = None if high is None else -_nearest(high, open_high, -1)
     if first is not None and last is not None and first > last:
         raise refuse(pointer, f"no integer is from {low} to {high}")
     if (first or 0) > _MAX_INTEGER or (last or 0) < -_MAX_INTEGER:
         raise refuse(pointer, "integers of more than 18 digits are not supported")
     first = -_beyond(last or 0) if first is None else max(first, -_MAX_INTEGER)
     last = _beyond(first) if last is None else min(last, _MAX_INTEGER)
-    start = -(-first // int(step)) * int(step)
-    n = (last - start) // int(step) + 1
-    if n <= 0:
+    multiples = range(-(-first // int(step)) * int(step), last + 1, int(step))
+    if not multiples:
         raise refuse(f"{pointer}/multipleOf", f"no multiple of {step} is from {first} to {last}")
-    if n <= MAX_VALUES:
-        return ChoiceNode(tuple(range(start, last + 1, int(step))), by_digits=True)
+    if len(multiples) <= MAX_VALUES:
+        return ChoiceNode(tuple(multiples), by_digits=True)
     if step != 1:
         raise KeywordError(f"{pointer}/multipleOf", f"with more than {MAX_VALUES:,} values it is not supported")
-    near = gbnf.decimals(least, most) + "|" if is_decimal and least <= most else ""
-    return _slot(near + gbnf.integers(first, last), min(first, least) if near else first, kind)
+    near = decimals(least, most) + "|" if is_decimal and least <= most else ""
+    return _slot(near + integers(first, last), min(first, least) if near else first, kind)
+
+
+def _nearest(bound: float, is_open: bool, sign: int, n_decimals: int = 0) -> int:
+    """Return the least number above a bound, or of their negatives, in units of the last decimal."""
+    exact = sign * Fraction(repr(bound)) * 10**n_decimals
+    return math.floor(exact) + 1 if is_open else math.ceil(exact)
 
 
 def _beyond(bound: int) -> int:
     """Return the other bound's magnitude: `MAX_NUMBER`, or one digit more than the given bound."""
-    return max(gbnf.MAX_NUMBER, min(_MAX_INTEGER, 10 * abs(bound) + 9))
+    return max(MAX_NUMBER, min(_MAX_INTEGER, 10 * abs(bound) + 9))
 
 
 def _slot(pattern: str, least: int, kind: str) -> Slot:
     digits = _DIGITS if least < 0 else _DIGITS[1:]
     return Slot(read_pattern(f"^({pattern})$").content, digits, frozenset({kind}))
-
-
-def _millionths(low: float | None, high: float | None, *, open_low: bool, open_high: bool) -> tuple[int, int]:
-    """Return the bounds of numbers with decimals, in millionths; they are none beyond `MAX_NUMBER`."""
-    edge = gbnf.MAX_NUMBER * 10**gbnf.N_DECIMALS
-    least, most = (
-        Fraction(repr(sign * gbnf.MAX_NUMBER if bound is None else bound)) * 10**gbnf.N_DECIMALS
-        for sign, bound in ((-1, low), (1, high))
-    )
-    first = math.floor(least) + 1 if open_low else math.ceil(least)
-    last = math.ceil(most) - 1 if open_high else math.floor(most)
-    return max(first, -edge), min(last, edge)
 
 
 def read_values(schema: dict[str, Any], pointer: str) -> ChoiceNode:
@@ -357,9 +322,10 @@ def _is_within(value: Any, schema: dict[str, Any], pointer: str) -> bool:
         high = count(schema, "maxLength", pointer, len(value))
         return count(schema, "minLength", pointer, 0) <= len(value) <= high
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        low, high_, open_low, open_high = bounds(schema, pointer)
+        low, open_low = bound_of(schema, "minimum", pointer)
+        most, open_most = bound_of(schema, "maximum", pointer)
         over = low is None or value > low or (value == low and not open_low)
-        under = high_ is None or value < high_ or (value == high_ and not open_high)
+        under = most is None or value < most or (value == most and not open_most)
         return over and under and Fraction(repr(value)) % Fraction(repr(schema.get("multipleOf", value or 1))) == 0
     rest = OF_KIND["object"] | OF_KIND["array"]
     if isinstance(value, (dict, list)) and schema.keys() & rest:

@@ -12,8 +12,7 @@ from grammar_regex import as_regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_trie.records import gbnf
-from token_trie.records.gbnf import Matcher, decimals, integers, read_pattern
-from token_trie.records.schema import FORMATS
+from token_trie.records.gbnf import FORMATS, Matcher, decimals, integers, read_pattern
 
 TEXTS = ["".join(parts) for n in range(4) for parts in itertools.product('ab1 "\\ä-', repeat=n)]
 
