@@ -9,6 +9,7 @@ Object ── city (required) ── String      written: {"city":"   then free 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -144,13 +145,68 @@ def types_in(node: Node) -> frozenset[str]:
     if isinstance(node, Union):
         return frozenset().union(*map(types_in, node.options))
     if isinstance(node, ChoiceNode):
-        return frozenset(_TYPES.get(type(value), "object") for value in node.values)
+        return frozenset(map(type_of, node.values))
     if isinstance(node, Slot):
         return node.types
     return frozenset({"string" if isinstance(node, String) else "array" if isinstance(node, Array) else "object"})
 
 
+def type_of(value: Any) -> str:
+    """Return the JSON type of a value."""
+    return _TYPES.get(type(value), "object")
+
+
 _TYPES = {type(None): "null", str: "string", bool: "boolean", int: "integer", float: "number", list: "array"}
+
+
+def choices_of(node: Node | None) -> ChoiceNode | None:
+    """Return the distinct values of a choice or a union of choices; None for another node."""
+    if isinstance(node, ChoiceNode):
+        return node
+    parts = [choices_of(option) for option in node.options] if isinstance(node, Union) else [None]
+    known = [part for part in parts if part is not None]
+    return ChoiceNode(tuple(distinct(v for part in known for v in part.values))) if len(known) == len(parts) else None
+
+
+def share_a_value(some: Iterable[Any], others: Iterable[Any]) -> bool:
+    """Return whether both have a value in common, as of `distinct`."""
+    return not {_identity(v) for v in some}.isdisjoint(map(_identity, others))
+
+
+def distinct(values: Iterable[Any]) -> Iterable[Any]:
+    """Return the first of each equal values; 1 equals 1.0 but not true."""
+    of_identity: dict[Any, Any] = {}
+    for value in values:
+        of_identity.setdefault(_identity(value), value)
+    return of_identity.values()
+
+
+def _identity(value: Any) -> Any:
+    """Return a key that is equal exactly for values that are equal in JSON Schema."""
+    if isinstance(value, dict):
+        return "object", frozenset((key, _identity(v)) for key, v in value.items())
+    if isinstance(value, list):
+        return "array", tuple(map(_identity, value))
+    return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value), value
+
+
+def exclude(a: Node, b: Node, known: dict[tuple[Node, Node], bool]) -> bool:
+    """Return whether types and constants prove that no value is valid by both; `known` has earlier results."""
+    if (a, b) not in known:
+        known[a, b] = False  # a pair that is met again inside itself proves nothing
+        known[a, b] = _are_apart(a, b, known)
+    return known[a, b]
+
+
+def _are_apart(a: Node, b: Node, known: dict[tuple[Node, Node], bool]) -> bool:
+    # A range of integers may be cut to those that are written.
+    if isinstance(a, ChoiceNode) and isinstance(b, ChoiceNode) and not (a.by_digits or b.by_digits):
+        return not share_a_value(a.values, b.values)
+    types, others_types = ({"number" if t == "integer" else t for t in types_in(node)} for node in (a, b))
+    if types.isdisjoint(others_types):
+        return True
+    needed = [{f.name: f.node for f in n.fields if f.is_required} if isinstance(n, Object) else {} for n in (a, b)]
+    return any(exclude(needed[0][name], needed[1][name], known) for name in needed[0].keys() & needed[1].keys())
 
 
 def count_options(node: Node) -> int:
@@ -274,6 +330,11 @@ class Continuation(NamedTuple):
 
     slot: Slot | None = None
     """The grammar value that it begins with, if any."""
+
+    @property
+    def begins_with(self) -> str:
+        """The possible first characters."""
+        return self.text[:1] if self.slot is None else self.slot.begins_with
 
     def between(self, before: str, *after: PendingPart) -> Continuation:
         """Return the continuation with a text before it and more pending after it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
 from fractions import Fraction
 from itertools import combinations, pairwise
 from typing import Any
@@ -45,9 +44,14 @@ from token_trie.records.nodes import (
     Slot,
     String,
     Union,
+    choices_of,
     continuations,
+    distinct,
+    exclude,
     grammar_of,
     inside,
+    share_a_value,
+    type_of,
     types_in,
 )
 
@@ -130,12 +134,10 @@ def step_of(schema: dict[str, Any], pointer: str) -> float:
 
 def is_kind(value: Any, kind: str) -> bool:
     """Return whether a JSON value is of a kind."""
-    if isinstance(value, bool) or value is None:
-        return kind == ("null" if value is None else "boolean")
-    if isinstance(value, (int, float)):
+    own = type_of(value)
+    if own in ("number", "integer"):
         return kind == "number" or (kind == "integer" and value == value // 1)
-    names: dict[type, str] = {str: "string", list: "array", dict: "object"}
-    return names.get(type(value)) == kind
+    return own == kind
 
 
 def bound_of(schema: dict[str, Any], keyword: str, pointer: str) -> tuple[float | None, bool]:
@@ -216,9 +218,10 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
     if step != int(step):
         raise KeywordError(f"{pointer}/multipleOf", f"{step!r} is not supported; whole numbers above 0 are")
     is_decimal = not is_integer and "multipleOf" not in schema
-    edge = MAX_NUMBER * 10**N_DECIMALS
-    least = -edge if low is None else max(_nearest(low, open_low, 1, N_DECIMALS), -edge)
-    most = edge if high is None else min(-_nearest(high, open_high, -1, N_DECIMALS), edge)
+    one = 10**N_DECIMALS
+    edge = MAX_NUMBER * one
+    least = -edge if low is None else max(_nearest(low, open_low, 1, one), -edge)
+    most = edge if high is None else min(-_nearest(high, open_high, -1, one), edge)
     if is_decimal and all(bound is None or abs(bound) <= MAX_NUMBER for bound in (low, high)):
         if least > most:
             raise refuse(pointer, f"no number of {N_DECIMALS} digits after the point is from {low} to {high}")
@@ -242,9 +245,9 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
     return _slot(near + integers(first, last), min(first, least) if near else first, kind)
 
 
-def _nearest(bound: float, is_open: bool, sign: int, n_decimals: int = 0) -> int:
-    """Return the least number above a bound, or of their negatives, in units of the last decimal."""
-    exact = sign * Fraction(repr(bound)) * 10**n_decimals
+def _nearest(bound: float, is_open: bool, sign: int, one: int = 1) -> int:
+    """Return the least number above a lower bound, or the least negative below an upper one, where 1 is `one`."""
+    exact = Fraction(repr(bound)) * sign * one
     return math.floor(exact) + 1 if is_open else math.ceil(exact)
 
 
@@ -273,37 +276,7 @@ def read_values(schema: dict[str, Any], pointer: str) -> ChoiceNode:
         kept = [v for v in kept if share_a_value([v], schema["enum"])]
     if not kept:
         raise refuse(f"{pointer}/{keyword}", "no value keeps to the keywords beside it")
-    return ChoiceNode(tuple(_distinct(kept)))
-
-
-def choices_of(node: Node | None) -> ChoiceNode | None:
-    """Return the distinct values of a choice or a union of choices; None for another node."""
-    if isinstance(node, ChoiceNode):
-        return node
-    parts = [choices_of(option) for option in node.options] if isinstance(node, Union) else [None]
-    known = [part for part in parts if part is not None]
-    return ChoiceNode(tuple(_distinct(v for part in known for v in part.values))) if len(known) == len(parts) else None
-
-
-def share_a_value(some: Iterable[Any], others: Iterable[Any]) -> bool:
-    """Return whether both have a value in common; 1 equals 1.0 but not true."""
-    return not {_identity(v) for v in some}.isdisjoint(map(_identity, others))
-
-
-def _distinct(values: Iterable[Any]) -> Iterable[Any]:
-    of_identity: dict[Any, Any] = {}
-    for value in values:
-        of_identity.setdefault(_identity(value), value)
-    return of_identity.values()
-
-
-def _identity(value: Any) -> Any:
-    """Return a key that is equal exactly for values that are equal in JSON Schema."""
-    if isinstance(value, dict):
-        return "object", frozenset((key, _identity(v)) for key, v in value.items())
-    if isinstance(value, list):
-        return "array", tuple(map(_identity, value))
-    return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value), value
+    return ChoiceNode(tuple(distinct(kept)))
 
 
 def matching(values: list[Any], pattern: str, pointer: str) -> list[Any]:
@@ -352,16 +325,11 @@ def make_union(given: list[Node | None], pointer: str) -> Node | None:
     if clash is None:
         return union
     try:
-        firsts = sorted(set("".join(_first(each) for _, each in found)))
+        firsts = sorted(set("".join(each.begins_with for _, each in found)))
         return Slot(grammar_of(union), "".join(firsts), types_in(union))
     except ValueError as error:
         why = f"two ways to go on begin alike, with {clash}, and no grammar says {error}"
         raise refuse(pointer, f"{why}; let the first field tell them apart") from error
-
-
-def _first(continuation: Continuation) -> str:
-    """Return the possible first characters of a continuation."""
-    return continuation.text[0] if continuation.slot is None else continuation.slot.begins_with
 
 
 def _clash(found: list[tuple[int, Continuation]]) -> str | None:
@@ -378,25 +346,6 @@ def _clash(found: list[tuple[int, Continuation]]) -> str | None:
         if i != j and b.startswith(a) and (goes_on or (a == b and goes_on_too)):
             return a
     return None
-
-
-def exclude(a: Node, b: Node, known: dict[tuple[Node, Node], bool]) -> bool:
-    """Return whether types and constants prove that no value is valid by both; `known` has earlier results."""
-    if (a, b) not in known:
-        known[a, b] = False  # a pair that is met again inside itself proves nothing
-        known[a, b] = _are_apart(a, b, known)
-    return known[a, b]
-
-
-def _are_apart(a: Node, b: Node, known: dict[tuple[Node, Node], bool]) -> bool:
-    # A range of integers may be cut to those that are written.
-    if isinstance(a, ChoiceNode) and isinstance(b, ChoiceNode) and not (a.by_digits or b.by_digits):
-        return not share_a_value(a.values, b.values)
-    types, others_types = ({"number" if t == "integer" else t for t in types_in(node)} for node in (a, b))
-    if types.isdisjoint(others_types):
-        return True
-    needed = [{f.name: f.node for f in n.fields if f.is_required} if isinstance(n, Object) else {} for n in (a, b)]
-    return any(exclude(needed[0][name], needed[1][name], known) for name in needed[0].keys() & needed[1].keys())
 
 
 MAX_DEPTH = 16

@@ -654,8 +654,8 @@ def followers(waiting: list[PendingPart], layout: Layout, end: str) -> tuple[str
             return (text or ",",) if text or pending.n < pending.node.min_items else (",", close)
         found = [] if isinstance(pending, PendingString) else continuations(pending, layout)
         if len(found) != 1 or found[0].slot is not None:
-            first = (each.text[:1] if each.slot is None else each.slot.begins_with for each in found)
-            return (text,) if text or not found else tuple(dict.fromkeys("".join(first)))
+            firsts = "".join(each.begins_with for each in found)
+            return (text,) if text or not found else tuple(dict.fromkeys(firsts))
         text += found[0].text
         waiting.extend(reversed(found[0].pending))
     return (text if waiting else text + end,)
