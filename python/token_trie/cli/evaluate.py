@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import typer
 
@@ -33,28 +33,18 @@ from token_trie.show.evaluation import Evaluation, import_figure
 from token_trie.trust.evaluate import DEFAULT, EvaluatedWay, EvaluationRows, ways_of
 
 
-@command(
-    "token-trie evaluate gold.csv --question 'Which team should handle this?' -c 'billing=payments and charges' "
-    "-c 'technical=the app does not work' --gold team",
-    "token-trie evaluate gold.csv -p 'Review: {text}\\nSentiment:' -c positive -c negative --gold label --plot r.png",
-    "token-trie evaluate gold.csv -p '{text}\\nTopic:' --choices-file topics.txt --gold topic --way exact --way greedy",
-    "token-trie evaluate gold.csv -q 'Which team?' --choices-file teams.txt --gold team --target-accuracy 0.95 "
-    "--fit teams.json",
-)
-def evaluate(
-    table: TableArgument,
-    gold: Annotated[str, "The column with the correct answers."],
-    choices: ChoiceOptions,
-    model: ModelOptions,
-    asked: RowQuestion,
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What is compared, and what is written besides the table."""
+
     way: Annotated[
         list[str] | None,
         "A method to compare; repeat the option for each. "
         f"For a prompt: {', '.join(ways_of(is_question=False))}. "
         f"For a question: {', '.join(ways_of(is_question=True))}. "
         f"Default, where it is listed: {', '.join(DEFAULT)}.",
-    ] = None,
-    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation of fitted methods.")] = 10,
+    ] = None
+    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation of fitted methods.")] = 10
     target_accuracy: Annotated[
         float | None,
         typer.Option(
@@ -63,24 +53,58 @@ def evaluate(
             help="Find the lowest confidence from which the best method reaches this accuracy, with 95 % assurance, "
             "and tell how many rows reach it.",
         ),
-    ] = None,
+    ] = None
     fit: Annotated[
         Path | None,
         "Write the best of the compared calibrations (temperature, bias, head), fitted on all rows, to this file, "
         "for `label --calibration`.",
-    ] = None,
+    ] = None
     plot: Annotated[
         Path | None, "Draw the reliability, and the risk by coverage, into a picture (needs token-trie[plot])."
-    ] = None,
-    as_json: JsonOption = False,
+    ] = None
     cache: Annotated[
         Path | None,
         typer.Option(
             file_okay=False,
             help="Folder that keeps the model's results, so that no row is read twice. Default: the user's cache.",
         ),
-    ] = None,
-    no_cache: Annotated[bool, "Do not keep results."] = False,
+    ] = None
+    no_cache: Annotated[bool, "Do not keep results."] = False
+
+    def check(self, *read: Path | None) -> None:
+        """Raise ArgumentError if options exclude each other, or an output is one of the files that are read."""
+        if self.cache is not None and self.no_cache:
+            raise ArgumentError("--cache and --no-cache: use only one of them")
+        if self.target_accuracy in (0.0, 1.0):
+            raise ArgumentError(f"--target-accuracy: {self.target_accuracy} is not between 0 and 1")
+        for option, path, other in (("--plot", self.plot, None), ("--fit", self.fit, self.plot)):
+            if path is not None:
+                require_output(option, path, other, *read)
+        if self.plot is not None:
+            import_figure()  # fails before rows are read in vain
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that keeps results, if any."""
+        return None if self.no_cache else self.cache or users_cache() / "readings"
+
+
+@command(
+    "token-trie evaluate gold.csv --column text --question 'Which team should handle this?' "
+    "-c 'billing=payments and charges' -c 'technical=the app does not work' --gold team",
+    "token-trie evaluate gold.csv -p 'Review: {text}\\nSentiment:' -c positive -c negative --gold label --plot r.png",
+    "token-trie evaluate gold.csv -p '{text}\\nTopic:' --choices-file topics.txt --gold topic --way exact --way greedy",
+    "token-trie evaluate gold.csv --column text -q 'Which team?' --choices-file teams.txt --gold team "
+    "--target-accuracy 0.95 --fit teams.json",
+)
+def evaluate(
+    table: TableArgument,
+    gold: Annotated[str, "The column with the correct answers."],
+    choices: ChoiceOptions,
+    model: ModelOptions,
+    asked: RowQuestion,
+    options: EvaluationOptions,
+    as_json: JsonOption = False,
     on_error: Annotated[OnRowError, "For a row whose label is not a choice: stop, or report and skip it."] = "stop",
     input_format: InputFormatOption = None,
 ) -> None:
@@ -90,20 +114,34 @@ def evaluate(
     (log loss, Brier, ECE), and the accuracy of only the confident answers (risk area). Fitted methods are tested on
     rows that were not used to fit them. Rows without a label are left out. The command needs token-trie[calibration].
     """
-    if cache is not None and no_cache:
-        raise ArgumentError("--cache and --no-cache: use only one of them")
-    if target_accuracy in (0.0, 1.0):
-        raise ArgumentError(f"--target-accuracy: {target_accuracy} is not between 0 and 1")
-    read = table, choices.choices_file, asked.prompt_file, asked.examples, model.path
-    for option, path, other in (("--plot", plot, None), ("--fit", fit, plot)):
-        if path is not None:
-            require_output(option, path, other, *read)
-    if plot is not None:
-        import_figure()  # fails before rows are read in vain
+    options.check(table, choices.choices_file, asked.prompt_file, asked.examples, model.path)
     with closing(Table(table, input_format)) as opened:
         labeller = RowLabeller(opened, LabelOptions(**vars(asked)), choices, gold)
-        labels = Labels(labeller.choices, labeller.choices)
-        rows, problems, n_empty = labeller.read_gold(opened, gold, labels)
+        rows, n_left_out, n_empty = _read_rows(labeller, opened, gold, on_error)
+    llm = model.load(4096)
+    labeller.check(llm)
+    try:
+        evaluation, n_unread = _evaluated(llm, labeller, rows, on_error, options)
+    except KeyboardInterrupt:
+        if options.folder is not None:
+            say("run the same command again to continue: the results so far are kept")
+        raise
+    _show(evaluation, options, as_json)
+    if n_empty:
+        say(f"{n_empty:,} rows without a label are left out")
+    if n_left_out + n_unread:
+        say(f"{n_left_out + n_unread:,} rows of no use are left out")
+    if evaluation.best.of != "words":
+        say(f"label by {evaluation.best.name}: {_label_options(evaluation.best, options.fit)}")
+    written = ("the picture", options.plot), ("the calibration", options.fit)
+    for what, path in (*written, ("what the model said of the rows", options.folder)):
+        if path is not None:
+            say(f"{what} is in {path}")
+
+
+def _read_rows(labeller: RowLabeller, table: Table, gold: str, on_error: OnRowError) -> tuple[list[GoldRow], int, int]:
+    """Return the rows with a label, the number of those that are left out, and of those without a label."""
+    rows, problems, n_empty = labeller.read_gold(table, gold, Labels(labeller.choices, labeller.choices))
     if problems and on_error == "stop":
         n_others = len(problems) - 1
         others = f"; so {'is' if n_others == 1 else 'are'} {n_others:,} more" if n_others else ""
@@ -111,38 +149,23 @@ def evaluate(
     for problem in problems:
         say(problem)
     if not rows:
-        raise ArgumentError(f"{opened.name}: no row with a label in {gold!r}")
-    place = None if no_cache else cache or users_cache() / "readings"
-    llm = model.load(4096)
-    labeller.check(llm)
-    try:
-        options = {"ways": way, "empty": labeller.empty, "n_folds": folds, "cache": place}
-        evaluation, n_left_out = _evaluated(llm, labeller, rows, on_error, options)
-    except KeyboardInterrupt:
-        if place is not None:
-            say("run the same command again to continue: the results so far are kept")
-        raise
+        raise ArgumentError(f"{table.name}: no row with a label in {gold!r}")
+    return rows, len(problems), n_empty
+
+
+def _show(evaluation: Evaluation, options: EvaluationOptions, as_json: bool) -> None:
+    """Print an evaluation and its gate, and write the files."""
     if not as_json:
         console.print(evaluation)  # before what may fail: a picture, a fit, or a gate
-    if plot is not None:
-        evaluation.plot(plot)
-    if fit is not None:
-        evaluation.calibration.save(fit)
-    gate = None if target_accuracy is None else evaluation.gate(target_accuracy)
+    if options.plot is not None:
+        evaluation.plot(options.plot)
+    if options.fit is not None:
+        evaluation.calibration.save(options.fit)
+    gate = None if options.target_accuracy is None else evaluation.gate(options.target_accuracy)
     if as_json:
-        shown = evaluation.to_dict() | ({} if gate is None else {"gate": vars(gate)})
-        print_json(shown)
+        print_json(evaluation.to_dict() | ({} if gate is None else {"gate": vars(gate)}))
     elif gate is not None:
         console.print(f"{evaluation.best.name}: {gate}", highlight=False)
-    if n_empty:
-        say(f"{n_empty:,} rows without a label are left out")
-    if n_left_out := n_left_out + len(problems):
-        say(f"{n_left_out:,} rows of no use are left out")
-    if evaluation.best.of != "words":
-        say(f"label by {evaluation.best.name}: {_label_options(evaluation.best, fit)}")
-    for what, path in (("the picture", plot), ("the calibration", fit), ("what the model said of the rows", place)):
-        if path is not None:
-            say(f"{what} is in {path}")
 
 
 def _label_options(best: EvaluatedWay, fit: Path | None) -> str:
@@ -170,7 +193,7 @@ _OPTIONS_OF = {
 
 
 def _evaluated(
-    llm: Llama, labeller: RowLabeller, rows: list[GoldRow], on_error: OnRowError, options: dict[str, Any]
+    llm: Llama, labeller: RowLabeller, rows: list[GoldRow], on_error: OnRowError, options: EvaluationOptions
 ) -> tuple[Evaluation, int]:
     """Evaluate rows, and count those that the model cannot read: each is left out, or an error that names it."""
     n_left_out = 0
@@ -187,7 +210,10 @@ def _evaluated(
                     texts=[" ".join(map(text_of, labeller.columns_read(one.row.values).values())) for one in rows],
                     progress=True,
                     failed=None if on_error == "stop" else failed,
-                    **options,
+                    ways=options.way,
+                    empty=labeller.empty,
+                    n_folds=options.folds,
+                    cache=options.folder,
                 )
             )
         except TokenTrieError as error:

@@ -80,7 +80,7 @@ class RowQuestion(RowPrompt):
         typer.Option(
             metavar="NAME",
             help="With --question: the column that the model reads. Repeat the option for each one; several are read "
-            "as JSON, with their names. Default: the only column that TABLE has, besides --gold.",
+            "as JSON, with their names.",
         ),
     ] = None
     form: Annotated[FormName | None, "The form of --question. Default: what suits the model, by its file."] = None
@@ -203,7 +203,7 @@ class RowLabeller(RowJob):
         self._options = options
         self.template = options.template()
         """The text of a row. None: that of its column, or the columns as JSON if there are several."""
-        self.columns = self._columns_of(table, gold)
+        self.columns = self._columns_of(table)
         """The columns that the model reads."""
         if options.question is not None:
             self.asked = Choice(options.question, _described(texts))
@@ -212,9 +212,8 @@ class RowLabeller(RowJob):
             form: Any = replace(FORMS[options.form or "unlisted"], chat=True) if options.chat else options.form
             read = to_json(self.columns) if self.template is None else self.template.text
             self.row_options = RowOptions(columns=read, form=form, orders=options.orders)
-        elif self.template is None:
-            raise ArgumentError("use --question, --prompt or --prompt-file")
         else:
+            assert self.template is not None
             _require_no_descriptions(texts)
             self.asked = texts
             self.added = ["answer", "probability", "margin", "mass"][: 4 if options.mode == "exact" else 1]
@@ -230,7 +229,7 @@ class RowLabeller(RowJob):
         self._counts: Counter[str] = Counter()
         self._n_unfit = 0
 
-    def _columns_of(self, table: Table, gold: str | None) -> list[str]:
+    def _columns_of(self, table: Table) -> list[str]:
         named = self._options.column
         if self.template is not None:
             if named is not None:
@@ -239,16 +238,15 @@ class RowLabeller(RowJob):
                 )
             table.check(self.template)
             return self.template.columns
-        if named is not None:
-            for name in named:
-                table.require(name, "--column")
-            return list(dict.fromkeys(named))
-        others = [name for name in table.columns if name != gold]
-        if self._options.question is not None and len(others) != 1:
+        if self._options.question is None:
+            raise ArgumentError("use --question, --prompt or --prompt-file")
+        if named is None:
             raise ArgumentError(
-                f"{table.name}: name the column to read with --column; the columns are {', '.join(others)}"
+                f"{table.name}: name the column to read with --column; the columns are {', '.join(table.columns)}"
             )
-        return others
+        for name in named:
+            table.require(name, "--column")
+        return list(dict.fromkeys(named))
 
     def _read_examples(self, path: Path, gold: str | None, n_each: int) -> Examples:
         if gold is None:

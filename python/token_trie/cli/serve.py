@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,28 @@ from token_trie.cli.options import SERVED_N_CTX, ModelOptions, command, say
 from token_trie.errors import ArgumentError
 
 
+@dataclass(frozen=True)
+class LimitOptions:
+    """Limits of requests."""
+
+    requests: Annotated[
+        int,
+        typer.Option(
+            "--max-requests", min=1, help="The largest number of requests in progress; others are told to wait."
+        ),
+    ] = 256
+    options: Annotated[
+        int,
+        typer.Option("--max-options", min=2, help="The largest number of options per question; 255 in both formats."),
+    ] = 255
+    questions: Annotated[
+        int, typer.Option("--max-questions", min=1, help="The largest number of questions per request.")
+    ] = 400
+    seconds: Annotated[
+        float, typer.Option("--time-limit", min=0.001, help="The longest time of a request, in seconds.")
+    ] = 120
+
+
 @command(
     "token-trie serve",
     "token-trie serve -m model.gguf --port 8080 --api-key secret",
@@ -19,6 +42,7 @@ from token_trie.errors import ArgumentError
 )
 def serve(
     model: ModelOptions,
+    limits: LimitOptions,
     host: Annotated[str, "Address to listen on; 0.0.0.0 accepts other machines."] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8000,
     api_key: Annotated[
@@ -34,13 +58,6 @@ def serve(
     n_parallel: Annotated[
         int, typer.Option(min=0, help="Number of parallel sequences; 0: as many as suit the model.")
     ] = 0,
-    max_requests: Annotated[
-        int, typer.Option(min=1, help="The largest number of requests in progress; others are told to wait.")
-    ] = 256,
-    max_options: Annotated[
-        int, typer.Option(min=2, help="The largest number of options per question; 255 in both formats.")
-    ] = 255,
-    max_questions: Annotated[int, typer.Option(min=1, help="The largest number of questions per request.")] = 400,
     sets: Annotated[
         Path | None,
         typer.Option(file_okay=False, exists=True, help="Folder of sets, which requests name by their file names."),
@@ -60,7 +77,6 @@ def serve(
             "Takes longer."
         ),
     ] = False,
-    time_limit: Annotated[float, typer.Option(min=0.001, help="The longest time of a request, in seconds.")] = 120,
 ) -> None:
     """Serve decisions over HTTP, in the formats of TypeSafe and OpenAI."""
     try:
@@ -80,7 +96,7 @@ def serve(
         reproducible=reproducible,
         sets=sets,
         calibrations=tuple(calibration or ()),
-        limits=Limits(requests=max_requests, seconds=time_limit, options=max_options, questions=max_questions),
+        limits=Limits(**vars(limits)),
     )
     run(config, say)
 

@@ -76,15 +76,30 @@ def build(
     require_output("--output", output, table, model)
     if text is not None and model is None:
         model = Path(demo_model())
-    with (
-        _vocabulary(model) as vocab,
-        closing(Table(table, table_format)) as opened,
-        Progress(opened.size, "rows") as progress,
-    ):
-        parts = [(np.empty(0, np.int32), np.zeros(1, np.int64))]
-        names: list[str] = []
-        n_rows = 0
-        while rows := list(islice(opened.rows(), _PART_ROWS)):
+    with _vocabulary(model) as vocab, closing(Table(table, table_format)) as opened:
+        trie, n_rows = _build(opened, vocab, text, ids, name, leading_space)
+    trie.save(output)
+    n_bytes = output.stat().st_size
+    size = f"{len(trie):,} members, {n_bytes:,} bytes, {n_bytes / len(trie):.1f} a member"
+    console.print(f"{plain(str(output))}: {size}", soft_wrap=True)
+    if len(trie) < n_rows:
+        console.print(f"[yellow]{n_rows - len(trie):,} rows have the tokens of another, or none; these are no members")
+
+
+def _build(
+    table: Table,
+    vocab: _core.Vocab | None,
+    text: str | None,
+    ids: str | None,
+    name: str | None,
+    leading_space: bool | None,
+) -> tuple[TokenTrie, int]:
+    """Build a set of the columns of a table; return the number of rows, too."""
+    parts = [(np.empty(0, np.int32), np.zeros(1, np.int64))]
+    names: list[str] = []
+    n_rows = 0
+    with Progress(table.size, "rows") as progress:
+        while rows := list(islice(table.rows(), _PART_ROWS)):
             _require_columns(rows, [one for one in (text, ids, name) if one is not None])
             if text is not None and vocab is not None:
                 texts = [_text_in(row, text) for row in rows]
@@ -96,20 +111,14 @@ def build(
                 names += [] if name is None else [_text_in(row, name) for row in rows]
             parts.append((tokens, np.diff(offsets)))
             n_rows += len(rows)
-            progress.move(n_rows, opened.read)
-        flat, lengths = map(np.concatenate, zip(*parts, strict=True))
-        if not len(flat):
-            raise PayloadError("no row with tokens: a set needs at least one")
-        core = _core.Trie.build(flat, lengths.cumsum(), names, "" if vocab is None else vocab.fingerprint())
-        if ids is not None and vocab is not None:
-            vocab.check(core)
-    trie = TokenTrie.of_core(core)
-    trie.save(output)
-    n_bytes = output.stat().st_size
-    size = f"{len(trie):,} members, {n_bytes:,} bytes, {n_bytes / len(trie):.1f} a member"
-    console.print(f"{plain(str(output))}: {size}", soft_wrap=True)
-    if len(trie) < n_rows:
-        console.print(f"[yellow]{n_rows - len(trie):,} rows have the tokens of another, or none; these are no members")
+            progress.move(n_rows, table.read)
+    flat, lengths = map(np.concatenate, zip(*parts, strict=True))
+    if not len(flat):
+        raise PayloadError("no row with tokens: a set needs at least one")
+    core = _core.Trie.build(flat, lengths.cumsum(), names, "" if vocab is None else vocab.fingerprint())
+    if ids is not None and vocab is not None:
+        vocab.check(core)
+    return TokenTrie.of_core(core), n_rows
 
 
 @contextmanager

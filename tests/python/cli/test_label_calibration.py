@@ -139,7 +139,7 @@ def test_a_calibration_of_a_question_is_for_the_columns_that_it_was_fitted_on(cl
         (
             (("text", "n"), named, True),
             (("text", "n", "team"), named, True),
-            (("text",), [], False),
+            (("text",), ["--column", "text"], False),
             (("text", "n"), ["--column", "text"], False),
             (("text", "n"), ["-p", "{text}"], False),
         )

@@ -140,15 +140,11 @@ def test_forms_orders_and_chat_are_those_of_decide(cli: Cli, form: Any, orders: 
         assert float(row["probability"]) == pytest.approx(alone.probabilities[row["value"]], rel=0.05)
 
 
-def test_the_only_column_is_read_and_of_several_those_that_are_named(cli: Cli, tiny: llama_cpp.Llama) -> None:
+def test_the_columns_that_are_named_are_read(cli: Cli, tiny: llama_cpp.Llama) -> None:
     table = cli.folder / "in.jsonl"
     table.write_text("".join(json.dumps({"text": text, "team": "sales"}) + "\n" for text in TEXTS))
-    assert label(cli, table, "--gold", "team").code == 0
-    before = cli.rows()
-    cli.out.unlink()
     assert label(cli, table, "--column", "text").code == 0
-    assert cli.rows() == before
-    for row, text in zip(before, TEXTS, strict=True):
+    for row, text in zip(cli.rows(), TEXTS, strict=True):
         alone = decide(tiny, text, Choice(QUESTION, TEAMS))
         assert float(row["probability"]) == pytest.approx(alone.probabilities[alone.value], rel=0.05)
     done = label(cli, table, output=cli.folder / "other.csv")
