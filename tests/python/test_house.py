@@ -220,6 +220,27 @@ def test_an_unclear_comment_is_found() -> None:
     assert [number for number, _ in unclear(text)] == [1, 2, 5, 6]
 
 
+def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the number of a function's lines without its docstring."""
+    doc = node.body[0] if ast.get_docstring(node) else None
+    return lines_of(node) - (lines_of(doc) if doc is not None else 0)
+
+
+def lines_of(node: ast.stmt) -> int:
+    return (node.end_lineno or 0) - node.lineno + 1
+
+
+def test_no_function_is_longer_than_60_lines() -> None:
+    functions = {
+        f"{module}.{node.name}": length(node)
+        for module, file in MODULES.items()
+        for node in nodes_of(file)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
+    assert len(functions) > 1000
+    assert {name: n for name, n in functions.items() if n > 60} == {}
+
+
 def test_no_file_is_longer_than_1000_lines() -> None:
     root = Path(__file__).parents[2]
     folders = ("csrc", "python", "tests", "bench", "examples", "scripts")

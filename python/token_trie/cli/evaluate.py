@@ -35,7 +35,7 @@ from token_trie.trust.evaluate import DEFAULT, EvaluatedWay, EvaluationRows, way
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What is compared, and what is written besides the table."""
+    """The methods to compare, and the files to write."""
 
     way: Annotated[
         list[str] | None,
