@@ -30,16 +30,24 @@ class Progress(AbstractContextManager["Progress"]):
     def __enter__(self) -> Progress:
         if self._wanted:
             self._started = time.monotonic()
+            self._next_line = self._started + SILENT_SECONDS
             self._bar = _bar(self._total)
         return self
 
     def move(self, n: int, done: float | None = None) -> None:
         """Show that n things are done so far; `done` is the part of the total, by default n."""
+        if not self._wanted:
+            return
+        now, done = time.monotonic(), n if done is None else done
+        rate = n / max(now - self._started, 1e-9)
+        text = f"{n:,} {self._noun}, " + (f"{rate:,.1f} / s" if rate >= 1 or n == 0 else f"{1 / rate:,.1f} s each")
         if self._bar is not None:
-            rate = n / max(time.monotonic() - self._started, 1e-9)
-            pace = f"{rate:,.1f} / s" if rate >= 1 or n == 0 else f"{1 / rate:,.1f} s each"
-            self._bar.set_description_str(f"{n:,} {self._noun}, {pace}", refresh=False)
-            self._bar.update((n if done is None else done) - self._bar.n)
+            self._bar.set_description_str(text, refresh=False)
+            self._bar.update(done - self._bar.n)
+        elif now >= self._next_line:
+            share = f" ({done / self._total:.0%})" if self._total else ""
+            print(f"{text}{share}", file=sys.stderr, flush=True)
+            self._next_line = now + SECONDS_BETWEEN_LINES
 
     def clear(self) -> None:
         """Remove the bar from a terminal before another line is written there; the next `move` may draw it again."""
@@ -52,28 +60,17 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 def _bar(total: float | None) -> Any:
+    """Return a bar; None where standard error is no terminal and no notebook."""
     try:
         from tqdm.asyncio import tqdm_asyncio
         from tqdm.auto import tqdm
     except ModuleNotFoundError as error:
         raise ArgumentError(f"progress: {error.name} is missing; pip install 'token-trie[cli]'") from error
+    if tqdm is tqdm_asyncio and not sys.stderr.isatty():  # notebooks have another class
+        return None
 
     class Bar(tqdm):  # type: ignore[misc]
         monitor_interval = 0  # no thread of tqdm, which only bars with `miniters` need
 
-    class Lines(Bar):
-        def display(self, msg: str | None = None, pos: int | None = None) -> None:
-            if msg is None:  # otherwise tqdm clears the line
-                self.fp.write(f"{self}\n")
-                self.fp.flush()
-
-        def clear(self, nolock: bool = False) -> None:
-            pass
-
-    options = {"total": total, "delay": SILENT_SECONDS, "miniters": 0, "leave": False}
-    if tqdm is tqdm_asyncio and not sys.stderr.isatty():  # notebooks have another class
-        share = " ({percentage:.0f}%)" if total else ""
-        return Lines(**options, mininterval=SECONDS_BETWEEN_LINES, bar_format="{desc}" + share)
-    share = "{percentage:3.0f}%|{bar}| " if total else ""
-    left = ", {remaining} left" if total else ""
-    return Bar(**options, dynamic_ncols=True, bar_format=share + "{desc}" + left)
+    form = "{percentage:3.0f}%|{bar}| {desc}, {remaining} left" if total else "{desc}"
+    return Bar(total=total, delay=SILENT_SECONDS, miniters=0, leave=False, dynamic_ncols=True, bar_format=form)
