@@ -68,7 +68,7 @@ def test_a_request_leaves_some_members_of_a_set(served: str, name: str) -> None:
         ({"mask": bits_of(2, n=8)}, "1 bytes, where 10 members take 2"),
         ({"mask": bits_of(2, 12, n=16)}, "bits after the last of 10 members"),
         ({"mask": "%"}, "no base64"),
-        ({"mask": 7}, "int where base64"),
+        ({"mask": 7}, "must be base64"),
     ):
         refused = choose(served, name, **wrong)["error"]
         assert message in refused["message"], refused
