@@ -85,7 +85,7 @@ class Claim:
 def check_count(n: int, most: int, place: Place) -> None:
     """Refuse more of something than a request may have."""
     if n > most:
-        raise invalid(f"{n:,}, where {most:,} are the most", place, "too_long")
+        raise invalid(f"must be at most {most:,}, not {n:,}", place, "too_long")
 
 
 def check_depth(value: Any, depth: int = Limits.depth, place: Place = ()) -> None:

@@ -109,11 +109,11 @@ function read(card) {
       if (criteria.has(name)) return { wrong: `Two options are called ${name}.` };
       criteria.set(name, meaning.trim() ? meaning : null);
     }
-    if (criteria.size < 2) return { missing: "Two options are the fewest." };
+    if (criteria.size < 2) return { missing: "Give two options or more." };
     question.set("criteria", criteria);
   } else if (kind === "score") {
     const levels = all(".score .rows .name", card).map((input) => input.value).filter((level) => level.trim());
-    if (levels.length < 2) return { missing: "Two levels are the fewest." };
+    if (levels.length < 2) return { missing: "Give two levels or more." };
     question.set("criteria", levels);
   } else {
     const sides = ["true", "false"].map((side) => [side, $(`.noul .${side}`, card).value]).filter(([, text]) => text.trim());

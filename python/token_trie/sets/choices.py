@@ -100,8 +100,8 @@ def _require_some(choices: Any) -> None:
     try:
         n = len(choices)
     except OverflowError as error:  # a range may be longer than an index
-        raise LimitError(f"choices: more than {sys.maxsize:,}, where {MAX_CHOICES:,} are the most") from error
+        raise LimitError(f"choices must be at most {MAX_CHOICES:,}, not more than {sys.maxsize:,}") from error
     if n == 0:
         raise ArgumentError("choices: none given")
     if n > MAX_CHOICES:
-        raise LimitError(f"choices: {n:,}, where {MAX_CHOICES:,} are the most")
+        raise LimitError(f"choices must be at most {MAX_CHOICES:,}, not {n:,}")

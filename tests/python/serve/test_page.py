@@ -169,7 +169,7 @@ def test_an_error_of_the_server_is_shown_where_it_belongs(page: Tab) -> None:
         page.press("Enter")
     page.type("x")
     page.until(f"document.querySelector('{card} .problem').textContent")
-    assert text(page, f"{card} .problem") == "questions \u2192 soon \u2192 criteria: 12, where 10 are the most"
+    assert text(page, f"{card} .problem") == "questions \u2192 soon \u2192 criteria: must be at most 10, not 12"
     assert page.run(f"document.querySelector('{card} .instructions').getAttribute('aria-invalid')") == "true"
     for _ in range(2):
         page.click(f"{card} .score li:last-child .remove")

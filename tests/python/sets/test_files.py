@@ -1,4 +1,4 @@
-"""Files of sets: those of an earlier release, and replacing one whatever happens to the process."""
+"""Files of sets: one that is stored here still opens, and replacing one whatever happens to the process."""
 
 from __future__ import annotations
 
