@@ -113,7 +113,7 @@ def _device_of(sampling: object) -> int:
     if isinstance(sampling, str) and sampling == "auto":
         return int(lib.TOKEN_TRIE_DEVICE_AUTO)
     if not isinstance(sampling, bool):
-        raise ArgumentError(f"device_sampling: {sampling!r} is none of 'auto', True, False")
+        raise ArgumentError(f"device_sampling must be one of 'auto', True, False, not {sampling!r}")
     return int(lib.TOKEN_TRIE_DEVICE_ON if sampling else lib.TOKEN_TRIE_DEVICE_OFF)
 
 

@@ -51,7 +51,7 @@ def encode_names(names: Iterable[str], what: str) -> list[bytes]:
 def check_name(value: object, names: Collection[str], what: str) -> None:
     """Raise ArgumentError, which lists the valid names, for a value that is none of them."""
     if not isinstance(value, str) or value not in names:
-        raise ArgumentError(f"{what}: {value!r} is none of {', '.join(map(repr, names))}")
+        raise ArgumentError(f"{what} must be one of {', '.join(map(repr, names))}, not {value!r}")
 
 
 def check_counts(minimum: int = 1, **options: int) -> None:

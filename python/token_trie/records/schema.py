@@ -110,7 +110,7 @@ def kinds_of(schema: dict[str, Any], pointer: str) -> list[str]:
         return [kind for kind, keywords in OF_KIND.items() if keywords & schema.keys()]
     kinds = [given] if isinstance(given, str) else given
     if not isinstance(kinds, list) or not kinds or not all(kind in KINDS for kind in kinds):
-        raise refuse(f"{pointer}/type", f"{given!r} is none of {', '.join(KINDS)}")
+        raise refuse(f"{pointer}/type", f"must be one of {', '.join(KINDS)}, not {given!r}")
     return [kind for kind in dict.fromkeys(kinds) if kind != "integer" or "number" not in kinds]
 
 

@@ -242,7 +242,7 @@ class Calibration(Calibrator):
             raise CalibrationError("binding.classes must be two or more texts, each once")
         for name, value, known in (("kind", kind, get_args(FitKind)), ("base", base, get_args(Base))):
             if value not in known:
-                raise CalibrationError(f"{name}: {value[:40]!r} is none of {', '.join(known)}")
+                raise CalibrationError(f"{name} must be one of {', '.join(known)}, not {value[:40]!r}")
         read = _read(given, _REST, {"classes": len(classes), "rows": begin["n_rows"]})
         head, held_out = read["head"], read["held_out"]
         if (kind == "head") != (head is not None):

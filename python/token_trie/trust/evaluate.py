@@ -296,7 +296,7 @@ def _chosen(ways: Iterable[str] | None, is_question: bool, empty: Prompt | None)
         raise ArgumentError("ways: none given")
     for name in names:
         if name not in known:
-            raise ArgumentError(f"ways: {name!r} is none of {', '.join(known)}")
+            raise ArgumentError(f"ways must be among {', '.join(known)}, not {name!r}")
         if name == "contextual" and not has_prior:
             raise ArgumentError("ways: 'contextual' needs the prompt without its content, as empty")
     return {name: known[name] for name in names}

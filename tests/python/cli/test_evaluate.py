@@ -251,7 +251,7 @@ def test_all_rows_that_are_too_long_are_left_out_at_once(cli: Cli, monkeypatch: 
         ([], (), "use --question, --prompt or --prompt-file"),
         ([], ("-q", "Is it?"), "name the column to read with --column; the columns are id, text"),
         ([], ("-q", "Is it?", "--column", "team"), "--gold: column 'team' must not be among --column"),
-        (["--way", "best"], ("-p", PROMPT), "ways: 'best' is none of exact"),
+        (["--way", "best"], ("-p", PROMPT), "ways must be among exact, "),
         (["--form", "listed"], ("-p", PROMPT), "--form: only with --question"),
         (["--leaf-end", "any"], ("-q", "Is it?"), "--leaf-end: not with --question"),
         (["--target-accuracy", "1"], ("-p", PROMPT), "--target-accuracy: 1.0 is not between 0 and 1"),

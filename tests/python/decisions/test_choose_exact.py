@@ -251,7 +251,7 @@ def test_an_answer_that_begins_another_is_one_of_the_events(llm: Any) -> None:
         ({"timeout": 0}, "timeout: 0 is not in"),
         ({"timeout": float("nan")}, "timeout: nan is not in"),
         ({"timeout": "1"}, "timeout must be a number, not str"),
-        ({"leaf_end": "never"}, "leaf_end: 'never' is none of"),
+        ({"leaf_end": "never"}, "leaf_end must be one of"),
     ],
 )
 def test_bad_options_are_refused(precise: Any, options: dict[str, Any], message: str) -> None:

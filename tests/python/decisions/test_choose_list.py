@@ -140,7 +140,7 @@ def test_stepping_token_by_token_gives_the_same(precise: Any) -> None:
         (COLOURS, {"exclude": COLOURS}, ArgumentError, "no member of the set is left"),
         (COLOURS, {"exclude": ["pink"]}, ArgumentError, r"exclude\[0\]: 'pink' is none of the 5 choices"),
         (COLOURS, {"exclude": "red"}, ArgumentError, "exclude must be a list"),
-        (COLOURS, {"mode": "exact"}, ArgumentError, "mode: 'exact' is none of 'greedy', 'sampled'"),
+        (COLOURS, {"mode": "exact"}, ArgumentError, "mode must be one of 'greedy', 'sampled'"),
         (COLOURS, {"temperature": 0}, ArgumentError, "temperature: 0 is not above 0"),
         (COLOURS, {"separator": 5}, ArgumentError, "separator: not a sequence"),
         (COLOURS, {"separator": [10**8]}, VocabularyError, r"separator\[0\]: 100000000 is outside"),

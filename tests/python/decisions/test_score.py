@@ -303,9 +303,9 @@ token_trie.score(llm, "Pick", trie, max_scored=None)
     [
         ((None, ACTIONS), {}, ArgumentError, "prompt must be .*, not NoneType"),
         (("Pick:", []), {}, ArgumentError, "choices: none given"),
-        (("Pick:", ACTIONS), {"leaf_end": "soon"}, ArgumentError, "leaf_end: 'soon' is none of"),
+        (("Pick:", ACTIONS), {"leaf_end": "soon"}, ArgumentError, "leaf_end must be one of"),
         (("Pick:", ACTIONS), {"leading_space": 2}, ArgumentError, "leading_space: 2 is not True, False or None"),
-        (("Pick:", ACTIONS), {"normalize": "softly"}, ArgumentError, "normalize: 'softly'"),
+        (("Pick:", ACTIONS), {"normalize": "softly"}, ArgumentError, "normalize must be one of"),
         (("Pick:", TokenTrie.from_sequences({"a": [10**6]})), {}, VocabularyError, "outside the vocabulary"),
     ],
 )

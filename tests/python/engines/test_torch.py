@@ -118,7 +118,7 @@ def test_it_compiles_without_a_break_in_the_graph(backend: str) -> None:
         (lambda: DeviceTries(V, device="nowhere"), "device: "),
         (lambda: DeviceTries(V).add(TRIE), "end_tokens: needed with on_complete end"),
         (lambda: DeviceTries(V).add(TRIE, on_complete="release", end_tokens=[END]), "end_tokens: needed with"),
-        (lambda: DeviceTries(V).add(TRIE, on_complete="restart"), "on_complete: 'restart' is none of"),  # type: ignore
+        (lambda: DeviceTries(V).add(TRIE, on_complete="restart"), "on_complete must be one of"),  # type: ignore
         (lambda: DeviceTries(8).add(TRIE, end_tokens=[END]), "trie: 8 is outside the vocabulary"),
         (lambda: DeviceTries(V).add(TRIE, end_tokens=[V]), "end_tokens: 40 is outside the vocabulary"),
         (lambda: DeviceTries(V).add(TRIE, end_tokens=[-1]), "end_tokens: -1 is outside the vocabulary"),

@@ -258,8 +258,8 @@ def test_a_grammar_beside_a_trie_is_refused(smollm2: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"mode": "best"}, ArgumentError, "mode: 'best' is none of 'greedy', 'sampled'"),
-        ({"on_complete": None}, ArgumentError, "on_complete: None is none of"),
+        ({"mode": "best"}, ArgumentError, "mode must be one of 'greedy', 'sampled'"),
+        ({"on_complete": None}, ArgumentError, "on_complete must be one of"),
         ({"on_complete": "release", "end_tokens": [2]}, ArgumentError, "end_tokens go with"),
         ({"separator": [5]}, ArgumentError, "separator and max_items go with on_complete restart"),
         ({"on_complete": "restart", "max_items": -1}, ArgumentError, "max_items: -1 is not a count from 1"),

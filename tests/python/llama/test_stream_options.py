@@ -24,7 +24,7 @@ from token_trie import ArgumentError, StreamHandle
         ({"n_ctx": True}, "n_ctx: True is not a count"),
         ({"n_ctx": np.array([1, 2])}, "n_ctx: array"),
         ({"jump_forward": np.array([1, 2])}, "jump_forward must be "),
-        ({"device_sampling": np.array([1, 2])}, "device_sampling: array"),
+        ({"device_sampling": np.array([1, 2])}, "device_sampling must be one of"),
     ],
 )
 def test_bad_options_are_refused(

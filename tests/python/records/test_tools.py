@@ -367,7 +367,7 @@ def test_calls_begin_as_models_write_them(text: str, begins: str | None) -> None
 def test_what_goes_not_with_auto_is_named(smollm2: Any) -> None:
     with pytest.raises(ArgumentError, match="think: goes with tool_choice"):
         choose_tool(smollm2, MESSAGES, TOOLS, tool_choice="auto", think=Think())
-    with pytest.raises(ArgumentError, match="tool_choice: 'maybe' is none of 'required', 'auto'"):
+    with pytest.raises(ArgumentError, match="tool_choice must be one of 'required', 'auto'"):
         choose_tool(smollm2, MESSAGES, TOOLS, tool_choice="maybe")  # type: ignore[call-overload]
     call = choose_tool(smollm2, MESSAGES, [tool("stop")])
     with pytest.raises(ArgumentError, match="value: no JSON"):

@@ -126,7 +126,7 @@ def test_kinds_that_do_not_go_with_the_rows_are_refused() -> None:
     readings, gold = readings_of(np.random.default_rng(8).normal(size=(30, 3))), np.arange(30) % 3
     for rows, kind, message in (
         (None, "head", "kind: 'head' needs gold labels"),
-        (gold, "magic", "kind: 'magic' is none of 'batch', 'temperature', 'bias', 'head'"),
+        (gold, "magic", "kind must be one of 'batch', 'temperature', 'bias', 'head'"),
         (gold, "batch", "kind: 'batch' takes no labels"),
     ):
         with pytest.raises(ArgumentError, match=message):

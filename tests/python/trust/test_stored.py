@@ -62,7 +62,7 @@ def test_a_file_that_an_earlier_release_wrote_opens_and_is_written_again_as_it_w
         ("format", "other", "format: this is no token-trie calibration"),
         ("version", 2, "version: 2, and this release reads 1"),
         ("version", "1", "version must be a count, not str"),
-        ("kind", "magic", "kind: 'magic' is none of"),
+        ("kind", "magic", "kind must be one of"),
         ("kind", "bias", "head: a fit of the kind 'bias' has none"),
         ("head", None, "head: a fit of the kind 'head' has one"),
         ("base", 3, "base must be a text, not int"),
