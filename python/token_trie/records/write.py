@@ -466,20 +466,11 @@ def _n_covering(vocab: _core.Vocab, tokens: list[int], n_bytes: int, n_wanted: i
 
 def n_distinct(rows: list[list[int]], kinds: Sequence[Hashable]) -> list[int]:
     """Return for each row after how many tokens all rows that begin alike are of one kind."""
-    lengths = [len(row) for row in rows]
-    waiting = [(0, list(range(len(rows))))]
-    while waiting:
-        n, alike = waiting.pop()
-        if len({kinds[i] for i in alike}) == 1:
-            for i in alike:
-                lengths[i] = n
-            continue
-        after: dict[int, list[int]] = {}
-        for i in alike:
-            if len(rows[i]) > n:
-                after.setdefault(rows[i][n], []).append(i)
-        waiting += [(n + 1, part) for part in after.values()]
-    return lengths
+    kinds_after: dict[tuple[int, ...], set[Hashable]] = {}
+    for row, kind in zip(rows, kinds, strict=True):
+        for n in range(len(row)):
+            kinds_after.setdefault(tuple(row[:n]), set()).add(kind)
+    return [next((n for n in range(len(row)) if len(kinds_after[tuple(row[:n])]) == 1), len(row)) for row in rows]
 
 
 _N_FOLLOWING = 12  # characters that decide how the last token before them is spelled
@@ -499,7 +490,7 @@ class _Decision(NamedTuple):
 def _decision_of(
     pending: PendingPart, waiting: tuple[PendingPart, ...], among: tuple[Layout, ...], end: str, is_exact: bool
 ) -> _Decision:
-    """Return how to continue what is pending, before what waits (the last first), in any of the layouts."""
+    """Return how to continue what is pending, before what waits, in any of the layouts."""
     layouts: dict[str, dict[Layout, Continuation]] = {}
     for layout in among:
         for each in continuations(pending, layout):
@@ -510,7 +501,7 @@ def _decision_of(
 
     @cache
     def followers_of(after: tuple[PendingPart, ...], layouts: tuple[Layout, ...]) -> tuple[str, ...]:
-        parts = [*waiting, *reversed(after)]
+        parts = *after, *waiting
         return tuple(dict.fromkeys(each for layout in layouts for each in followers(parts, layout, end)))
 
     kinds = tuple((of, each.is_whole or text if is_exact else text) for text, (each, of) in found.items())
@@ -551,18 +542,20 @@ class RecordDecoder:
         """Write a value; return its text. `end`, the text after it, decides how its last token is spelled."""
         self._end = end
         begin = len(self.writer.text)
-        waiting: list[PendingPart] = [PendingValue(node)]
+        waiting: tuple[PendingPart, ...] = (PendingValue(node),)
         while waiting:
-            pending = waiting.pop()
+            pending, *others = waiting
+            following: tuple[PendingPart, ...] = ()
             if isinstance(pending, PendingString):
-                text = yield from self._write_string(pending.node, pending.pointer)
+                text = yield from self._generate(FreeText(pending.node, pending.node.grammar), pending.pointer)
+                self.writer.write('"')
                 if (of := pending.key_of) is not None:
                     assert isinstance(of.node, Map)
-                    waiting.append(PendingItems(of.node, of.pointer, of.n + 1))
-                    waiting.append(PendingValue(of.node.node, inside(of.pointer, text), is_after_key=True))
+                    value = PendingValue(of.node.node, inside(of.pointer, text), is_after_key=True)
+                    following = value, PendingItems(of.node, of.pointer, of.n + 1)
             else:
-                chosen = yield from self._decide(pending, waiting)
-                waiting.extend(reversed(chosen.pending))
+                following = yield from self._decide(pending, tuple(others))
+            waiting = (*following, *others)
             if self._on_text is not None:
                 self._report(self._on_text)
         return self.writer.text[begin:]
@@ -579,12 +572,20 @@ class RecordDecoder:
             self._report(self._on_text)
         return index, math.exp(logprob)
 
-    def _decide(self, pending: PendingPart, waiting: list[PendingPart]) -> Plan[Continuation]:
-        """Write the beginning of what is pending; return the continuation that was chosen."""
-        decision = _decision_of(pending, tuple(waiting), self._layouts, self._end, self.writer.is_exact)
+    def _decide(self, pending: PendingPart, waiting: tuple[PendingPart, ...]) -> Plan[tuple[PendingPart, ...]]:
+        """Write the beginning of what is pending; return what is then pending of it."""
+        decision = _decision_of(pending, waiting, self._layouts, self._end, self.writer.is_exact)
         found = decision.continuations
         if decision.alternatives is not None:
-            text = yield from self._choose(decision, decision.alternatives, pending.pointer)
+            alternatives = decision.alternatives
+            index, of_kind, of_value = yield from self.writer.choose(alternatives)
+            text = alternatives.texts[index]
+            chosen, _ = found[text]
+            is_alone = len(alternatives.parts[alternatives.kinds[index]][0]) == 1
+            if decision.is_of_record:
+                self._multiply(chosen.pointer if chosen.is_value and is_alone else pending.pointer, of_kind)
+            if not is_alone:
+                self._multiply(chosen.pointer, of_value)
         elif "" in found and (slot := found[""][0].slot) is not None:
             grammar = slot.compact_grammar if self._layouts == (COMPACT,) else slot.grammar
             free = FreeText(slot, grammar, tuple(filter(None, found)))
@@ -594,26 +595,10 @@ class RecordDecoder:
             (text,) = found
             self.writer.write(text)
         chosen, self._layouts = found[text]
-        return chosen
-
-    def _choose(self, decision: _Decision, alternatives: Alternatives, pointer: str) -> Plan[str]:
-        index, of_kind, of_value = yield from self.writer.choose(alternatives)
-        text = alternatives.texts[index]
-        chosen, _ = decision.continuations[text]
-        is_alone = len(alternatives.parts[alternatives.kinds[index]][0]) == 1
-        if decision.is_of_record:
-            self._multiply(chosen.pointer if chosen.is_value and is_alone else pointer, of_kind)
-        if not is_alone:
-            self._multiply(chosen.pointer, of_value)
-        return text
+        return chosen.pending
 
     def _multiply(self, pointer: str, logprob: float) -> None:
         self.probabilities[pointer] = self.probabilities.get(pointer, 1.0) * math.exp(logprob)
-
-    def _write_string(self, node: String, pointer: str) -> Plan[str]:
-        text = yield from self._generate(FreeText(node, node.grammar), pointer)
-        self.writer.write('"')
-        return text
 
     def _generate(self, free: FreeText, pointer: str) -> Plan[str]:
         """Let the model write until an end is found; at `max_tokens`, cut at the last valid end, or close brackets."""
@@ -639,15 +624,14 @@ class RecordDecoder:
             on_text(piece)
 
 
-def followers(waiting: list[PendingPart], layout: Layout, end: str) -> tuple[str, ...]:
-    """Return the possible beginnings of what waits (the last first): the forced text, else each first character.
+def followers(waiting: tuple[PendingPart, ...], layout: Layout, end: str) -> tuple[str, ...]:
+    """Return the possible beginnings of what waits: the forced text, else each first character.
 
     `end` is the text after all of it.
     """
-    waiting = list(waiting)
     text = ""
     while waiting and len(text) < _N_FOLLOWING:
-        pending = waiting.pop()
+        pending = waiting[0]
         if isinstance(pending, PendingItems) and pending.taken and pending.n < pending.node.max_items:
             # Unique items: the remaining continuations differ, their first characters do not.
             close = layout.within(pending.node).close("]", False, level_of(pending.pointer))[0]
@@ -657,5 +641,5 @@ def followers(waiting: list[PendingPart], layout: Layout, end: str) -> tuple[str
             firsts = "".join(each.begins_with for each in found)
             return (text,) if text or not found else tuple(dict.fromkeys(firsts))
         text += found[0].text
-        waiting.extend(reversed(found[0].pending))
+        waiting = *found[0].pending, *waiting[1:]
     return (text if waiting else text + end,)
