@@ -110,7 +110,7 @@ enum token_trie_mode {
     TOKEN_TRIE_SAMPLED = 1 /* apply keeps all allowed tokens with their logits; a later sampler of the chain selects */
 };
 
-/* What may follow a finished member. A longer member that begins with the finished one can always still be reached. */
+/* The tokens that may follow a finished member. A longer member that begins with it can always still be reached. */
 enum token_trie_on_complete {
     TOKEN_TRIE_RELEASE = 0, /* any token: the span is over, and text is free again */
     TOKEN_TRIE_END = 1,     /* an end token: the member is the whole answer */
@@ -118,8 +118,8 @@ enum token_trie_on_complete {
 };
 
 /*
- * Options. Set size to sizeof(struct token_trie_params), and all other members to zero for the defaults. What the
- * pointers point to is copied. An option marked END or RESTART is only for that on_complete.
+ * Options. Set size to sizeof(struct token_trie_params), and all other members to zero for the defaults. The data
+ * that pointers point to is copied. An option marked END or RESTART is only for that on_complete.
  */
 struct token_trie_params {
     size_t size;
@@ -164,7 +164,7 @@ enum token_trie_state {
 /* Why a span ends after the last finished member. Known as soon as only the end of the span can follow. */
 enum token_trie_ending {
     TOKEN_TRIE_ENDING_NONE = 0,      /* it does not end here: a member can continue or begin; or the span was escaped */
-    TOKEN_TRIE_ENDING_TOKEN = 1,     /* its end was accepted; with END and RELEASE also: no member can continue */
+    TOKEN_TRIE_ENDING_TOKEN = 1,     /* an end was accepted; with END and RELEASE also: no member can continue */
     TOKEN_TRIE_ENDING_MAX_ITEMS = 2, /* RESTART: the list has max_items members */
     TOKEN_TRIE_ENDING_NONE_LEFT = 3, /* RESTART, unique: the list has all members of the set */
     TOKEN_TRIE_ENDING_MAX_SPAN = 4   /* RESTART: the span reached max_span */
@@ -177,7 +177,7 @@ struct token_trie_sampler_state {
     int32_t n_items;        /* number of finished members */
     const char * leaf_name; /* name of the last finished member; NULL while another one is in progress, and if it has
                                no name; valid until the sampler is freed */
-    int64_t leaf;           /* its index in the set, -1 if none */
+    int64_t leaf;           /* the index of that member in the set, -1 if none */
     uint64_t n_escaped;     /* number of accepted tokens that were outside the allowed set */
     uint64_t n_restored;    /* calls of apply in which earlier samplers had removed every allowed token */
     uint64_t n_closed;      /* spans that max_span ended */
@@ -197,7 +197,7 @@ struct token_trie_cache_stats {
 
 /*
  * A set: the possible answers, read once and shared by any number of samplers, matchers, streams and batches. A set
- * never changes, and any threads may use it. What was made with a set keeps what it needs, so the set may be freed
+ * never changes, and any threads may use it. Whatever was made with a set keeps what it needs, so the set may be freed
  * before it.
  *
  *     struct token_trie_set * set = token_trie_set_read(vocab, 0, json, strlen(json));
@@ -469,15 +469,14 @@ struct token_trie_token {
 typedef bool (*token_trie_on_token)(const struct token_trie_token * token, void * user);
 
 enum token_trie_query_mode {
-    TOKEN_TRIE_QUERY_GREEDY = 0,      /* the best token at each branch point */
-    TOKEN_TRIE_QUERY_SAMPLED = 1,     /* a random token at each branch point */
-    TOKEN_TRIE_QUERY_BEST = 2,        /* the most probable members, found and proved by a search */
-    TOKEN_TRIE_QUERY_SCORES = 3,      /* the score of each member */
-    TOKEN_TRIE_QUERY_TEXT = 4,        /* free text */
-    TOKEN_TRIE_QUERY_HIDDEN_STATE = 5 /* only the hidden state, without a set */
+    TOKEN_TRIE_QUERY_GREEDY = 0,  /* the best token at each branch point */
+    TOKEN_TRIE_QUERY_SAMPLED = 1, /* a random token at each branch point */
+    TOKEN_TRIE_QUERY_BEST = 2,    /* the most probable members, found and proved by a search */
+    TOKEN_TRIE_QUERY_SCORES = 3,  /* the score of each member */
+    TOKEN_TRIE_QUERY_TEXT = 4     /* free text */
 };
 
-/* What the score of a member includes in addition to the probability of its tokens. */
+/* How a member's end counts in its score, in addition to the probability of its tokens. */
 enum token_trie_leaf_end {
     TOKEN_TRIE_LEAF_ANY = 0,     /* nothing: any token may follow */
     TOKEN_TRIE_LEAF_LONGEST = 1, /* the probability that no token follows with which a longer member continues. Members
@@ -486,9 +485,9 @@ enum token_trie_leaf_end {
 };
 
 /*
- * What is asked of the model after a prompt. A stream answers one (token_trie_stream_answer), a batch many
+ * A query of the model after a prompt. A stream answers one (token_trie_stream_answer), a batch many
  * (token_trie_batch_submit). Set size to sizeof(struct token_trie_query), and all other members to zero for the
- * defaults. What the pointers point to is copied. A member marked with modes is only for these.
+ * defaults. The data that pointers point to is copied. A member marked with modes is only for these.
  *
  * A score is the natural logarithm of a probability. A node whose logits no score needs, such as the last token of most
  * members, is not evaluated. BEST and SCORES refuse sets with unique, exclude or min_items.
@@ -501,7 +500,8 @@ struct token_trie_query {
     size_t size;
     int32_t mode;              /* enum token_trie_query_mode */
     int32_t with_hidden_state; /* if not 0, the answer includes the hidden state after the prompt, in any mode: the
-                                  normalized vector that the model multiplies with its output matrix */
+                                  normalized vector that the model multiplies with its output matrix. For the state
+                                  alone: TEXT, with max_tokens 0 */
     const struct token_trie_set * set;
     const struct token_trie_params * set_params; /* NULL: all members of the set, with TOKEN_TRIE_END. mode is not
                                                     read. GREEDY, SAMPLED, TEXT: on_complete must be END; the first
@@ -548,36 +548,36 @@ struct token_trie_query {
  */
 struct token_trie_answer;
 
-/* What an answer holds. Set size to sizeof(struct token_trie_answer_info) before the call. */
+/* The contents of an answer. Set size to sizeof(struct token_trie_answer_info) before the call. */
 struct token_trie_answer_info {
     size_t size;
-    int64_t ticket;      /* of a batch */
+    int64_t ticket;      /* batch: the ticket of the prompt */
     int32_t status;      /* enum token_trie_status: of a batch, whether this prompt failed */
     int32_t stop;        /* GREEDY, SAMPLED, TEXT: enum token_trie_stop */
     int32_t stop_string; /* TEXT: index of the stop string that was found; -1 if none was */
-    int32_t ending;      /* of a list: enum token_trie_ending; NONE: max_tokens was reached, and an unfinished member is
+    int32_t ending;      /* list: enum token_trie_ending; NONE: max_tokens was reached, and an unfinished member is
                             not part of the answer */
     int64_t leaf;        /* index in the set of the best member, or the only one; -1 if none */
-    double logprob;      /* its score, without leaf_weights. GREEDY, SAMPLED: the sum over its branch points; of a list,
-                            over all branch points of the list */
+    double logprob;      /* the member's score, without leaf_weights. GREEDY, SAMPLED: the sum over the branch points
+                            of the answer */
     double gap;          /* BEST: no other member scores more than this many nats above the last one found. 0: the
                             members found are the best. inf: fewer than n_best were found, and there may be more. This
                             and the rivals include leaf_weights */
     double rival_min;    /* BEST: lower bound of the score of the best member that is not in the answer; -inf if none is
                             known, or there is none */
-    double rival_max;    /* its upper bound; equal to rival_min if that member was evaluated */
+    double rival_max;    /* the upper bound; equal to rival_min if that member was evaluated */
     double mass_max;     /* BEST: upper bound of the probability that the model, without the constraint, writes a member
                             of the set here; does not include leaf_weights */
-    uint64_t n_shared;   /* of a batch: tokens of the prompt that were evaluated for another prompt */
+    uint64_t n_shared;   /* batch: tokens of the prompt that were evaluated for another prompt */
     uint64_t n_branches; /* GREEDY, SAMPLED: tokens that were chosen at a branch point, including ends */
     uint64_t n_forced;   /* GREEDY, SAMPLED, TEXT: tokens that were forced */
     uint64_t n_free;     /* GREEDY, SAMPLED, TEXT: tokens of free text */
     uint64_t n_evaluated; /* tokens or nodes that were evaluated after the prompt, without the root; a node that is
                              evaluated again, because others below it need it, counts again */
     uint64_t n_passes;    /* passes with some of these tokens; those of a batch can include tokens of other prompts */
-    uint64_t prompt_ns;   /* of a batch: nanoseconds from the prompt's first pass to its last */
+    uint64_t prompt_ns;   /* batch: nanoseconds from the prompt's first pass to its last */
     uint64_t decide_ns;   /* nanoseconds from then on; of a stream: of the call */
-    uint64_t decode_ns;   /* of a stream: nanoseconds of the call inside llama.cpp's forward passes */
+    uint64_t decode_ns;   /* stream: nanoseconds of the call inside llama.cpp's forward passes */
     /* Arrays and text are valid until the answer is freed. An array without elements is NULL. */
     const char * message; /* why the prompt of a batch failed; "" if it did not */
     const int64_t *
@@ -587,10 +587,10 @@ struct token_trie_answer_info {
     size_t n_logprobs;
     const llama_token * tokens; /* GREEDY, SAMPLED, TEXT: the generated tokens, without an end-of-generation token */
     size_t n_tokens;
-    const uint64_t * ranges;    /* of a list: for each member, the index of its first token in tokens, and the index
+    const uint64_t * ranges;    /* list: for each member, the index of its first token in tokens, and the index
                                    after its last */
     size_t n_ranges;            /* 2 for each member */
-    const float * hidden_state; /* HIDDEN_STATE, or with_hidden_state: the hidden state after the prompt */
+    const float * hidden_state; /* with_hidden_state: the hidden state after the prompt */
     size_t n_hidden_state;      /* the model's n_embd */
 };
 
@@ -679,19 +679,19 @@ enum token_trie_stop {
  */
 struct token_trie_stream_state {
     size_t size;
-    int32_t stop;    /* enum token_trie_stop */
-    int32_t span;    /* enum token_trie_state, -1 without a trie */
-    int32_t n_items; /* finished members of this span */
-    int64_t leaf;    /* index in the set of the last finished member; -1 if none */
-    const char *
-        leaf_name;       /* its name, NULL if none; valid until the trie is replaced or removed, or the stream closed */
-    double logprob;      /* of this span: the sum over its branch points, including ends */
-    uint64_t n_tokens;   /* tokens of the sequence, including the prompt */
-    uint64_t n_cached;   /* tokens of the sequence that are evaluated */
-    uint64_t n_forced;   /* tokens that were forced by a trie */
-    uint64_t n_branches; /* tokens that were chosen at a branch point, including ends */
-    uint64_t n_free;     /* tokens of free text */
-    uint64_t n_passes;   /* forward passes of generate; this and the counts above include answers that append tokens */
+    int32_t stop;           /* enum token_trie_stop */
+    int32_t span;           /* enum token_trie_state, -1 without a trie */
+    int32_t n_items;        /* finished members of this span */
+    int64_t leaf;           /* index in the set of the last finished member; -1 if none */
+    const char * leaf_name; /* the name of that member, NULL if none; valid until the trie is replaced or removed, or
+                               the stream closed */
+    double logprob;         /* the sum over the branch points of this span, including ends */
+    uint64_t n_tokens;      /* tokens of the sequence, including the prompt */
+    uint64_t n_cached;      /* tokens of the sequence that are evaluated */
+    uint64_t n_forced;      /* tokens that were forced by a trie */
+    uint64_t n_branches;    /* tokens that were chosen at a branch point, including ends */
+    uint64_t n_free;        /* tokens of free text */
+    uint64_t n_passes;  /* forward passes of generate; this and the counts above include answers that append tokens */
     uint64_t decode_ns; /* nanoseconds of generate in forward passes: in llama_decode, and in the multiplication of some
                            rows of the output matrix after it, which is done if only few tokens are allowed */
     uint64_t generate_ns;   /* nanoseconds of generate in total, including callbacks */
@@ -896,7 +896,7 @@ TOKEN_TRIE_API int32_t token_trie_stream_next(struct token_trie_stream * stream,
  *
  * BEST and SCORES evaluate nodes as tree-shaped batches in the context's unified cache, so tokens that members share
  * are evaluated once. With a model that does not consist of attention alone, nodes are evaluated one at a time.
- * HIDDEN_STATE costs nothing if the last token was just evaluated, and otherwise its evaluation. It fails with
+ * A hidden state costs nothing if the last token was just evaluated, and otherwise its evaluation. It fails with
  * TOKEN_TRIE_ERROR_CONTEXT for a model whose graph does not end with one matrix product, and if the context params had
  * a cb_eval.
  */
@@ -1031,7 +1031,7 @@ TOKEN_TRIE_API void token_trie_batch_close(struct token_trie_batch * batch);
 /* Fills *stats with the counts of the process-wide cache of tries. */
 TOKEN_TRIE_API int32_t token_trie_cache_get_stats(struct token_trie_cache_stats * stats);
 
-/* Empties the cache. What uses a trie keeps it. */
+/* Empties the cache. A trie in use stays with its users. */
 TOKEN_TRIE_API void token_trie_cache_clear(void);
 
 /*

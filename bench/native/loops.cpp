@@ -17,7 +17,7 @@ std::int64_t nanoseconds_since(Clock::time_point start) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
 }
 
-// What llama_sampler_sample builds from the logits before it applies a chain.
+// The candidates that llama_sampler_sample builds from the logits before it applies a chain.
 llama_token_data_array fill(std::vector<llama_token_data> & candidates, const float * logits) {
     for (std::size_t i = 0; i < candidates.size(); ++i) {
         candidates[i] = {static_cast<llama_token>(i), logits[i], 0.0F};

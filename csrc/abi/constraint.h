@@ -22,7 +22,7 @@ struct Constraint {
 // A cursor at the root of a set. Throws Error.
 Constraint make_constraint(const Vocab & vocab, const Set & set, const token_trie_params & params);
 
-// Of the struct that is called what; where it is null, an answer is a member and nothing else.
+// Reads the params that messages call `what`; where they are null, an answer is a member and nothing else.
 token_trie_params read_params(const token_trie_params * params, const char * what);
 
 // The same of a payload, whose trie comes from the cache; what the options alone refuse is not cached.

@@ -5,7 +5,7 @@
 
 namespace token_trie {
 
-// Of contexts on a caller's model, with the adapters of a struct that has them.
+// Makes contexts on a caller's model, with the adapters of a struct that has them.
 template <typename Params>
 ContextMaker make_contexts(llama_model * model, const llama_context_params * context_params, const Params & params) {
     require_not_null(model, "model");

@@ -10,8 +10,8 @@ struct token_trie_stream;
 
 namespace token_trie {
 
-// What is open of one kind. A handle is a number in a pointer's clothes, given once in a process and looked up on each
-// call, so that a closed one is refused, also when another has been opened since.
+// The open objects of one kind. A handle is a number in a pointer's clothes, given once in a process and looked up on
+// each call, so that a closed one is refused, also when another has been opened since.
 template <typename Handle, typename Object>
 class OpenHandles {
    public:

@@ -71,7 +71,7 @@ std::function<bool(const Decoder::Step &)> callback(token_trie_on_token on_token
 
 Query read_query(const Vocab & vocab, const token_trie_query * query) {
     const token_trie_query given = read_struct(query, "query");
-    check_enum(given.mode, TOKEN_TRIE_QUERY_HIDDEN_STATE, "query.mode");
+    check_enum(given.mode, TOKEN_TRIE_QUERY_TEXT, "query.mode");
     if (given.mode < TOKEN_TRIE_QUERY_TEXT) {
         require_not_null(given.set, "query.set");
     }

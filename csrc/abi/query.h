@@ -8,7 +8,7 @@
 
 namespace token_trie {
 
-// Of the struct that is called what; the defaults where it is null. may_keep: TOKEN_TRIE_SEED_KEEP is allowed.
+// Reads the struct that messages call `what`; null: the defaults. may_keep: TOKEN_TRIE_SEED_KEEP is allowed.
 Sampling read_sampling(const token_trie_sampling * from, const char * what, bool may_keep);
 
 token_trie_token to_token(const Decoder::Step & step);

@@ -8,7 +8,8 @@
 namespace token_trie {
 
 Batch::Batch(const ContextMaker & maker, const Scheduler::Options & options)
-    : scheduler_(std::make_unique<Scheduler>(maker, options)),
+    : scheduler_(std::make_unique<Scheduler>(
+          maker, options, [this](Ticket ticket, Answer answer) { keep(ticket, std::move(answer)); })),
       facts_(scheduler_->vocab()),
       n_ctx_max_(scheduler_->n_ctx_max()) {}
 
@@ -131,12 +132,11 @@ void Batch::work(std::unique_lock<std::mutex> & lock) {
     Scheduler::Requests submitted;
     submitted.swap(submitted_);
     lock.unlock();
-    const Scheduler::OnAnswer on_answer = [this](Ticket ticket, Answer answer) { keep(ticket, std::move(answer)); };
     scheduler_->add(submitted);
     for (const Ticket each : cancelled) {
-        scheduler_->cancel(each, on_answer);
+        scheduler_->cancel(each);
     }
-    scheduler_->pass(on_answer);
+    scheduler_->pass();
     keep_texts();
 }
 
@@ -149,7 +149,7 @@ void Batch::keep_texts() noexcept {
         }
         std::vector<Token> & kept = known->second->text;
         if (text.size <= kept.size()) {
-            return;  // of what is decided anew
+            return;  // it is decided again
         }
         try {
             kept.insert(kept.end(), text.data + kept.size(), text.data + text.size);

@@ -12,7 +12,7 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// Requests and answers of any threads, in one context. Who waits for an answer does the work, of all: one of those
+// Requests and answers of any threads, in one context. Threads that wait for an answer do the work: one of those
 // that wait makes the passes, and the others take what is theirs; when it has its own, another goes on.
 //
 //     submit ---> out --pass--> ready ---> next
@@ -27,7 +27,7 @@ class Batch {
 
     std::size_t n_ctx_max() const noexcept { return n_ctx_max_; }
 
-    // What a caller does that touches the model, the reading of a payload included: close waits for it.
+    // RAII: this thread is in a call that touches the model, the reading of a payload included. close waits for it.
     class Call : NonCopyable {
        public:
         // Throws Error (argument) if closed.
@@ -42,7 +42,7 @@ class Batch {
        private:
         friend class Batch;
         std::shared_ptr<Batch> batch_;
-        const Call * outer_ = nullptr;  // of this thread, which may come back from a log callback
+        const Call * outer_ = nullptr;  // this thread's call around it, as it may come back from a log callback
     };
 
     enum class Found { answer, none, not_yet };
@@ -53,10 +53,10 @@ class Batch {
     // std::bad_alloc, when all that was to be had still is.
     Found next(Ticket wanted, std::int32_t timeout_ms, Answer & answer);
 
-    // Copies what a text has so far, from a place on, so many tokens at most; returns how many.
+    // Copies what a text has so far, from a position on, so many tokens at most; returns how many.
     // Throws Error: argument for a ticket that is not out.
     std::size_t copy_text(Ticket ticket, std::size_t from, Token * tokens, std::size_t max_tokens) const;
-    // Its answer is then that it was cancelled, unless it has one already.
+    // Makes the answer that it was cancelled, unless it has one already.
     void cancel(Ticket ticket) noexcept;
     // Returns at once from within a call or a pass on the same thread; the context then goes when that ends.
     void close() noexcept;
@@ -70,7 +70,7 @@ class Batch {
         std::vector<Token> text;  // until now
         Answer answer{};
     };
-    // Being the one who makes a pass, with the lock; its end has the lock again.
+    // RAII: this thread is the worker. Takes the lock again when destroyed.
     class Turn : NonCopyable {
        public:
         Turn(Batch & batch, std::unique_lock<std::mutex> & lock) noexcept;
@@ -88,7 +88,7 @@ class Batch {
     void keep(Ticket ticket, Answer answer) noexcept;
     void keep_texts() noexcept;
 
-    mutable std::mutex mutex_;  // of all that follows, but not of the scheduler; never held in a pass
+    mutable std::mutex mutex_;  // guards what follows, but not the scheduler; never held in a pass
     std::condition_variable changed_;
     std::unique_ptr<Scheduler> scheduler_;  // the worker's or, with none, the lock holder's
     std::thread::id worker_;                // none: nobody is in a pass

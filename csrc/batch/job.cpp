@@ -9,23 +9,22 @@ namespace token_trie {
 Job::Job(Ticket ticket,
          Request request,
          const llama_vocab * vocab,
-         llama_memory_t memory,
-         llama_seq_id id,
-         std::optional<llama_seq_id> path_id,
+         const Task::Origin & origin,
+         llama_seq_id path_id,
          std::size_t n_shared,
          std::size_t n_paths)
     : ticket_(ticket),
       request_(std::move(request)),
       n_vocab_(static_cast<std::size_t>(llama_vocab_n_tokens(vocab))),
-      ids_{id},
+      ids_{origin.id},
       n_prompt_(n_shared),
-      task_(make_task(request_, vocab, {memory, id, prompt().size()}, n_paths)),
+      task_(make_task(request_, vocab, origin, n_paths)),
       wants_root_(task_->wants_root()),
       n_shared_(n_shared) {
-    if (path_id) {
-        lend(*path_id);
+    if (path_id >= 0) {
+        lend(path_id);
     } else {
-        task_->lend(id);
+        task_->lend(id());
     }
     if (!task_->needs_cells()) {
         place_rows(0, 0);
@@ -40,7 +39,7 @@ void Job::lend(llama_seq_id id) {
 void Job::place_rows(std::size_t max_nodes, std::size_t max_cells) {
     rows_.clear();
     n_rows_done_ = 0;
-    if (!is_done()) {
+    if (!task_->is_done()) {
         rows_ = task_->next_rows(max_nodes, max_cells);
     }
 }
@@ -57,7 +56,7 @@ void Job::plan(BatchRows & rows, std::size_t max_prompt) {
     for (; n_planned_ < std::min(n_prompt_left(), max_prompt); ++n_planned_) {
         const std::size_t at = n_prompt_ + n_planned_;
         const bool is_last = at + 1 == prompt().size();
-        const bool wants_state = is_last && request_.wants_state();
+        const bool wants_state = is_last && request_.with_hidden_state;
         const bool is_wanted = is_last && (wants_root_ || wants_state);
         if (!rows.fits(is_wanted)) {
             return;
@@ -86,7 +85,7 @@ void Job::plan(BatchRows & rows, std::size_t max_prompt) {
     }
 }
 
-// Of the row that comes next.
+// Wants the logits of the row that comes next.
 void Job::want(const BatchRows & rows, NodeId node) {
     wanted_.push_back({node, static_cast<std::int32_t>(rows.size()), rows.n_wanted()});
 }
@@ -102,7 +101,7 @@ void Job::end_pass() {
 }
 
 void Job::advance() {
-    if (n_prompt_left() > 0 || has_rows()) {
+    if (n_prompt_left() > 0 || has_rows() || task_->is_done()) {
         return;
     }
     task_->advance();
@@ -127,9 +126,9 @@ void Job::keep(CellTable & cells) {
     cells.append(id(), written.tokens.data, written.tokens.size);
     n_kept_ = written.tokens.size;
     if (request_.goes_on) {
-        kept_ = {0, prompt().size(), true};
+        continuation_ = {0, prompt().size(), true};
     } else if (n_kept_ > 0) {
-        kept_ = {prompt().size(), prompt().size() + written.n_answered, false};
+        continuation_ = {prompt().size(), prompt().size() + written.n_answered, false};
     }
 }
 

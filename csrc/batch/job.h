@@ -1,15 +1,13 @@
 #pragma once
 
+#include "batch/prefix_cache.h"
 #include "batch/tasks.h"
-#include "context/cell_table.h"
 
 #include <chrono>
 #include <memory>
 #include <utility>
 
 namespace [[gnu::visibility("default")]] token_trie {
-
-using Ticket = std::int64_t;
 
 // A row of a pass that has logits; output: its index among these.
 struct WantedRow {
@@ -25,14 +23,13 @@ struct WantedRow {
 //              |- shared -|-- rows -----------|
 class Job {
    public:
-    // The id holds the first n_shared tokens of the prompt. A tree's paths are on it too, or on another, which is lent
-    // with it. Throws Error.
+    // The origin's id holds the first n_shared tokens of the prompt. A tree's paths are on it too or, where path_id is
+    // not -1, on that, which is lent. Throws Error.
     Job(Ticket ticket,
         Request request,
         const llama_vocab * vocab,
-        llama_memory_t memory,
-        llama_seq_id id,
-        std::optional<llama_seq_id> path_id,
+        const Task::Origin & origin,
+        llama_seq_id path_id,
         std::size_t n_shared,
         std::size_t n_paths);
 
@@ -40,9 +37,9 @@ class Job {
     llama_seq_id id() const noexcept { return ids_.front(); }
     const std::vector<Token> & prompt() const noexcept { return request_.prompt; }
     std::size_t n_prompt_left() const noexcept { return prompt().size() - n_prompt_; }
-    // Of the prompt, those that nobody else has evaluated.
+    // Tokens of the prompt that nobody else has evaluated.
     std::size_t n_own() const noexcept { return prompt().size() - static_cast<std::size_t>(n_shared_); }
-    // Cells after the prompt: that it has a right to, and what it uses of these or others.
+    // Cells after the prompt: those that it has a right to, or that it uses where these are more.
     std::size_t n_cells() const noexcept { return std::max(request_.max_tokens(), task_->n_cells()); }
 
     // Whether it needs cells and ids for the rows that come next, and how many ids it could use.
@@ -50,17 +47,20 @@ class Job {
     std::size_t n_ids_wanted() const noexcept { return needs_cells() ? task_->n_ids_wanted() : 0; }
     void lend(llama_seq_id id);
     const std::vector<llama_seq_id> & lent() const noexcept { return lent_; }
+    bool has(llama_seq_id id) const noexcept {
+        return id == this->id() || std::find(lent_.begin(), lent_.end(), id) != lent_.end();
+    }
     // max_nodes: 1 at least, and as many as fit the pass, as the rest would keep ids from others. max_cells:
     // n_cells at least.
     void place_rows(std::size_t max_nodes, std::size_t max_cells);
-    // Of the ids lent, one that its rows do without; -1: there is none.
+    // Gives back an id lent that its rows do without; -1: there is none.
     llama_seq_id return_id() noexcept;
 
     // Adds the rows that come next: all that fit, of the prompt max_prompt at most.
     void plan(BatchRows & rows, std::size_t max_prompt);
-    // Whether those planned want no logits but of few tokens.
+    // Whether the rows planned want logits of few tokens alone.
     bool wants_few() const;
-    // Of the prompt, in the pass planned.
+    // Tokens of the prompt in the pass planned.
     std::size_t n_planned() const noexcept { return n_planned_; }
     // Takes what the pass has given: logits_of(row, task) of each of its rows that are wanted, of the tokens that the
     // task wants; state_of(row) of the prompt's last, where that is. Throws Error.
@@ -76,22 +76,16 @@ class Job {
         advance();
     }
 
-    bool is_done() const noexcept { return task_->is_done(); }
+    bool is_done() const noexcept { return task_->is_done() && (!request_.with_hidden_state || n_prompt_left() == 0); }
     Answer answer() const;
-    // To be decided anew; of the job nothing is called any more.
+    // Gives the request away, to be decided again, as the last call of the job.
     Request take_request() noexcept { return std::move(request_); }
     TokenSpan text() const noexcept { return task_->text(); }
-    // Says that what the task has written stays on the id, for prompts that go on after it.
+    // Notes in the table what the task has written on the id, for prompts that continue it.
     void keep(CellTable & cells);
-    // A prompt that has more than `begin` tokens of an id, and nearly `end`, goes on after what is there.
-    struct Kept {
-        std::size_t begin = 0;
-        std::size_t end = 0;    // 0: nothing is kept for such a prompt
-        bool is_whole = false;  // whether one is sure to come, for which each token there counts
-    };
-    Kept kept() const noexcept { return kept_; }
+    const Continuation & continuation() const noexcept { return continuation_; }
     bool goes_on() const noexcept { return request_.goes_on; }
-    // Leaves what is there of the prompt on the id, and nothing on those lent.
+    // Leaves the prompt and what was kept on the id, and nothing on those lent.
     void clear_cache(CellTable & cells) noexcept;
 
    private:
@@ -103,20 +97,20 @@ class Job {
     const Ticket ticket_;
     Request request_;
     const std::size_t n_vocab_;
-    std::vector<llama_seq_id> ids_;  // its own alone
+    std::vector<llama_seq_id> ids_;  // the job's own alone
     std::vector<llama_seq_id> lent_;
     std::size_t n_prompt_;  // tokens in the cache
     std::size_t n_planned_ = 0;
     std::unique_ptr<Task> task_;
     const bool wants_root_;
     std::vector<Row> rows_;        // after the prompt
-    std::size_t n_rows_done_ = 0;  // of these, in a pass
-    std::size_t n_kept_ = 0;       // tokens that the task has written
-    Kept kept_;
+    std::size_t n_rows_done_ = 0;  // rows that have been in a pass
+    std::size_t n_kept_ = 0;       // tokens that the task has written, in the table
+    Continuation continuation_;
     std::vector<WantedRow> wanted_;
-    std::optional<std::size_t> state_row_;  // of the pass, the prompt's last
+    std::optional<std::size_t> state_row_;  // the prompt's last row, in the pass planned
     std::vector<float> state_;
-    bool is_in_pass_ = false;  // with what is after the prompt
+    bool is_in_pass_ = false;  // the pass planned has rows after the prompt
     std::uint64_t n_shared_;
     std::uint64_t n_passes_ = 0;
     std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

@@ -11,9 +11,6 @@ std::unique_ptr<Task> make_task(const Request & request,
     if (request.is_decoded()) {
         return std::make_unique<DecodeTask>(request, vocab, origin);
     }
-    if (request.mode == Query::Mode::hidden_state) {
-        return std::make_unique<StateTask>();
-    }
     const Cursor & cursor = *request.cursor;
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(vocab));
     std::unique_ptr<TreeQuery> query =
@@ -82,7 +79,7 @@ void DecodeTask::observe(NodeId /*node*/, const float * logits) {
     decoding_.step(*this);
 }
 
-// As far as no choice is left.
+// Goes on as far as no choice is left.
 void DecodeTask::advance() {
     while (!is_done() && decoding_.allowed().only() >= 0) {
         decoding_.step(*this);

@@ -34,8 +34,8 @@ inline Answer failure() noexcept {
     return with_failure([](Status status, const char * message) { return failure(status, message); });
 }
 
-// What decides an answer after a prompt, whoever evaluates it: it has rows that come next, observes the logits after
-// those that want them, and has more, until it is done.
+// Decides an answer after a prompt, whoever evaluates it: it has rows that come next, observes the logits after those
+// that want them, and has more, until it is done.
 //
 //     prompt   Classify : Great ! ->         on the job's id
 //     text                         READ _    on it too, as far as the logits have come
@@ -62,30 +62,30 @@ class Task : NonCopyable {
     virtual bool needs_cells() const noexcept { return false; }
     virtual std::size_t n_ids_wanted() const noexcept { return 0; }
     virtual void lend(llama_seq_id /*id*/) {}
-    // One of those lent that it does without; -1: there is none.
+    // Gives back an id lent that it does without; -1: there is none.
     virtual llama_seq_id return_id() noexcept { return -1; }
 
     // The rows that come next, where all before have been observed: of as many nodes and cells at most, one at least.
     virtual std::vector<Row> next_rows(std::size_t max_nodes, std::size_t max_cells) = 0;
-    // That these take, in all.
+    // The cells that these take, in all.
     virtual std::size_t n_cells() const noexcept = 0;
     // The logits after one of them. Throws Error.
     virtual void observe(NodeId node, const float * logits) = 0;
-    // All of them are observed. Throws Error.
+    // Called when all of them are observed. Throws Error.
     virtual void advance() = 0;
 
     virtual bool is_done() const noexcept = 0;
-    // Once it is done: writes what it has come to.
+    // Writes the answer, once it is done.
     virtual void write(Answer & answer) const = 0;
-    // Of what it writes, all tokens until now.
+    // The tokens of a text until now.
     virtual TokenSpan text() const noexcept { return {}; }
-    // Of the tokens that it has evaluated those that others may go on from, of which n_answered are part of the answer.
+    // The tokens evaluated after the prompt that others may continue, the first n_answered of them part of the answer.
     struct Written {
         TokenSpan tokens;
         std::size_t n_answered = 0;
     };
     virtual Written written() const noexcept { return {}; }
-    // Takes out of the cache what it has there on ids that were lent.
+    // Removes from the cache what it has there on ids that were lent.
     virtual void clear() noexcept {}
 };
 
@@ -94,22 +94,6 @@ std::unique_ptr<Task> make_task(const Request & request,
                                 const llama_vocab * vocab,
                                 const Task::Origin & origin,
                                 std::size_t n_paths);
-
-// Wants no rows after the prompt: the job itself takes the hidden state there.
-class StateTask final : public Task {
-   public:
-    bool wants_root() const noexcept override { return false; }
-    AllowedSet wanted() const override { return {false, {}, {}}; }
-    std::vector<Row> next_rows(std::size_t /*max_nodes*/, std::size_t /*max_cells*/) override { return {}; }
-    std::size_t n_cells() const noexcept override { return 0; }
-    void observe(NodeId /*node*/, const float * /*logits*/) override {}
-    void advance() override { is_done_ = true; }
-    bool is_done() const noexcept override { return is_done_; }
-    void write(Answer & /*answer*/) const override {}
-
-   private:
-    bool is_done_ = false;
-};
 
 // Queries nodes of a trie, in waves of as many paths as there are ids.
 class TreeTask final : public Task {
@@ -134,8 +118,8 @@ class TreeTask final : public Task {
     const std::unique_ptr<TreeQuery> query_;
     const Trie & trie_;
     TreePaths paths_;
-    std::vector<NodeId> nodes_;  // queried
-    std::size_t n_placed_ = 0;   // of these
+    std::vector<NodeId> nodes_;  // queried, of which the first n_placed_ have had rows
+    std::size_t n_placed_ = 0;
     std::uint64_t n_evaluated_ = 0;
     std::size_t n_cells_ = 0;
     bool wants_root_;
@@ -148,7 +132,7 @@ class DecodeTask final : public Task, private Decoder::Host {
     // The request must outlive it. Throws Error: argument on values that llama.cpp does not take; grammar.
     DecodeTask(const Request & request, const llama_vocab * vocab, const Origin & origin);
 
-    bool wants_root() const noexcept override { return tokens_.empty(); }
+    bool wants_root() const noexcept override { return tokens_.empty() && !is_done(); }
     AllowedSet wanted() const override { return decoding_.allowed(); }
     std::vector<Row> next_rows(std::size_t max_nodes, std::size_t max_cells) override;
     std::size_t n_cells() const noexcept override { return n_rows_; }
@@ -169,7 +153,7 @@ class DecodeTask final : public Task, private Decoder::Host {
     const Origin origin_;
     Decoding decoding_;
     std::vector<Token> tokens_;
-    std::size_t n_rows_ = 0;  // of these
+    std::size_t n_rows_ = 0;  // tokens that have had rows
     const float * logits_ = nullptr;
 };
 

@@ -6,7 +6,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-// What the Python face needs and the C ABI does not give it: tries, cursors and vocabularies over numpy arrays. Each
+// The Python face's own needs beside the C ABI: tries, cursors and vocabularies over numpy arrays. Each
 // register_*.cpp binds one folder of csrc; types and docstrings are in python/token_trie/_core.pyi.
 
 namespace token_trie {

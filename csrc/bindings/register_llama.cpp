@@ -45,10 +45,9 @@ py::array_t<Token> forbidden(const Cursor & cursor) {
     return to_array(set.everything ? set.except : TokenSpan{});
 }
 
-}  // namespace
+using namespace pybind11::literals;
 
-void register_llama(py::module_ & module) {
-    using namespace pybind11::literals;
+void register_vocab(const py::module_ & module) {
     using Unlocked = py::call_guard<py::gil_scoped_release>;
     py::class_<Vocab>(module, "Vocab")
         // llama-cpp-python hands out addresses as integers.
@@ -93,6 +92,9 @@ void register_llama(py::module_ & module) {
                 return py::bytes(detokenize(vocab.get(), tokens, special));
             },
             "tokens"_a, "special"_a = false);
+}
+
+void register_library(py::module_ & module) {
     module.def("llama_compiled", &llama_compiled);
     module.def("llama_loaded", &llama_loaded);
     module.def("llama_constant", &llama_constant);
@@ -107,6 +109,9 @@ void register_llama(py::module_ & module) {
         return out;
     });
     module.def("samples_in_graph", samples_in_graph);
+}
+
+void register_cursor(const py::module_ & module) {
     py::class_<FollowSet, std::shared_ptr<FollowSet>>(module, "FollowSet")
         .def(py::init([](const Trie & trie, const Vocab & vocab, std::uintptr_t params) {
                  const auto * given =
@@ -131,6 +136,14 @@ void register_llama(py::module_ & module) {
         .def_property_readonly("leaf", [](const Cursor & cursor) -> py::object {
             return cursor.leaf() == kNoLeaf ? py::object(py::none()) : py::object(py::int_(cursor.leaf()));
         });
+}
+
+}  // namespace
+
+void register_llama(py::module_ & module) {
+    register_vocab(module);
+    register_library(module);
+    register_cursor(module);
 }
 
 }  // namespace token_trie

@@ -142,11 +142,9 @@ struct HeldTables {
     py::tuple held;
 };
 
-}  // namespace
+using namespace pybind11::literals;
 
-// NOLINTNEXTLINE(misc-const-correctness): every register_* takes the module alike
-void register_matcher(py::module_ & module) {
-    using namespace pybind11::literals;
+void register_class(const py::module_ & module) {
     py::class_<SharedMatcher, MatcherPtr>(module, "Matcher")
         .def(py::init([](std::shared_ptr<Trie> trie, std::shared_ptr<FollowSet> follow, std::int32_t n_vocab) {
                  return std::make_shared<SharedMatcher>(Matcher(Cursor(std::move(trie), std::move(follow)), n_vocab));
@@ -187,7 +185,9 @@ void register_matcher(py::module_ & module) {
             "n_accepted",
             [](SharedMatcher & shared) { return alone(shared, [](const Matcher & it) { return it.n_accepted(); }); })
         .def_property_readonly("n_vocab", [](const SharedMatcher & shared) { return shared.matcher.n_vocab(); });
-    module.def("fill_masks", &fill, "matchers"_a, "mask"_a, "indices"_a);
+}
+
+void register_tables(const py::module_ & module) {
     py::class_<HeldTables>(module, "Tables")
         .def(py::init<std::int32_t, py::array_t<std::int32_t>, py::array_t<std::uint8_t>, py::array,
                       py::array_t<std::int32_t>, py::array, py::array_t<std::int32_t>, py::array_t<std::int32_t>>(),
@@ -230,6 +230,14 @@ void register_matcher(py::module_ & module) {
             },
             "logprobs"_a, "n_columns"_a, "stride"_a, "n_bytes"_a, "minus_infinity"_a, "nodes"_a, "values"_a, "tokens"_a,
             "targets"_a);
+}
+
+}  // namespace
+
+void register_matcher(py::module_ & module) {
+    register_class(module);
+    register_tables(module);
+    module.def("fill_masks", &fill, "matchers"_a, "mask"_a, "indices"_a);
 }
 
 }  // namespace token_trie

@@ -117,6 +117,13 @@ const std::uint8_t * mask_of(const Trie & trie, const Mask & keep) {
 // None for none.
 py::object to_id(std::uint32_t id) { return id == UINT32_MAX ? py::object(py::none()) : py::object(py::int_(id)); }
 
+// In a damaged file a name may be any bytes.
+py::object to_name(const Trie & trie, LeafId leaf) {
+    const std::string name = trie.name(leaf);
+    return py::reinterpret_steal<py::object>(
+        PyUnicode_DecodeUTF8(name.data(), static_cast<py::ssize_t>(name.size()), "replace"));
+}
+
 py::list to_aliases(const Trie & trie) {
     py::list out;
     for (const Alias & alias : trie.aliases()) {
@@ -125,12 +132,10 @@ py::list to_aliases(const Trie & trie) {
     return out;
 }
 
-}  // namespace
+using namespace pybind11::literals;
+using Unlocked = py::call_guard<py::gil_scoped_release>;
 
-// NOLINTNEXTLINE(misc-const-correctness): every register_* takes the module alike
-void register_trie(py::module_ & module) {
-    using namespace pybind11::literals;
-    using Unlocked = py::call_guard<py::gil_scoped_release>;
+void register_files(py::module_ & module) {
     module.def(
         "set_of",
         [](std::shared_ptr<Trie> trie) {
@@ -151,6 +156,9 @@ void register_trie(py::module_ & module) {
     module.def(
         "open_trie", [](const std::string & path) { return shared(open_trie_file(path)); }, "path"_a, Unlocked());
     module.def("verify_trie", &verify_trie_file, "path"_a, Unlocked());
+}
+
+void register_class(const py::module_ & module) {
     py::class_<Trie, std::shared_ptr<Trie>>(module, "Trie")
         .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a, "compact"_a = py::none())
         .def_property_readonly("n_nodes", &Trie::n_nodes)
@@ -189,13 +197,7 @@ void register_trie(py::module_ & module) {
         .def("tensors", &tensors_of)
         .def("leaf_nodes", &to_leaf_nodes)
         .def("left", &to_left)
-        .def("name", at_leaf([](const Trie & trie, LeafId leaf) {
-                 // Of a damaged file a name may be any bytes.
-                 const std::string name = trie.name(leaf);
-                 return py::reinterpret_steal<py::object>(
-                     PyUnicode_DecodeUTF8(name.data(), static_cast<py::ssize_t>(name.size()), "replace"));
-             }),
-             "leaf"_a)
+        .def("name", at_leaf(&to_name), "leaf"_a)
         .def("sequence", at_leaf([](const Trie & trie, LeafId leaf) { return to_array(trie.sequence(leaf)); }),
              "leaf"_a)
         .def(
@@ -210,6 +212,9 @@ void register_trie(py::module_ & module) {
              at_node<Token>([](const Trie & trie, NodeId node, Token token) { return to_id(trie.child(node, token)); }),
              "node"_a, "token"_a)
         .def("leaf", at_node([](const Trie & trie, NodeId node) { return to_id(trie.leaf(node)); }), "node"_a);
+}
+
+void register_cache(py::module_ & module) {
     module.def(
         "cached_trie",
         [](const std::string & json, const std::optional<std::string> & path, const Vocab * vocab) {
@@ -240,6 +245,14 @@ void register_trie(py::module_ & module) {
         return py::make_tuple(stats.hits, stats.misses, stats.evictions, stats.entries, stats.capacity, stats.bytes);
     });
     module.def("cache_clear", [] { Cache::shared().clear(); });
+}
+
+}  // namespace
+
+void register_trie(py::module_ & module) {
+    register_files(module);
+    register_class(module);
+    register_cache(module);
 }
 
 }  // namespace token_trie

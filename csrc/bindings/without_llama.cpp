@@ -30,7 +30,7 @@ std::vector<std::pair<Token, std::string>> Vocab::control_texts() const { return
 
 LeafList tokenize(const llama_vocab * /*vocab*/,
                   const std::vector<std::string> & /*texts*/,
-                  const std::string & /*what*/,
+                  const std::string & /*name*/,
                   bool /*special*/,
                   const std::function<void()> & /*check*/) {
     refuse();

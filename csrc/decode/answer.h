@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-// What a query is answered with: a search or a decoder writes what it has found, a stream or a batch what that took,
-// and the C ABI hands it out as it is.
+// The answer of a query: a search or a decoder writes what it has found, a stream or a batch what that took, and the C
+// ABI hands it out as it is.
 struct [[gnu::visibility("default")]] token_trie_answer {
     token_trie_answer() {
         info.leaf = -1;
@@ -26,9 +26,9 @@ struct [[gnu::visibility("default")]] token_trie_answer {
     token_trie_answer_info info{};  // the numbers; its pointers are set where it is handed out
     std::string message;
     std::vector<std::int64_t> leaves;
-    std::vector<double> logprobs;  // of these; with no leaves, of all leaves of the set
+    std::vector<double> logprobs;  // the leaves'; with none, those of all leaves of the set
     std::vector<llama_token> tokens;
-    std::vector<std::uint64_t> ranges;  // of a list: of each member the beginning and the end among the tokens
+    std::vector<std::uint64_t> ranges;  // a list: each member's beginning and end among the tokens
     std::vector<float> hidden_state;
 };
 

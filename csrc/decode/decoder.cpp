@@ -8,23 +8,6 @@
 #include <limits>
 
 namespace token_trie {
-
-void ItemLog::add(
-    const Position & before, const Cursor & after, std::size_t n, double logprob_before, double logprob) noexcept {
-    const bool is_next = before.n_before != after.n_before();
-    if (after.node() == kRoot || (after.node() == before.node && !is_next)) {
-        return;  // a separator, or an end
-    }
-    if (before.node == kRoot || is_next) {
-        begin_ = n - 1;
-        logprob_ = logprob_before;
-    }
-    items_.resize(static_cast<std::size_t>(after.n_items()));
-    if (after.n_items() > after.n_before()) {
-        items_.back() = {after.leaf(), begin_, n, logprob - logprob_};
-    }
-}
-
 namespace {
 
 // Whether the span is over, which it is too where only end-of-generation tokens are left: no need to query the model
@@ -55,11 +38,6 @@ void Decoder::set_trie(Cursor cursor, Mode mode) {
     begin_span();
 }
 
-void Decoder::clear_trie() noexcept {
-    cursor_.reset();
-    items_.clear();
-}
-
 void Decoder::begin() noexcept {
     if (cursor_ && !cursor_->is_active() && cursor_->follow().on_complete() != OnComplete::release) {
         begin_span();
@@ -81,14 +59,12 @@ void Decoder::add_counts(const Counts & other) noexcept {
 
 void Decoder::begin_span() noexcept {
     counts_.span_logprob = 0;
-    items_.clear();
     if (cursor_) {
         cursor_->reset();
     }
 }
 
 Decoder::Outcome Decoder::step(Host & host, WrittenText * written) {
-    items_.reserve();
     picker_.reserve();
     host.reserve();
     Cursor * const cursor = cursor_.has_value() && cursor_->is_active() ? &*cursor_ : nullptr;
@@ -119,11 +95,9 @@ Decoder::Outcome Decoder::step(Host & host, WrittenText * written) {
     const bool is_text = written != nullptr && cursor != nullptr && cursor->state() == State::thinking;
     bool is_closed = false;
     if (cursor != nullptr) {
-        const ItemLog::Position before = {cursor->node(), cursor->n_before()};
         const bool was_closed = cursor->is_closed();
         cursor->accept(step.token);
         is_closed = !was_closed && cursor->is_closed();
-        items_.add(before, *cursor, host.n_tokens() + 1, counts_.span_logprob, span_logprob);
     }
     host.append(step.token);
     text_ = std::move(text);

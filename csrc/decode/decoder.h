@@ -1,48 +1,14 @@
 #pragma once
 
 #include "cursor/cursor.h"
-#include "cursor/reserve_more.h"
 #include "decode/picker.h"
 #include "decode/text.h"
 #include "sampler/sampler.h"
 #include "trie/non_copyable.h"
 
 #include <optional>
-#include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
-
-// The members that a span has produced, and where they are in the sequence.
-class ItemLog {
-   public:
-    struct Item {
-        LeafId leaf = kNoLeaf;
-        std::size_t begin = 0;  // position of its first token
-        std::size_t end = 0;    // and after its last
-        double logprob = 0;     // over its branch points
-    };
-
-    // What there is to know of a cursor before it steps.
-    struct Position {
-        NodeId node;
-        std::int32_t n_before;
-    };
-
-    void clear() noexcept { items_.clear(); }
-    // Takes note of a cursor's step by a token that is the last in a sequence of n. logprob: of the span, before and
-    // with it.
-    void add(
-        const Position & before, const Cursor & after, std::size_t n, double logprob_before, double logprob) noexcept;
-    // Sees to it that add finds memory.
-    void reserve() { reserve_more(items_); }
-
-    const std::vector<Item> & items() const noexcept { return items_; }
-
-   private:
-    std::vector<Item> items_;  // a finished one may go on, to be a longer one
-    std::size_t begin_ = 0;    // of the one under way
-    double logprob_ = 0;       // of the span before it
-};
 
 // Generates text token by token, under a trie, a grammar, or nothing, on tokens that a host holds and evaluates:
 //
@@ -61,7 +27,7 @@ class Decoder {
         virtual void reserve() = 0;
         // Logits after the last token, of which those of the tokens wanted mean something. Throws Error.
         virtual const float * logits(const AllowedSet & wanted) = 0;
-        // Of the tokens wanted the best by its logit, where that is to be had without these. Throws Error.
+        // The best of the tokens wanted by its logit, where no logits are needed for that. Throws Error.
         virtual std::optional<Picker::Pick> best(const AllowedSet & /*wanted*/) { return std::nullopt; }
         // A token comes that needs no logits, the only one allowed. Throws Error.
         virtual void before_forced(const AllowedSet & /*allowed*/) {}
@@ -80,7 +46,7 @@ class Decoder {
     };
 
     struct Counts {
-        double span_logprob = 0;  // of this span, summed over its branch points, ends among them
+        double span_logprob = 0;  // summed over the branch points of this span, ends among them
         std::uint64_t n_forced = 0;
         std::uint64_t n_branches = 0;
         std::uint64_t n_free = 0;
@@ -91,7 +57,7 @@ class Decoder {
     explicit Decoder(const llama_vocab * vocab, const Sampling & sampling = {}, bool has_text = true);
 
     void set_trie(Cursor cursor, Mode mode);
-    void clear_trie() noexcept;
+    void clear_trie() noexcept { cursor_.reset(); }
     // As Picker has them.
     void set_grammar(const char * gbnf, const char * root) { picker_.set_grammar(gbnf, root); }
     void set_sampling(const Sampling & sampling) { picker_.set_sampling(sampling); }
@@ -99,10 +65,10 @@ class Decoder {
 
     // Begins to generate: in a new span where the last one has ended, but text that was released stays free.
     void begin() noexcept;
-    // What is before the next token is new.
+    // The next token follows a new text.
     void restart() noexcept;
 
-    // What the next token may be.
+    // The tokens that may come next.
     AllowedSet allowed() const { return cursor_ && is_constrained() ? cursor_->allowed() : AllowedSet{true, {}, {}}; }
 
     struct Outcome {
@@ -110,14 +76,12 @@ class Decoder {
         Stop stop;       // none: more may follow
     };
     // One token, or none where the text ends. With stop strings, the text so far is looked through for these, and what
-    // is before a span is text up to there. What throws leaves things as they were: first comes what may fail, and
-    // of that first what costs no draw.
+    // is before a span is text up to there. Where it throws, things are as they were: work that may fail comes first,
+    // and before that work which costs no draw.
     Outcome step(Host & host, WrittenText * written = nullptr);
     const Step & last() const noexcept { return last_; }
 
     const std::optional<Cursor> & cursor() const noexcept { return cursor_; }
-    // Of this span.
-    const ItemLog & items() const noexcept { return items_; }
     const Counts & counts() const noexcept { return counts_; }
     // Adds what another has counted.
     void add_counts(const Counts & other) noexcept;
@@ -135,7 +99,6 @@ class Decoder {
     Utf8Stream text_;
     std::optional<Cursor> cursor_;
     Mode mode_ = Mode::greedy;
-    ItemLog items_;
     Counts counts_;
     Step last_{};  // appended, or under way
 };

@@ -117,7 +117,7 @@ void Picker::set_sampling(const Sampling & sampling) {
     add(sampling.min_p > 0, llama_sampler_init_min_p, sampling.min_p, std::size_t{1});
     add(sampling.temperature > 0, llama_sampler_init_temp, sampling.temperature);
     if (sampling.seed != TOKEN_TRIE_SEED_KEEP || draw_ == nullptr) {
-        const std::int64_t seed = std::max<std::int64_t>(sampling.seed, 0);  // of draws to keep where none are: 0
+        const std::int64_t seed = std::max<std::int64_t>(sampling.seed, 0);  // 0 to keep draws where there are none
         draw_.reset(llama_sampler_init_dist(
             sampling.seed == TOKEN_TRIE_SEED_RANDOM ? LLAMA_DEFAULT_SEED : static_cast<std::uint32_t>(seed)));
     }

@@ -93,7 +93,7 @@ class Picker {
     std::size_t n_vocab_;
     Sampling sampling_{};
     Sampler penalties_;           // null: off
-    std::vector<Sampler> chain_;  // those that are on of top-k, top-p, min-p and temperature
+    std::vector<Sampler> chain_;  // top-k, top-p, min-p and temperature, where they are on
     Sampler draw_;
     // At its beginning, and after what is parsed; null: none, and nothing yet.
     Sampler grammar_, parsed_;

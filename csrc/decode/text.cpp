@@ -55,7 +55,7 @@ std::vector<Token> tokens_inside(const llama_vocab * vocab, const std::string & 
     return both;
 }
 
-// Of the first n tokens, those that end no later than a character does.
+// How many of the first n tokens there are up to the last one that ends with a character.
 std::size_t n_whole(const llama_vocab * vocab, const std::vector<Token> & tokens, std::size_t n) {
     Utf8Stream text;
     std::size_t out = 0;
@@ -83,7 +83,7 @@ std::string Utf8Stream::feed(std::string_view bytes) {
         if (n == length) {
             out.append(held_, at, n);
         } else if (length != 0 && at + n == held_.size()) {
-            break;  // its rest may come with the next token
+            break;  // the rest may come with the next token
         } else {
             out += "\xEF\xBF\xBD";
         }

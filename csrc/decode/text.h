@@ -10,7 +10,7 @@ struct llama_vocab;
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// Bytes go in as tokens end, anywhere; complete UTF-8 characters come out. What can be none becomes U+FFFD.
+// Bytes go in as tokens end, anywhere; complete UTF-8 characters come out. Bytes that can be none become U+FFFD.
 class Utf8Stream {
    public:
     // The characters that bytes complete, with what was held back before.

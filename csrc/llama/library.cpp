@@ -21,7 +21,7 @@ namespace {
                 "--no-cache-dir --no-binary token-trie token-trie");
 }
 
-// Of "0.25.3 (0c1e570-dirty)", the digits of the commit; none where it is "unknown".
+// The digits of the commit in "0.25.3 (0c1e570-dirty)"; none where it is "unknown".
 std::string_view commit_of(std::string_view ggml) {
     const std::size_t open = ggml.find('(');
     const std::string_view rest = open == std::string_view::npos ? std::string_view() : ggml.substr(open + 1);

@@ -24,7 +24,7 @@ void require_same_llama();
 // Bytes of llama.cpp's structs as compiled against: "llama_batch" the size, "llama_batch.logits" the member's offset.
 std::vector<std::pair<std::string, std::size_t>> llama_layout();
 
-// What llama.cpp can compute on, as it names it.
+// A device that llama.cpp can compute on, as it names it.
 struct Device {
     std::string backend;      // "CPU", "Vulkan", "CUDA", ...
     std::string name;         // "CPU", "Vulkan0", ...

@@ -13,7 +13,7 @@ struct llama_vocab;
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// A value that is computed when it is first needed; callers that need it meanwhile wait. What throws leaves it to the
+// A value that is computed when it is first needed; callers that need it meanwhile wait. A failure leaves it to the
 // next, as std::call_once does not everywhere: where that is pthread_once, it may never return again (GCC's bug 66146).
 template <typename Value>
 class Lazy {

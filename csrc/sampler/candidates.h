@@ -21,7 +21,7 @@ std::size_t best_of(std::size_t n, const LogitAt & logit_at) {
     return best;
 }
 
-// Of the first n candidates.
+// The same for the first n candidates.
 inline std::size_t best_of(const llama_token_data_array & candidates, std::size_t n) {
     return best_of(n, [&](std::size_t i) { return candidates.data[i].logit; });
 }

@@ -7,14 +7,14 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// What is added to the scores of a trie's leaves, in nats. Bounds are kept of the nodes of a flat trie or of the inner
-// nodes of a compact one; in a tail, a node's is the weight of the one leaf below it.
+// Weights that are added to the scores of a trie's leaves, in nats. Bounds are kept for the nodes of a flat trie, or
+// the inner nodes of a compact one; in a tail, a node's bound is the weight of the one leaf below it.
 class LeafWeights {
    public:
     // One a leaf, in their order, and finite. Takes a pass over the trie's nodes.
     LeafWeights(std::shared_ptr<const Trie> trie, std::vector<double> of_leaves);
 
-    // The same, shared with the caller before who gave equal ones, while these are used.
+    // Returns those made last where they are equal and still in use.
     static std::shared_ptr<const LeafWeights> of(const std::shared_ptr<const Trie> & trie,
                                                  std::vector<double> of_leaves);
 

@@ -66,7 +66,7 @@ TOKEN_TRIE_FOR_ALL_WIDTHS double log_sum_exp(const float * values, std::size_t n
     if (!std::isfinite(max)) {
         return std::numeric_limits<double>::infinity();
     }
-    // What is further below the maximum adds less than 1e-37.
+    // A value that is further below the maximum adds less than 1e-37.
     const auto term = [max](float value) {
         const float x = value - max;
         return exp_of(x > -87.0F ? x : -87.0F);

@@ -118,8 +118,8 @@ class AllLeaves final : public TreeQuery {
     const ScoreRules rules_;
     const std::size_t n_vocab_;
     bool has_queried_ = false;
-    std::vector<double> nodes_;  // of a node's token after its parent
-    std::vector<double> ends_;   // of a leaf's end
+    std::vector<double> nodes_;  // a node's token after its parent
+    std::vector<double> ends_;   // a leaf's end
     ScoreRules::Split split_;
 };
 
@@ -151,7 +151,7 @@ void ScoreRules::split(NodeId node, const float * logits, std::size_t n_vocab, S
     if (!ends_leaf(node)) {
         out.end = kImpossible;
     } else if (renormalized || (!branches_ && leaf_end_ == LeafEnd::follow && !allowed.everything)) {
-        // What begins a longer leaf goes on with that.
+        // A token that begins a longer leaf leads on to that.
         double total = 0;
         for (const Token token : allowed.follow) {
             total += allowed.children.contains(token) ? 0 : std::exp(p.log(token));

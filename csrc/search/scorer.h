@@ -14,7 +14,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 // counts as -inf; +inf if a value is, or all are -inf, so that no value has a finite log-probability then.
 double log_sum_exp(const float * values, std::size_t n) noexcept;
 
-// What a leaf's score has beside the probability of its tokens.
+// How a leaf's end counts in its score, beside the probability of its tokens.
 enum class LeafEnd {
     any = TOKEN_TRIE_LEAF_ANY,          // nothing: what comes after does not matter
     longest = TOKEN_TRIE_LEAF_LONGEST,  // that no token comes next by which a longer leaf goes on
@@ -30,8 +30,8 @@ struct ScoreOptions {
     std::vector<Token> prefix;
 };
 
-// What scores want of a set at each of its nodes, and what the logits there say. Cursor and options are copied from;
-// the cursor's trie must outlive this.
+// Which nodes of a set need logits for the scores, and how logits become scores. Copies from cursor and options; the
+// cursor's trie must outlive this.
 class ScoreRules {
    public:
     ScoreRules(const Cursor & cursor, const ScoreOptions & options)

@@ -16,7 +16,7 @@ constexpr double kImpossible = -std::numeric_limits<double>::infinity();
 
 // A node by its rank.
 struct Entry {
-    double logprob = kImpossible;  // of the tokens to node; of the finished, of the leaf
+    double logprob = kImpossible;  // the tokens to node; with the end, where it is a leaf found
     NodeId node = kRoot;
     double score = logprob;  // with weights: of no leaf at or below it more
 
@@ -31,7 +31,7 @@ class Heap {
     const Entry & top() const noexcept { return entries_.front(); }
     void clear() noexcept { entries_.clear(); }
     const std::vector<Entry> & entries() const noexcept { return entries_; }
-    // Of all that are kept, each of which keep(entry) may change.
+    // Keeps entries for which keep(entry) is true; keep may modify them.
     template <typename Keep>
     void filter(const Keep & keep) {
         const auto dropped = [&](Entry & entry) { return !keep(entry); };
@@ -53,7 +53,7 @@ class Heap {
     std::vector<Entry> entries_;
 };
 
-// What a search has found, and what it knows of the rest.
+// The leaves that a search has found, and bounds for the rest.
 class FoundLeaves {
    public:
     explicit FoundLeaves(std::size_t n_best) : n_best_(n_best) {}
@@ -73,12 +73,12 @@ class FoundLeaves {
             best_.pop_back();
         }
     }
-    // A node that is not gone on from.
+    // A node that the search does not continue from.
     void miss(const Entry & node) {
         rival_max_ = std::max(rival_max_, node.score);
         mass_max_ += std::exp(node.logprob);
     }
-    // What is ranked lower is not among them; an equal one may still come first by its tokens.
+    // An entry that is ranked lower is not among them; an equal one may still come first by its tokens.
     double worst() const noexcept { return best_.size() < n_best_ ? kImpossible : best_.back().score; }
     void write(const Trie & trie, Answer & answer) const {
         for (const Entry & leaf : best_) {
@@ -93,9 +93,9 @@ class FoundLeaves {
    private:
     const std::size_t n_best_;
     std::vector<Entry> best_;         // best first, n_best at most
-    double rival_min_ = kImpossible;  // of leaves that had to give way
-    double rival_max_ = kImpossible;  // of these, and of what was missed
-    double mass_max_ = 0;             // of the latter, and of leaves
+    double rival_min_ = kImpossible;  // the best leaf that had to give way
+    double rival_max_ = kImpossible;  // the same, or the best node missed
+    double mass_max_ = 0;             // the probability of all leaves added and nodes missed
 };
 
 using Clock = std::chrono::steady_clock;
@@ -292,7 +292,7 @@ class BestLeaves final : public TreeQuery {
     }
     std::size_t n_ways(NodeId node) const { return trie_.children(node).size + (rules_.ends_leaf(node) ? 1U : 0U); }
 
-    // Of n nodes, what max_nodes and the time leave; one leaf is found whatever it costs.
+    // As many of n nodes as max_nodes and the time leave; one leaf is found whatever it costs.
     std::size_t budget(std::size_t n) const {
         const std::uint64_t rest = is_spent() ? 0 : options_.max_nodes == 0 ? n : options_.max_nodes - n_evaluated_;
         return std::min<std::size_t>(n, std::max<std::uint64_t>(rest, found_.empty() ? 1 : 0));
@@ -372,7 +372,7 @@ class BestLeaves final : public TreeQuery {
         return n;
     }
 
-    // What may be below an entry, unless it is below least.
+    // Adds the guesses below an entry, unless they are below least.
     void guess_below(const Entry & entry, double least, Heap & guesses) const {
         const std::size_t n = n_ways(entry.node);
         if (entry.score - std::log(static_cast<double>(n)) < least) {
@@ -423,8 +423,9 @@ class BestLeaves final : public TreeQuery {
 
     bool may_win(const Entry & entry) const { return entry.score >= found_.worst(); }
 
-    // Of a pass on a processor, in the time of a row. On devices a pass takes what a batch of all its rows takes. Not
-    // as measured: equal calls would evaluate other batches, in which quantized models give other scores.
+    // A pass on a processor takes the time of so many rows beside its own. On devices a pass takes as long as one of
+    // all rows. Not measured as it runs: equal calls would evaluate other batches, in which quantized models give other
+    // scores.
     static constexpr double kOverhead = 4;
     // As many rows as take about so many times the overhead of a pass: more take longer than they save, as most prove
     // needless.
@@ -455,7 +456,7 @@ class BestLeaves final : public TreeQuery {
     const std::uint64_t patience_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : part_of_max_nodes(2, 32);
     bool dives_ = false;
     std::size_t dive_width_ = 0;  // 0: none has begun
-    std::size_t depth_ = 0;       // of its last batch
+    std::size_t depth_ = 0;       // that its last batch was at
     Heap open_;
     std::vector<Entry> batch_;  // under way, by node; -inf until the node above it is known
     FoundLeaves found_{options_.n_best};

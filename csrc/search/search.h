@@ -14,7 +14,7 @@ struct SearchOptions : ScoreOptions {
     std::size_t n_best = 1;
     // Nodes of one depth that are gone on from, fewer where max_nodes is near; 0: best first, exact.
     std::size_t beam_width = 0;
-    // What ends the search before its proof: the best leaves found until then are its result, one at least.
+    // Limits before its proof. The best leaves found until then are its result, one at least.
     std::uint64_t max_nodes = 0;                 // to evaluate, each counted once; 0: no limit
     std::chrono::milliseconds timeout{0};        // since it began, looked at between batches; 0: none
     std::shared_ptr<const LeafWeights> weights;  // added to logprobs, for ranks; null: none
@@ -37,7 +37,7 @@ struct SearchOptions : ScoreOptions {
 // small set is decided in one. Where little remains, and by these guesses a proof needs most of it, the next batch has
 // all of it, so that no set takes much longer than to score it whole. None of this changes what is found.
 //
-// Of a large set whose members are all improbable, most nodes near the root are above the best leaf, and a proof takes
+// In a large set whose members are all improbable, most nodes near the root are above the best leaf, and a proof takes
 // thousands. After some rows (half of max_nodes at most) a search therefore dives once: it goes on from the best
 // open nodes of each depth, as many as max_nodes has rows for (a beam). So good leaves come early, what remains is
 // their proof, and max_nodes and timeout may end it. A dive that has begun goes on to its leaves, so that up to twice

@@ -44,7 +44,7 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     if (prefix_.empty()) {
         static_cast<void>(sequence_.logits({true, {}, {}}, false, cancelled_));
     }
-    memory_ = llama_get_memory(sequence.context());  // of the last context: it may have grown again
+    memory_ = llama_get_memory(sequence.context());  // the last context's: it may have grown again
     try {
         begin();
     } catch (...) {

@@ -86,7 +86,7 @@ class TreeEvaluator : NonCopyable {
     std::unique_ptr<TreePaths> paths_;  // where there are ids for them,
     TreePath here_;                     // and otherwise the only one
     std::vector<float> root_logits_;    // after the prefix
-    std::optional<SavedState> before_;  // of the sequence, where it has to be copied back
+    std::optional<SavedState> before_;  // the sequence's, where it has to be copied back
     std::vector<SavedState> states_;    // after each node of the path, where they are kept
     std::uint64_t n_evaluated_ = 0;
 

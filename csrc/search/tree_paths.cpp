@@ -67,8 +67,8 @@ TreePaths::Wave TreePaths::next_wave(const NodeId * nodes, std::size_t n, std::s
     return wave;
 }
 
-// Of sliding attention llama.cpp takes cells out of a sequence that is more than a window longer. What remains of such
-// a path is no beginning of others, and cannot be in one row with them.
+// With sliding attention llama.cpp removes cells from a sequence that is more than a window longer. The rest of such a
+// path cannot begin another one, nor be in one row with others.
 void TreePaths::drop_torn() noexcept {
     const llama_pos first = llama_memory_seq_pos_min(memory_, base_id_);
     for (Id & id : ids_) {
@@ -79,69 +79,78 @@ void TreePaths::drop_torn() noexcept {
     }
 }
 
-// Gives each path an id, one that holds the path's beginning already where there is one, and returns what is missing.
-std::vector<Row> TreePaths::place(const std::vector<TreePath> & tips) {
-    struct Source {
-        std::size_t id;      // index into ids_
-        std::size_t n_kept;  // nodes of the path that it holds
-    };
-    drop_torn();
+// Finds for each path the id that holds the most of it. The first path of an id extends what is there, and takes it
+// over.
+std::vector<TreePaths::Source> TreePaths::find_sources(const std::vector<TreePath> & tips) const {
     std::vector<Source> sources;
-    std::vector<bool> taken(ids_.size());
-    std::vector<bool> extends(tips.size());
-    for (std::size_t i = 0; i < tips.size(); ++i) {
-        Source best{0, 0};
+    std::vector<bool> is_taken(ids_.size());
+    for (const TreePath & tip : tips) {
+        Source best;
         for (std::size_t id = 0; id < ids_.size(); ++id) {
-            const std::size_t n = std::min(common_prefix(ids_[id].path, tips[i]), tips[i].size() - 1);
-            if (n > best.n_kept) {
-                best = {id, n};
+            const std::size_t n = std::min(common_prefix(ids_[id].path, tip), tip.size() - 1);
+            if (n > best.n_held) {
+                best = {id, n, !is_taken[id]};
             }
         }
-        extends[i] = best.n_kept > 0 && !taken[best.id];
-        if (extends[i]) {
-            taken[best.id] = true;
+        if (best.extends) {
+            is_taken[best.id] = true;
         }
         sources.push_back(best);
     }
+    return sources;
+}
+
+// Gives each path an id that holds its beginning, as far as that is in the cache.
+std::vector<std::size_t> TreePaths::assign_ids(const std::vector<Source> & sources) {
+    std::vector<bool> is_taken(ids_.size());
+    for (const Source & source : sources) {
+        is_taken[source.id] = is_taken[source.id] || source.extends;
+    }
     for (std::size_t id = 0; id < ids_.size(); ++id) {
-        if (!taken[id] && !ids_[id].path.empty()) {
+        if (!is_taken[id] && !ids_[id].path.empty()) {
             llama_memory_seq_rm(memory_, ids_[id].id, base_, -1);
             ids_[id].path.clear();
         }
     }
-    std::vector<std::size_t> ids(tips.size());
+    std::vector<std::size_t> ids;
     std::size_t free = 0;
-    for (std::size_t i = 0; i < tips.size(); ++i) {
-        const Source & source = sources[i];
-        if (extends[i]) {
-            ids[i] = source.id;
+    for (const Source & source : sources) {
+        if (source.extends) {
+            ids.push_back(source.id);
             continue;
         }
-        while (taken[free]) {
+        while (is_taken[free]) {
             ++free;
         }
-        taken[free] = true;
-        ids[i] = free;
-        Id & id = ids_[free];
+        ids.push_back(free);
+        Id & id = ids_[free++];
         if (!id.has_base) {
             llama_memory_seq_cp(memory_, base_id_, id.id, -1, base_);
             id.has_base = true;
         }
-        if (source.n_kept > 0) {
+        if (source.n_held > 0) {
             llama_memory_seq_cp(memory_, ids_[source.id].id, id.id, base_,
-                                base_ + static_cast<llama_pos>(source.n_kept));
+                                base_ + static_cast<llama_pos>(source.n_held));
         }
     }
+    return ids;
+}
+
+// Returns the rows that are missing. A node that several paths share is one row.
+std::vector<Row> TreePaths::place(const std::vector<TreePath> & tips) {
+    drop_torn();
+    const std::vector<Source> sources = find_sources(tips);
+    const std::vector<std::size_t> ids = assign_ids(sources);
     std::vector<Row> rows;
-    std::vector<std::size_t> row_at(trie_.max_length());  // of the nodes of the path before
+    std::vector<std::size_t> row_at(trie_.max_length());  // by depth, on the path before
     for (std::size_t i = 0; i < tips.size(); ++i) {
         const TreePath & path = tips[i];
         Id & id = ids_[ids[i]];
-        if (extends[i]) {
-            llama_memory_seq_rm(memory_, id.id, base_ + static_cast<llama_pos>(sources[i].n_kept), -1);
+        if (sources[i].extends) {
+            llama_memory_seq_rm(memory_, id.id, base_ + static_cast<llama_pos>(sources[i].n_held), -1);
         }
         const std::size_t n_shared = i == 0 ? 0 : common_prefix(tips[i - 1], path);
-        for (std::size_t depth = sources[i].n_kept; depth < path.size(); ++depth) {
+        for (std::size_t depth = sources[i].n_held; depth < path.size(); ++depth) {
             if (depth >= n_shared) {
                 row_at[depth] = rows.size();
                 rows.push_back(

@@ -23,8 +23,8 @@ void sort_depth_first(const Trie & trie, std::vector<NodeId> & nodes);
 // Paths stay in the cache until the next wave of nodes, of which those that go on from them take over their ids.
 class TreePaths {
    public:
-    // What is before the root are the first cells, base of them, of base_id. The memory is one whose cells are
-    // shared; it and the trie must outlive this.
+    // The first `base` cells of base_id are before the root. The memory is one whose cells are shared; it and the trie
+    // must outlive this.
     TreePaths(llama_memory_t memory, const Trie & trie, llama_seq_id base_id, llama_pos base)
         : memory_(memory), trie_(trie), base_id_(base_id), base_(base) {}
 
@@ -36,7 +36,7 @@ class TreePaths {
     llama_seq_id take_idle_id() noexcept;
 
     struct Wave {
-        std::vector<Row> rows;      // those before them that are not in the cache, too; parents come first
+        std::vector<Row> rows;      // with those before them that are not in the cache; parents come first
         std::size_t n_queried = 0;  // nodes that are in it
         std::size_t n_cells = 0;    // that paths have after it
     };
@@ -53,7 +53,14 @@ class TreePaths {
         bool has_base;  // whether the cells before the root belong to it
         TreePath path;  // in the cache
     };
+    struct Source {
+        std::size_t id = 0;      // index into ids_
+        std::size_t n_held = 0;  // nodes of a path that it holds
+        bool extends = false;    // the path goes on there
+    };
     void drop_torn() noexcept;
+    std::vector<Source> find_sources(const std::vector<TreePath> & tips) const;
+    std::vector<std::size_t> assign_ids(const std::vector<Source> & sources);
     std::vector<Row> place(const std::vector<TreePath> & tips);
 
     llama_memory_t memory_;

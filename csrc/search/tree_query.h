@@ -9,8 +9,7 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// What decides over a tree, whoever evaluates its nodes: it queries some, observes the logits after each, and
-// queries more.
+// Decides over a tree, whoever evaluates its nodes: it queries some, observes the logits after each, and queries more.
 //
 //     next -> READ, _, SEND     observe(READ) observe(_) observe(SEND)     next -> FILE, MAIL     ...     next -> none
 class TreeQuery : NonCopyable {
@@ -22,7 +21,7 @@ class TreeQuery : NonCopyable {
     virtual std::vector<NodeId> next() = 0;
     // Logits over the vocabulary after one of these, in their order.
     virtual void observe(NodeId node, const float * logits) = 0;
-    // Once it queries no more: writes what it has found.
+    // Writes the result, once it queries no more.
     virtual void write(Answer & answer) const = 0;
 };
 

@@ -5,9 +5,6 @@
 namespace token_trie {
 
 std::size_t Query::max_tokens() const noexcept {
-    if (mode == Mode::hidden_state) {
-        return 0;
-    }
     if (is_text() || is_list()) {
         return text.max_tokens;
     }
@@ -18,11 +15,9 @@ std::size_t Query::max_tokens() const noexcept {
 }
 
 void Query::check() const {
-    const bool is_state = mode == Mode::hidden_state;
     check_rules({
         {mode == Mode::best && search.n_best == 0, "n_best: 0"},
-        {cursor == nullptr && !is_text() && !is_state, "query.set: null"},
-        {cursor != nullptr && is_state, "query.set: one, where the hidden state alone is wanted"},
+        {cursor == nullptr && !is_text(), "query.set: null"},
     });
     if (cursor == nullptr) {
         return;
@@ -56,11 +51,15 @@ Decoding::Decoding(const Query & query, const llama_vocab * vocab, std::size_t n
 }
 
 void Decoding::step(Decoder::Host & host) {
+    const double logprob_before = decoder_.counts().span_logprob;
     const Decoder::Outcome outcome = decoder_.step(host, query_.is_text() ? &written_ : nullptr);
     const auto & on_token = query_.text.on_token;
     // With nothing but its end before it, a list needs no pass for that.
-    const std::optional<Cursor> & cursor = decoder_.cursor();
-    const Ending ending = cursor && query_.is_list() ? cursor->ending() : Ending::none;
+    Ending ending = Ending::none;
+    if (query_.is_list()) {
+        follow_list(host.n_tokens(), logprob_before);
+        ending = decoder_.cursor()->ending();
+    }
     if (outcome.has_token && on_token && !on_token(decoder_.last())) {
         stop_ = Stop::callback;
     } else if (outcome.stop == Stop::string) {
@@ -75,11 +74,28 @@ void Decoding::step(Decoder::Host & host) {
     }
 }
 
+// Notes the member that a step has begun, continued or finished; a separator or an end is none.
+void Decoding::follow_list(std::size_t n_tokens, double logprob_before) {
+    const Cursor & cursor = *decoder_.cursor();
+    const bool is_next = cursor.n_before() != n_items_before_;
+    if (cursor.node() != kRoot && (is_next || cursor.node() != node_)) {
+        if (is_next || node_ == kRoot) {
+            item_ = {kNoLeaf, n_tokens - 1, n_tokens, logprob_before};
+        }
+        items_.resize(static_cast<std::size_t>(cursor.n_items()));
+        if (cursor.leaf() != kNoLeaf) {
+            items_.back() = {cursor.leaf(), item_.begin, n_tokens, decoder_.counts().span_logprob - item_.logprob};
+        }
+    }
+    node_ = cursor.node();
+    n_items_before_ = cursor.n_before();
+}
+
 void Decoding::write(const Token * tokens, std::size_t n, Answer & answer) const {
     const Decoder::Counts & counts = decoder_.counts();
     const std::optional<Cursor> & cursor = decoder_.cursor();
     if (cursor && query_.is_list()) {
-        for (const ItemLog::Item & item : decoder_.items().items()) {
+        for (const Item & item : items_) {
             answer.add(item.leaf, item.logprob);
             answer.ranges.push_back(item.begin - n_before_);
             answer.ranges.push_back(item.end - n_before_);

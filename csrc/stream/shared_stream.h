@@ -25,7 +25,7 @@ class SharedStream {
    public:
     explicit SharedStream(std::unique_ptr<Stream> stream) : SharedStream(std::move(stream), std::make_shared<Turn>()) {}
 
-    // Being in a call: all that a caller does in one entry, the reading of a payload included.
+    // RAII: this thread is in a call, for all that a caller does in one entry, the reading of a payload included.
     class Call : NonCopyable {
        public:
         // Throws Error: busy if another call is under way, argument if closed.
@@ -42,8 +42,7 @@ class SharedStream {
     // Makes a stream that goes on as this one would. Throws Error as a call does, and what Stream::fork throws.
     static std::shared_ptr<SharedStream> fork(const std::shared_ptr<SharedStream> & shared);
 
-    // Where the stream is. Refused as a call is, but none itself: other callers wait the moment it
-    // takes.
+    // Refused as a call is, but none itself: other callers wait the moment it takes.
     token_trie_stream_state state() const;
 
     // Ends the call under way within one forward pass; without one, does nothing.
@@ -54,13 +53,13 @@ class SharedStream {
     // Whether the stream is freed: not before the call under way has left.
     bool is_gone() const noexcept;
 
-    // Of the stream, while it is there.
+    // The stream's, while it is there.
     const llama_vocab * vocab() const noexcept { return vocab_; }
 
    private:
     // Whose turn it is, of all on one context.
     struct Turn {
-        std::mutex mutex;  // of what follows; never held in a call
+        std::mutex mutex;  // guards what follows; never held in a call
         std::condition_variable left;
         std::thread::id inside;  // the thread in a call, if any,
         const SharedStream * whose = nullptr;

@@ -34,7 +34,7 @@ class Stream::Host final : public Decoder::Host {
     Sequence & sequence_;
 };
 
-// What a sequence takes from here on.
+// Measures the passes and time of a sequence from here on.
 class Stream::Meter {
    public:
     explicit Meter(const Sequence & sequence) : sequence_(sequence) {}
@@ -162,7 +162,7 @@ Stream::Next Stream::next() {
 
 Answer Stream::answer(const Query & query) {
     query.check();
-    throw_if(!query.search.prefix.empty() && (query.is_decoded() || query.wants_state()), Status::argument,
+    throw_if(!query.search.prefix.empty() && (query.is_decoded() || query.with_hidden_state), Status::argument,
              "tokens: only whole answers are found after other tokens than the sequence");
     check_tokens(query.search.prefix, facts_->size(), "prefix");
     throw_if(query.search.prefix.empty() && sequence_->tokens().empty(), Status::argument,
@@ -170,13 +170,12 @@ Answer Stream::answer(const Query & query) {
     check_cancelled();
     const Meter meter(*sequence_);
     std::vector<float> state;
-    if (query.wants_state()) {
+    if (query.with_hidden_state) {
         state = sequence_->hidden_state(cancelled_);
     }
-    Answer out = query.is_decoded()                  ? decode(query)
-                 : query.mode == Query::Mode::best   ? search(*sequence_, *query.cursor, query.search, cancelled_)
-                 : query.mode == Query::Mode::scores ? score_all(*sequence_, *query.cursor, query.search, cancelled_)
-                                                     : Answer();
+    Answer out = query.is_decoded()                ? decode(query)
+                 : query.mode == Query::Mode::best ? search(*sequence_, *query.cursor, query.search, cancelled_)
+                                                   : score_all(*sequence_, *query.cursor, query.search, cancelled_);
     out.hidden_state = std::move(state);
     token_trie_stream_state taken{};
     meter.add_to(taken);

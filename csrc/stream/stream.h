@@ -46,15 +46,13 @@ class Stream : NonCopyable {
     const llama_vocab * vocab() const noexcept { return facts_->get(); }
     std::size_t n_ctx_max() const noexcept { return sequence_->n_ctx_max(); }
 
-    // What throws Error leaves things as they were.
+    // Where these throw Error, things are as they were.
     void prefill(std::vector<Token> tokens);
     // Puts these tokens in the place of all after the first n_kept, unevaluated until what follows is.
     void splice(std::size_t n_kept, const std::vector<Token> & tokens);
     const std::vector<Token> & tokens() const noexcept { return sequence_->tokens(); }
-    // Of this span.
-    const ItemLog & items() const noexcept { return decoder_.items(); }
     const std::optional<Cursor> & cursor() const noexcept { return decoder_.cursor(); }
-    // What a prefill that begins with these tokens need not evaluate; see Sequence.
+    // Copies tokens that a prefill which begins with them need not evaluate; see Sequence.
     void import_prefix(llama_context * from, std::int32_t id, const std::vector<Token> & tokens);
     void set_grammar(const char * gbnf, const char * root) { decoder_.set_grammar(gbnf, root); }
     void set_trie(Cursor cursor, Mode mode) { decoder_.set_trie(std::move(cursor), mode); }
@@ -79,9 +77,9 @@ class Stream : NonCopyable {
     };
     Next next();
 
-    // What is asked after the sequence or, of whole answers, after the search's prefix. The tokens of a decoding become
-    // part of the sequence, and the stream's own trie and grammar start again. Any other leaves the stream as it was,
-    // and so does what throws.
+    // Answers a query after the sequence or, for whole answers, after the search's prefix. The tokens of a decoding
+    // become part of the sequence, and the stream's own trie and grammar start again. Any other query leaves the stream
+    // as it was, and so does an error.
     Answer answer(const Query & query);
 
     // Ends a prefill, answer or generate under way within one pass, and all that follow until resume.
@@ -106,7 +104,7 @@ class Stream : NonCopyable {
     std::shared_ptr<const Vocab> facts_;
     Decoder decoder_;
     bool jump_forward_;
-    token_trie_stream_state totals_{};  // of generate: how it ended, its passes and times
+    token_trie_stream_state totals_{};  // how generate ended, its passes and times
 };
 
 }  // namespace token_trie

@@ -72,7 +72,7 @@ static void write_line(struct token_trie_batch * batch, const struct llama_vocab
     }
     struct token_trie_answer_info info = {.size = sizeof info};
     check(token_trie_answer_get_info(answer, &info));
-    for (; n_printed < info.n_tokens && !is_done; ++n_printed) { /* what came with the answer */
+    for (; n_printed < info.n_tokens && !is_done; ++n_printed) { /* the tokens that came with the answer */
         is_done = print_token(vocab, info.tokens[n_printed]);
     }
     printf("%s[%s]\n", is_done ? "" : "\n",

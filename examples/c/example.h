@@ -1,4 +1,4 @@
-/* What the examples share: a failure ends the program with its message, a text becomes tokens, a file becomes a model.
+/* Shared by the examples: a failure ends the program with its message, a text becomes tokens, a file becomes a model.
  */
 #ifndef EXAMPLE_H
 #define EXAMPLE_H

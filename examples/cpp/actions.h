@@ -1,4 +1,4 @@
-// What both examples do with texts: their tokens, and a set of actions as a payload.
+// Both examples do this with texts: their tokens, and a set of actions as a payload.
 
 #pragma once
 

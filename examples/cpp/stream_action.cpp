@@ -80,7 +80,7 @@ int main(int argc, char ** argv) {
     const std::string action = state.leaf_name;
     token_trie_stream_clear_token_trie(stream.get());
 
-    // What the sequence holds already is not evaluated again.
+    // Tokens that the sequence holds already are not evaluated again.
     const Tokens answer = tokenize(vocab, " " + action + "\nReply:", false);
     sequence.insert(sequence.end(), answer.begin(), answer.end());
     token_trie_sampling sampling = {};

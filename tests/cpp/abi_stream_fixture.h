@@ -67,7 +67,7 @@ class AbiStream : public WithTinyModel {
         return state;
     }
 
-    // What a call came to: its status, which last_status agrees with, and the message.
+    // The message of a call that failed, whose status last_status agrees with.
     static std::string refusal(std::int32_t expected, std::int32_t status) {
         EXPECT_EQ(status, expected) << token_trie_last_error();
         EXPECT_EQ(token_trie_last_status(), expected);

@@ -10,7 +10,7 @@ inline Ticket submit(const std::shared_ptr<Batch> & batch, Request request) {
     return Batch::Call(batch).submit(std::move(request));
 }
 
-// Of a ticket, or the next that there is; none: ticket 0.
+// The answer of a ticket, or the next that there is; none: ticket 0.
 inline Answer take(Batch & batch, Ticket wanted = Batch::kAny) {
     Answer out;
     const Batch::Found found = batch.next(wanted, -1, out);
@@ -109,7 +109,7 @@ inline Request random_request(std::mt19937 & rng) {
     return out;
 }
 
-// What a stream answers that has nobody beside it.
+// The answers of a stream that has nobody beside it.
 class Alone {
    public:
     Answer decide(const Request & asked) {

@@ -7,7 +7,7 @@
 
 namespace token_trie::test {
 
-// What design and header promise of a cursor, told a second time in the plainest way: a set of sequences, searched from
+// A second cursor, in the plainest way, that does what design and header promise: a set of sequences, searched from
 // one end to the other for each question.
 class Oracle {
    public:
@@ -91,7 +91,7 @@ class Oracle {
         return left;
     }
 
-    // What may begin behind a finished member, a separator or another member.
+    // The tokens that may begin behind a finished member, a separator or another member.
     std::set<Token> beginnings() const {
         const bool full = options_.max_items != 0 && n_items() >= options_.max_items;
         if (options_.on_complete != OnComplete::restart || full || left_behind().empty()) {

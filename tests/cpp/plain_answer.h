@@ -26,7 +26,7 @@ inline double log_share(const std::vector<float> & logits, const std::set<Token>
     return static_cast<double>(logits[static_cast<std::size_t>(token)]) - std::log(sum);
 }
 
-// What a loop over plain sets answers with: the best allowed token each time, until nothing but the end is left.
+// The answer of a loop over plain sets: the best allowed token each time, until nothing but the end is left.
 struct PlainAnswer {
     Tokens tokens;
     double logprob = 0;

@@ -16,7 +16,7 @@ inline Answer answer_of(Stream & stream, const Cursor & cursor, Query::Mode mode
     return stream.answer(query);
 }
 
-// What one generate passed on.
+// The steps that one generate passed on.
 struct StreamOutput {
     std::vector<Stream::Step> steps;
 

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-// What the tests of several folders share.
+// Helpers that the tests of several folders share.
 namespace token_trie::test {
 
 using Tokens = std::vector<Token>;
@@ -51,7 +51,7 @@ using Handle = std::unique_ptr<token_trie_stream, CloseStream>;
 
 // The message of the Error that work throws, "" if it throws none.
 std::string message_of(const std::function<void()> & work);
-// Its status, ok if it throws none.
+// The status of the Error that work throws, ok if it throws none.
 Status status_of(const std::function<void()> & work);
 
 // That of a stream or of what decodes, which has one.
@@ -98,7 +98,7 @@ class Candidates {
 
     llama_token_data_array * operator->() { return &array_; }
     llama_token_data_array * get() { return &array_; }
-    // What survived, in order.
+    // The candidates that survived, in order.
     Pairs pairs() const;
     Tokens ids() const;
     Token selected() const { return array_.data[array_.selected].id; }

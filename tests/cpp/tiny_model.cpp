@@ -15,11 +15,11 @@ namespace {
 
 constexpr std::int64_t kEmbedding = 32;
 constexpr std::int64_t kFeedForward = 64;
-constexpr std::int64_t kInner = 2 * kEmbedding;  // of mamba
+constexpr std::int64_t kInner = 2 * kEmbedding;  // mamba's
 constexpr std::int64_t kState = 8;
 constexpr std::int64_t kConvolution = 4;
 constexpr std::int64_t kTimeRank = 2;
-constexpr std::int64_t kRank = 4;  // of an adapter
+constexpr std::int64_t kRank = 4;  // an adapter's
 
 // GGUF under construction.
 class ModelFile {

@@ -43,13 +43,13 @@ enum class TinyKind {
     long_word        // llama in which "SEND" is a word that is too long to stand in a string itself
 };
 
-// Of sliding attention; 0: none.
+// The window of sliding attention; 0: none.
 std::uint32_t tiny_window(TinyKind kind);
 
 // A GGUF file of such a model, removed when the process ends.
 const std::string & tiny_model_path(TinyKind kind = TinyKind::attention);
 
-// Of a model that is loaded once a process. One thread, as idle ones of llama.cpp's spin.
+// A model that is loaded once a process. One thread, as idle ones of llama.cpp's spin.
 llama_model * tiny_model(TinyKind kind = TinyKind::attention);
 const llama_vocab * tiny_vocab();
 // The sequence ids share one cache.

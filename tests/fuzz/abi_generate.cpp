@@ -5,7 +5,7 @@ namespace token_trie::fuzz {
 
 using test::Tokens;
 
-// What a callback does, and what came of it.
+// A callback's behaviour, and what came of it.
 struct Caller::Generation {
     Caller * caller = nullptr;
     std::uint32_t action = 0;  // see on_token

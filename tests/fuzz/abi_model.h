@@ -16,7 +16,7 @@ struct SetModel {
     bool is_scorable() const { return !members.empty() && !options.unique && options.min_items <= 1; }
 };
 
-// What a stream has to be, in plain C++: its tokens, and where it stands in its set.
+// A stream in plain C++: its tokens, and where it stands in its set.
 class StreamModel {
    public:
     explicit StreamModel(std::size_t capacity, std::set<Token> ends) : capacity_(capacity), ends_(std::move(ends)) {}
@@ -44,7 +44,7 @@ class StreamModel {
     // Whether the span ended with the token passed on last.
     bool is_over() const { return is_over_; }
 
-    // What get_state has to tell.
+    // The state that get_state has to tell.
     void check(const token_trie_stream_state & state) const;
 
    private:
@@ -55,7 +55,7 @@ class StreamModel {
     bool ends_span(Token token) const;
 
     std::size_t capacity_;
-    std::set<Token> ends_;  // of generation
+    std::set<Token> ends_;  // end-of-generation tokens
     test::Tokens tokens_;
     std::optional<SetModel> set_;
     std::optional<test::Oracle> oracle_;

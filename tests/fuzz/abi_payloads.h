@@ -8,12 +8,12 @@ namespace token_trie::fuzz {
 // A payload and what has to come of it.
 struct PayloadCase {
     std::string json;
-    SetModel set;             // of a valid one, options apart
+    SetModel set;             // a valid one's, options apart
     std::int32_t status = 0;  // token_trie_status
 };
 
 PayloadCase read_payload_case(Input & in);
-// Its set, null for one that is not valid, and then refused as it says.
+// Reads its set, null for one that is not valid, and then refused as it says.
 test::SetHandle set_of(const PayloadCase & payload, const llama_vocab * vocab);
 
 // Options, as a model wants them and as they cross the ABI, where they point into the model's.
@@ -36,7 +36,7 @@ using test::sized;
 
 constexpr std::uint32_t bit_of(std::int32_t status) { return 1U << static_cast<std::uint32_t>(-status); }
 
-// What is wrong with a call, as statuses: nothing, and it has to succeed.
+// The faults of a call, as statuses: nothing, and it has to succeed.
 class Expected {
    public:
     void wrong_if(bool wrong, std::int32_t status);

@@ -41,7 +41,7 @@ struct Member {
 };
 
 struct List {
-    std::vector<Member> members;  // those that are not empty
+    std::vector<Member> members;  // without empty ones
     std::uint32_t n_rows = 0;
     bool is_named = false;
     bool has_bad_token = false;

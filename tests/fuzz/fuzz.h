@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-// What the fuzzers share. Each has one LLVMFuzzerTestOneInput, which libFuzzer calls (`make fuzz`), or replay.cpp with
+// Shared by the fuzzers. Each has one LLVMFuzzerTestOneInput, which libFuzzer calls (`make fuzz`), or replay.cpp with
 // the files of the corpus, as a test of every build.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t * data, std::size_t size);
 

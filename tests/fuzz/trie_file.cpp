@@ -67,7 +67,7 @@ void use(const Trie & trie) {
     }
 }
 
-// What is made of it, too.
+// Uses views of it, too.
 void use_views(const std::shared_ptr<const Trie> & trie) {
     try {
         const Tensors tensors = to_tensors(trie);

@@ -36,7 +36,7 @@ Candidates::Pairs random_candidates(std::mt19937 & rng, Token n_tokens) {
     return out;
 }
 
-// What token-trie has to leave of the candidates, ascending.
+// The candidates that token-trie has to leave, ascending.
 Candidates::Pairs expected_of(const Candidates::Pairs & candidates,
                               const std::optional<std::set<Token>> & allowed,
                               Mode mode) {

@@ -24,7 +24,7 @@ struct Options {
     std::uint64_t seed = 1;
 };
 
-// Of memory resident after a tenth of everything; what is lost each time shows up nine times in the rest.
+// Growth of the memory resident after a tenth of everything; what is lost each time shows up nine times in the rest.
 constexpr double kFlatMiB = 4;
 
 double resident_mib() {
@@ -108,7 +108,7 @@ class Soak {
         }
     }
 
-    // Of ten decisions seven are a chain's, two a stream's, and one is a score.
+    // Seven of ten decisions are a chain's, two a stream's, and one is a score.
     void everything(std::uint64_t divisor, bool warming_up) {
         // Other numbers than those that count.
         const std::uint32_t seed = static_cast<std::uint32_t>(options_.seed) ^ (warming_up ? 0x55555555U : 0U);
@@ -177,7 +177,7 @@ int main(int argc, char ** argv) {
         }
     }
 #if defined(__GLIBC__)
-    mallopt(M_ARENA_MAX, 1);  // what is resident is then what is held, and not what a pool for each thread keeps
+    mallopt(M_ARENA_MAX, 1);  // memory resident is then memory held, and not what a pool for each thread keeps
 #endif
     // That samplers upstream cut everything away is said once a sampler.
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);

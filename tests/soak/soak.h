@@ -18,7 +18,7 @@ using namespace token_trie::test;
 // Says that something is not as it has to be.
 using Wrong = std::function<void(const std::string &)>;
 
-// What was wrong. Any thread may add to it; the first are printed.
+// The failures. Any thread may add to it; the first are printed.
 class Findings {
    public:
     void add(const std::string & what);

@@ -7,7 +7,7 @@
 namespace token_trie::soak {
 namespace {
 
-constexpr std::size_t kMaxLength = 3;  // of a member that is scored, and behind a prompt in the reference
+constexpr std::size_t kMaxLength = 3;  // a scored member's, and behind a prompt in the reference
 constexpr double kNear = 2e-3;
 
 Tokens joined(Tokens a, const Tokens & b) {

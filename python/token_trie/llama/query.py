@@ -212,7 +212,7 @@ def native_sampling(sampling: Sampling, draws: bool, *, continues: bool = False,
 
 N = TypeVar("N", bound=np.generic)
 
-QueryMode: TypeAlias = Literal["greedy", "sampled", "best", "scores", "text", "hidden_state"]
+QueryMode: TypeAlias = Literal["greedy", "sampled", "best", "scores", "text"]
 LeafEnd: TypeAlias = Literal["any", "longest", "follow"]
 
 LEAF_ENDS = {"any": 0, "longest": 1, "follow": 2}

@@ -93,8 +93,9 @@ TEST_F(AbiBatchTest, EveryModeAnswersWithAMember) {
 }
 
 TEST_F(AbiBatchTest, AStateComesAloneOrBesideAnAnswerInAnyMode) {
-    token_trie_query asked = prompt(TOKEN_TRIE_QUERY_HIDDEN_STATE);
+    token_trie_query asked = prompt(TOKEN_TRIE_QUERY_TEXT);
     asked.set = nullptr;
+    asked.with_hidden_state = 1;
     ASSERT_EQ(submit(asked), TOKEN_TRIE_OK) << token_trie_last_error();
     const AnswerHandle alone = next();
     const std::vector<float> state = hidden_state_of(alone);
@@ -222,7 +223,7 @@ TEST_F(AbiBatchTest, WhatIsWrongIsRefusedWithItsPlace) {
     EXPECT_EQ(refusal_of(tokens_.data(), 0), "tokens: none; a prompt needs at least one");
     EXPECT_EQ(refusal_of(tokens_.data(), 1000), "1000 tokens do not fit the context of 256");
     EXPECT_EQ(refusal([](auto & asked) { asked.set = nullptr; }), "query.set: null");
-    EXPECT_EQ(refusal([](auto & asked) { asked.mode = 6; }), "query.mode: 6 is not in [0, 5]");
+    EXPECT_EQ(refusal([](auto & asked) { asked.mode = 6; }), "query.mode: 6 is not in [0, 4]");
     EXPECT_EQ(refusal([](auto & asked) {
                   asked.mode = TOKEN_TRIE_QUERY_TEXT;
                   asked.max_tokens = -1;

@@ -131,7 +131,7 @@ class MemoryStream : public WithTinyModel {
         return out;
     }
 
-    // What next gives, or its failure: -1 for no token.
+    // The result of next, or its failure: -1 for no token.
     struct Next {
         std::int32_t status;
         Token token;
@@ -302,7 +302,7 @@ TEST_F(MemoryPass, RunningOutInAStreamLosesNothing) {
     EXPECT_EQ(text, state.leaf_name);
     EXPECT_EQ(state.n_branches, 1U);
 
-    // What failed left nothing behind in the model's memory.
+    // The failure left nothing behind in the model's memory.
     double logprob = 0;
     ASSERT_EQ(token_trie_stream_prefill(stream, bytes("x").data(), 1), TOKEN_TRIE_OK);
     ASSERT_EQ(token_trie_stream_prefill(stream, prompt.data(), prompt.size()), TOKEN_TRIE_OK);

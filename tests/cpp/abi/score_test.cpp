@@ -75,7 +75,8 @@ class AbiScore : public WithTinyModel {
     }
     std::vector<float> hidden_state() {
         auto query = sized<token_trie_query>();
-        query.mode = TOKEN_TRIE_QUERY_HIDDEN_STATE;
+        query.mode = TOKEN_TRIE_QUERY_TEXT;
+        query.with_hidden_state = 1;
         EXPECT_EQ(answer(stream_.get(), query, answer_), TOKEN_TRIE_OK) << token_trie_last_error();
         return hidden_state_of(answer_);
     }
@@ -255,8 +256,8 @@ TEST_F(AbiScore, BadQueriesAreRefusedByName) {
         return message;
     };
     EXPECT_EQ(refused([](auto & q) { q.size = 3; }), "query.size: 3 is not sizeof(*query)");
-    EXPECT_EQ(refused([](auto & q) { q.mode = 6; }), "query.mode: 6 is not in [0, 5]");
-    EXPECT_EQ(refused([](auto & q) { q.mode = -1; }), "query.mode: -1 is not in [0, 5]");
+    EXPECT_EQ(refused([](auto & q) { q.mode = 6; }), "query.mode: 6 is not in [0, 4]");
+    EXPECT_EQ(refused([](auto & q) { q.mode = -1; }), "query.mode: -1 is not in [0, 4]");
     EXPECT_EQ(refused([](auto & q) { q.leaf_end = 3; }), "query.leaf_end: 3 is not in [0, 2]");
     EXPECT_EQ(refused([](auto & q) { q.leaf_end = -1; }), "query.leaf_end: -1 is not in [0, 2]");
     EXPECT_EQ(refused([](auto & q) { q.set = nullptr; }), "query.set: null");
@@ -324,7 +325,8 @@ TEST_F(AbiScore, AnswersWithoutASequenceAreRefused) {
     EXPECT_EQ(answer(empty.get(), query_, answer_), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_STREQ(token_trie_last_error(), "nothing to go on from: prefill first");
     auto state_alone = sized<token_trie_query>();
-    state_alone.mode = TOKEN_TRIE_QUERY_HIDDEN_STATE;
+    state_alone.mode = TOKEN_TRIE_QUERY_TEXT;
+    state_alone.with_hidden_state = 1;
     EXPECT_EQ(answer(empty.get(), state_alone, answer_), TOKEN_TRIE_ERROR_ARGUMENT);
 }
 

@@ -145,7 +145,7 @@ TEST_F(BatchTest, ACancelledPromptSaysSoAndTheOthersAreAnswered) {
             expect_same(answer, alone.decide(asked.at(ticket)));
         }
     }
-    batch->cancel(1);  // what has ended
+    batch->cancel(1);  // a ticket that has ended
     EXPECT_EQ(take(*batch).info.ticket, 0);
 }
 

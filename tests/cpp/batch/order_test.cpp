@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-// Who waits for whom.
+// The order in which requests wait for each other.
 namespace token_trie::test {
 namespace {
 

@@ -7,7 +7,10 @@ namespace {
 
 class SchedulerTest : public WithTinyModel {
    protected:
-    explicit SchedulerTest(const Scheduler::Options & options = {4, 16}) : scheduler_(maker_of(512), options) {}
+    explicit SchedulerTest(const Scheduler::Options & options = {4, 16})
+        : scheduler_(maker_of(512), options, [this](Ticket ticket, Answer answer) {
+              EXPECT_TRUE(answers_.emplace(ticket, std::move(answer)).second) << ticket << " has two answers";
+          }) {}
 
     void add(Ticket ticket, Request asked) {
         Scheduler::Requests some;
@@ -19,15 +22,12 @@ class SchedulerTest : public WithTinyModel {
     void pass_until(std::size_t n) {
         for (int i = 0; answers_.size() < n; ++i) {
             ASSERT_LT(i, 1000);
-            scheduler_.pass(on_answer_);
+            scheduler_.pass();
         }
     }
 
-    Scheduler scheduler_;
     std::map<Ticket, Answer> answers_;
-    const Scheduler::OnAnswer on_answer_ = [this](Ticket ticket, Answer answer) {
-        EXPECT_TRUE(answers_.emplace(ticket, std::move(answer)).second) << ticket << " has two answers";
-    };
+    Scheduler scheduler_;
 };
 
 class ManyIdsTest : public SchedulerTest {
@@ -50,7 +50,7 @@ class ChunksTest : public SchedulerTest {
     int passes_until(Ticket ticket) {
         int n = 0;
         for (; answers_.count(ticket) == 0 && n < 1000; ++n) {
-            scheduler_.pass(on_answer_);
+            scheduler_.pass();
         }
         return n;
     }
@@ -136,10 +136,10 @@ TEST_F(SchedulerTest, WhoIsCancelledIsToldSoAndNobodyElse) {
     for (Ticket ticket = 1; ticket <= 6; ++ticket) {
         add(ticket, request(bytes("Do it " + std::to_string(ticket)), kActions));
     }
-    scheduler_.cancel(6, on_answer_);  // which waits
-    scheduler_.pass(on_answer_);
-    scheduler_.cancel(1, on_answer_);
-    scheduler_.cancel(7, on_answer_);  // which nobody knows
+    scheduler_.cancel(6);  // which waits
+    scheduler_.pass();
+    scheduler_.cancel(1);
+    scheduler_.cancel(7);  // which nobody knows
     pass_until(6);
     for (const auto & [ticket, answer] : answers_) {
         EXPECT_EQ(answer.info.status, ticket == 1 || ticket == 6 ? TOKEN_TRIE_ERROR_CANCELLED : TOKEN_TRIE_OK)
@@ -177,7 +177,7 @@ TEST_F(ManyIdsTest, ATextWaitsForOthersBeforeItTakesTheCellsOfOneThatGoesOn) {
 }
 
 TEST_F(SchedulerTest, WithNothingToDoAPassIsNone) {
-    scheduler_.pass(on_answer_);
+    scheduler_.pass();
     EXPECT_TRUE(answers_.empty());
 }
 
@@ -187,7 +187,7 @@ TEST_F(ChunksTest, AShortPromptTakesAsManyPassesBesideLongOnesAsAlone) {
     for (Ticket ticket = 2; ticket < 6; ++ticket) {
         add_long(ticket, 80);
     }
-    scheduler_.pass(on_answer_);
+    scheduler_.pass();
     add_short(6);
     EXPECT_EQ(passes_until(6), n_alone);
     EXPECT_EQ(answers_.size(), 2);
@@ -195,10 +195,10 @@ TEST_F(ChunksTest, AShortPromptTakesAsManyPassesBesideLongOnesAsAlone) {
 
 TEST_F(ChunksTest, LongPromptsThatWaitForCellsLetShortOnesPass) {
     for (Ticket ticket = 1; ticket < 6; ++ticket) {
-        add_long(ticket, 200);  // of which two have room
+        add_long(ticket, 200);  // two of them have room
     }
     for (int i = 0; i < 10; ++i) {
-        scheduler_.pass(on_answer_);
+        scheduler_.pass();
     }
     add_short(6);
     EXPECT_LT(passes_until(6), 10);
@@ -221,14 +221,14 @@ TEST_F(ChunksTest, LongPromptsComeToTheirEndHoweverManyShortOnesThereAre) {
     for (int i = 0; n_done() < kLong; ++i) {
         ASSERT_LT(i, 600) << "2 rows of them a pass, at least";
         add_short(++next);
-        scheduler_.pass(on_answer_);
+        scheduler_.pass();
     }
 }
 
 TEST_F(ChunksTest, NoPromptTakesWhatIsReservedForShortOnes) {
     EXPECT_EQ(scheduler_.n_ctx_max(), 448);
     add_long(1, 440);
-    scheduler_.pass(on_answer_);
+    scheduler_.pass();
     add_short(2);
     EXPECT_LT(passes_until(2), 10);
     EXPECT_EQ(answers_.count(1), 0);

@@ -121,7 +121,8 @@ class JobTest : public TaskTest {
         return {};
     }
     Job job_of(Request asked, std::size_t n_shared) {
-        return {1, std::move(asked), tiny_vocab(), llama_get_memory(context_.get()), 0, std::nullopt, n_shared, kPaths};
+        const Task::Origin origin{llama_get_memory(context_.get()), 0, asked.prompt.size()};
+        return {1, std::move(asked), tiny_vocab(), origin, -1, n_shared, kPaths};
     }
 };
 
@@ -150,7 +151,8 @@ TEST_F(JobTest, APromptComesInPartsAndWantsLogitsBehindItsLastTokenAlone) {
 TEST_F(JobTest, AStateAloneWantsTheLastRowOfThePromptAndNothingBehindIt) {
     Request asked;
     asked.prompt = bytes("0123456789");
-    asked.mode = Query::Mode::hidden_state;
+    asked.mode = Query::Mode::text;
+    asked.with_hidden_state = true;
     Job job = job_of(std::move(asked), 3);
     BatchRows rows;
     rows.clear(100, 1);

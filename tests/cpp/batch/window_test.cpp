@@ -11,7 +11,7 @@
 namespace token_trie::test {
 namespace {
 
-// What is evaluated again beside others differs by less; a window that is not whole costs from tenths to nats.
+// Rows evaluated again beside others differ by less; a window that is not whole costs from tenths to nats.
 constexpr double kRounding = 0.03;
 constexpr std::uint32_t kContext = 512;
 
@@ -31,7 +31,7 @@ class OnePass {
     explicit OnePass(TinyKind kind) : context_(tiny_context(2048, kind, kPaths, 2048)) {}
 
     using Rows = std::vector<std::vector<double>>;  // after each token of a path, from the one before it on
-    // Of paths behind the same tokens.
+    // The rows of paths behind the same tokens.
     std::vector<Rows> behind(const Tokens & tokens, const std::vector<Tokens> & paths) {
         llama_memory_clear(llama_get_memory(context_.get()), true);
         std::vector<llama_seq_id> all(paths.size());
@@ -65,7 +65,7 @@ class OnePass {
         return out;
     }
     std::vector<double> behind(const Tokens & tokens) { return behind(tokens, {Tokens()}).front().front(); }
-    // Of whole members, in their order.
+    // The scores of whole members, in their order.
     std::vector<double> scores(const Tokens & tokens, const Trie & trie) {
         std::vector<Tokens> members;
         members.reserve(trie.n_leaves());
@@ -92,7 +92,7 @@ class OnePass {
     const Context context_;
 };
 
-// Of up to six windows, from few that begin alike.
+// Texts of up to six windows, from few that begin alike.
 class Texts {
    public:
     Texts(std::mt19937 & rng, std::size_t window) : rng_(rng), window_(window), salt_(static_cast<unsigned>(rng())) {}
@@ -207,7 +207,7 @@ class Windows : public ::testing::TestWithParam<TinyKind> {
         }
     }
 
-    // Of a program's own context, which holds more than is taken.
+    // From a program's own context, which holds more than is taken.
     void import_prefix(Sequence & sequence, Tokens text) {
         llama_context_params params = tiny_context_params(kContext);
         params.swa_full = below(2) == 0;

@@ -29,7 +29,7 @@ TEST(Utf8Stream, SplitAnywhereTheTextIsTheSame) {
     }
 }
 
-// What a decoder sees of each piece is whole characters, and no more is held back than one that is under way.
+// A decoder sees whole characters of each piece, and no more is held back than one that is under way.
 TEST(Utf8Stream, NothingCompleteIsHeldBack) {
     const std::string text = "\u00e9\u20ac\U0001F600";
     const std::size_t complete_at[] = {0, 0, 2, 2, 2, 5, 5, 5, 5, 9};

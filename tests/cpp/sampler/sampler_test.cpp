@@ -203,7 +203,7 @@ Candidates in_order(Order order, const std::vector<float> & logits, std::mt19937
     return out;
 }
 
-// What apply has to leave: the candidates of the allowed set in the order they had, or the first best of them.
+// The candidates that apply has to leave: those of the allowed set in the order they had, or the first best of them.
 Pairs expected_of(const Candidates & before, const std::set<Token> & allowed, Mode mode) {
     Pairs out;
     for (const auto & pair : before.pairs()) {

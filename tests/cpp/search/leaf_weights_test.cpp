@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kImpossible = -std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-9;
-constexpr double kShares = 1e-6;  // of a distribution, which is normalized in single precision
+constexpr double kShares = 1e-6;  // error of a distribution, which is normalized in single precision
 
 std::vector<double> random_weights(std::mt19937 & rng, std::size_t n, double spread) {
     std::vector<double> out(n);
@@ -84,7 +84,7 @@ struct WeightedCase {
         answer(*scoring, *trie);
         scores = result_of(*scoring).logprobs;
         of_leaves = random_weights(rng, trie->n_leaves(), std::array<double, 4>{0.5, 5, 50, 1e6}[below(4)]);
-        if (below(4) == 0) {  // what a contextual calibration adds: most where the model says least
+        if (below(4) == 0) {  // as a contextual calibration adds: most where the model says least
             std::transform(scores.begin(), scores.end(), of_leaves.begin(), of_leaves.begin(),
                            [](double score, double weight) { return std::max(-1e3, std::tanh(weight) - score); });
         }

@@ -15,7 +15,7 @@ constexpr ScorerSetting kSettings[] = {{TinyKind::attention, 8},
 
 class TreeEvaluatorOn : public ScorerOn {
    protected:
-    // Of some tokens, each queried for on its own.
+    // The logits of some tokens, each queried for on its own.
     std::vector<float> alone(Tokens tokens) {
         plain_.replace(std::move(tokens), kNotCancelled);
         const float * logits = plain_.logits({true, {}, {}}, false, kNotCancelled);

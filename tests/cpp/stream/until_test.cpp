@@ -10,7 +10,7 @@ class StreamUntil : public AbiStream {
     struct Written {
         std::int32_t status = 0;
         std::int32_t stop_string = 0;
-        std::string text;  // of the sequence, behind the prompt
+        std::string text;  // the sequence's, behind the prompt
         Tokens tokens;     // likewise
         std::int32_t stop = 0;
         std::string passed_on;

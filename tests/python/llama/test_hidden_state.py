@@ -18,6 +18,7 @@ from token_trie.llama.stream import Stream
 SHARED = "This is what they all begin with, and it is long enough to be shared. " * 2
 PROMPTS = ["a", *(f"{SHARED}Row {i}:{' words' * (7 * i % 40)}" for i in range(12)), "another one", f"{SHARED * 3}end"]
 CHOICES = [" yes", " no", " yes and no"]
+STATE = Query("text", with_state=True)
 FEW = [PROMPTS[i] for i in (0, 1, 7)]
 """For real models, which take a second a prompt."""
 MODELS = {"tiny": 1e-5, "bpe": 1e-5, "smollm2": 0.12, "gemma": 0.16}
@@ -55,10 +56,10 @@ def test_a_stream_has_the_hidden_state_after_its_last_token(model: Any) -> None:
         for prompt in prompts:
             handle.prefill(prompt)
             expected = oracle(prompt)
-            own = handle._stream.answer(Query("hidden_state")).state
+            own = handle._stream.answer(STATE).state
             near(own, expected, tolerance)
             handle.score(CHOICES)  # whose rows are evaluated beside it
-            near(handle._stream.answer(Query("hidden_state")).state, expected, tolerance)
+            near(handle._stream.answer(STATE).state, expected, tolerance)
             assert handle.choose(CHOICES).text in CHOICES
 
 
@@ -73,9 +74,7 @@ def test_a_batch_gives_states_alone_and_with_scores_in_any_company(model: Any) -
     assert read.raw == pytest.approx(alone.raw, abs=1e-3 if tolerance < 0.01 else 1.0)
     batch = Batch(llm)
     try:
-        tickets = {
-            batch.submit(llm.tokenize(prompt.encode()), Query("hidden_state")): i for i, prompt in enumerate(prompts)
-        }
+        tickets = {batch.submit(llm.tokenize(prompt.encode()), STATE): i for i, prompt in enumerate(prompts)}
         found = {}
         while len(found) < len(tickets):
             answer = batch.next()
@@ -94,13 +93,13 @@ def test_models_without_shared_cells_have_states_too(recurrent: Any) -> None:
     with StreamHandle(recurrent) as handle:
         for prompt, state in zip(["a b", "c"], read.states, strict=True):
             handle.prefill(prompt)
-            near(handle._stream.answer(Query("hidden_state")).state, state, 1e-4)
+            near(handle._stream.answer(STATE).state, state, 1e-4)
 
 
 def test_a_state_of_nothing_is_refused(tiny: Any) -> None:
     stream = Stream(tiny)
     with pytest.raises(ArgumentError, match="prefill first"):
-        stream.answer(Query("hidden_state"))
+        stream.answer(STATE)
     stream.close()
 
 
@@ -117,4 +116,4 @@ def test_states_after_a_question_are_those_of_its_prompt(tiny: Any, question: An
     with StreamHandle(tiny) as handle:
         for state, own in zip(["one", "two"], read.states, strict=True):
             handle.prefill(f"{state}\n\nQuestion: Which?\nAnswer:")
-            near(own, handle._stream.answer(Query("hidden_state")).state, 1e-4)
+            near(own, handle._stream.answer(STATE).state, 1e-4)

@@ -17,12 +17,14 @@ class StreamItems : public StreamTest {
         options.unique = unique;
         return options;
     }
-    static std::vector<std::string> names_of(const Opened & opened) {
-        std::vector<std::string> names;
-        for (const ItemLog::Item & item : opened->items().items()) {
-            names.push_back(cursor_of(opened).trie().name(item.leaf));
-        }
-        return names;
+    static Answer answer_of(Stream & stream, const std::shared_ptr<const Trie> & trie, FollowSet::Options options) {
+        Query query;
+        query.cursor =
+            std::make_shared<const Cursor>(trie, std::make_shared<const FollowSet>(*trie, std::move(options)));
+        query.mode = Query::Mode::sampled;
+        query.sampling = seeded(TOKEN_TRIE_SEED_KEEP, 3);
+        query.text.max_tokens = 64;
+        return stream.answer(query);
     }
 };
 
@@ -35,24 +37,23 @@ TEST_F(StreamItems, AreNamedAndStandWhereTheirTokensAre) {
             FollowSet::Options options = list(3);
             options.separator = separator;
             options.min_items = 3;
-            set(*opened, kNames, Mode::sampled, options);
-            run(opened, 64, 3);
-            std::size_t place = kPrompt.size();
-            ASSERT_EQ(opened->items().items().size(), 3U);
+            const Answer answer = answer_of(*opened, kNames, options);
+            ASSERT_EQ(answer.leaves.size(), 3U);
+            ASSERT_EQ(answer.ranges.size(), 6U);
+            std::size_t place = 0;
             double logprob = 0;
-            for (const ItemLog::Item & item : opened->items().items()) {
-                const Tokens & all = opened->tokens();
-                EXPECT_EQ(item.begin, place);
-                EXPECT_EQ(Tokens(all.begin() + static_cast<std::ptrdiff_t>(item.begin),
-                                 all.begin() + static_cast<std::ptrdiff_t>(item.end)),
-                          kNames->sequence(item.leaf));
-                place = item.end + separator.size();
-                EXPECT_LE(item.logprob, 0);
-                logprob += item.logprob;
+            for (std::size_t i = 0; i < 3; ++i) {
+                EXPECT_EQ(answer.ranges[2 * i], place);
+                const auto begin = answer.tokens.begin() + static_cast<std::ptrdiff_t>(place);
+                const auto end = answer.tokens.begin() + static_cast<std::ptrdiff_t>(answer.ranges[2 * i + 1]);
+                EXPECT_EQ(Tokens(begin, end), kNames->sequence(static_cast<LeafId>(answer.leaves[i])));
+                place = answer.ranges[2 * i + 1] + separator.size();
+                EXPECT_LE(answer.logprobs[i], 0);
+                logprob += answer.logprobs[i];
             }
-            EXPECT_EQ(place - separator.size(), opened->tokens().size());
-            EXPECT_GE(logprob, opened->state().logprob - 1e-6);
-            EXPECT_EQ(cursor_of(opened).ending(), Ending::max_items);
+            EXPECT_EQ(place - separator.size(), answer.tokens.size());
+            EXPECT_GE(logprob, answer.info.logprob - 1e-6);
+            EXPECT_EQ(answer.info.ending, TOKEN_TRIE_ENDING_MAX_ITEMS);
         }
     }
 }
@@ -60,39 +61,19 @@ TEST_F(StreamItems, AreNamedAndStandWhereTheirTokensAre) {
 TEST_F(StreamItems, OneThatGoesOnBecomesAnother) {
     const Opened opened = open();
     const auto trie = trie_of({{"a", bytes("ab")}, {"b", bytes("abcd")}});
-    FollowSet::Options options = list(1);
-    options.exclude = {};
-    set(*opened, trie, Mode::greedy, options);
-    std::vector<std::vector<std::string>> seen;
-    opened->generate(8, [&](const Stream::Step & /*step*/) {
-        seen.push_back(names_of(opened));
-        return true;
-    });
-    ASSERT_GE(seen.size(), 2U);
-    EXPECT_EQ(seen[0], std::vector<std::string>{});
-    EXPECT_EQ(seen[1], std::vector<std::string>{"a"});
-    if (seen.size() == 4) {
-        EXPECT_EQ(seen[2], std::vector<std::string>{});
-        EXPECT_EQ(seen[3], std::vector<std::string>{"b"});
-    }
-}
-
-TEST_F(StreamItems, OfAChoiceIsTheChoice) {
-    const Opened opened = open();
-    for (const OnComplete on_complete : {OnComplete::end, OnComplete::release}) {
+    std::set<Tokens> seen;
+    for (std::uint32_t seed = 0; seed < 40; ++seed) {
         opened->prefill(kPrompt);
-        FollowSet::Options options{on_complete, {}, {}, 0};
-        if (on_complete == OnComplete::end) {
-            options.end_tokens = {kTinyEnd};
-        }
-        set(*opened, trie_of({{"x", bytes("xyz")}}), Mode::greedy, options);
-        run(opened, 6);
-        EXPECT_EQ(names_of(opened), std::vector<std::string>{"x"});
-        EXPECT_EQ(opened->items().items()[0].end, kPrompt.size() + 3);
-        EXPECT_EQ(cursor_of(opened).ending(), Ending::token);
-        opened->clear_trie();
-        EXPECT_TRUE(opened->items().items().empty());
+        opened->set_sampling(seeded(seed));
+        FollowSet::Options options = list(1);
+        options.exclude = {};
+        const Answer answer = answer_of(*opened, trie, options);
+        ASSERT_EQ(answer.leaves.size(), 1U);
+        EXPECT_EQ(trie->sequence(static_cast<LeafId>(answer.leaves.front())), answer.tokens);
+        EXPECT_EQ(answer.ranges, (std::vector<std::uint64_t>{0, answer.tokens.size()}));
+        seen.insert(answer.tokens);
     }
+    EXPECT_EQ(seen, (std::set<Tokens>{bytes("ab"), bytes("abcd")}));
 }
 
 TEST_F(StreamItems, EndBecauseNoneIsLeft) {
@@ -101,7 +82,7 @@ TEST_F(StreamItems, EndBecauseNoneIsLeft) {
     options.min_items = 3;
     set(*opened, kNames, Mode::greedy, options);
     run(opened, 64);
-    EXPECT_EQ(names_of(opened).size(), 3U);
+    EXPECT_EQ(cursor_of(opened).n_items(), 3);
     EXPECT_EQ(cursor_of(opened).ending(), Ending::none_left);
 }
 
