@@ -185,14 +185,10 @@ def read_string(schema: dict[str, Any], pointer: str) -> Node:
 def _read_pattern(pattern: str, pointer: str, name: str, low: int, high: int | None) -> String:
     try:
         content, least, most = read_pattern(pattern)
+        if least < low and (repeated := _repeated(content)) is not None:
+            content, least = Sequence((Repeat(repeated.part, low, repeated.high),)), low
     except ValueError as error:
         raise KeywordError(pointer, f"{name} is not supported: {error}") from error
-    if least < low and (repeated := _repeated(content)) is not None:
-        try:
-            content = Sequence((Repeat(repeated.part, low, repeated.high),))
-        except ValueError as error:
-            raise KeywordError(pointer, f"{name} is not supported: {error}") from error
-        least = low
     if least < low or (high is not None and least > high) or (most is not None and most < low):
         lengths = f"{low} to {high}" if high is not None else f"{low} or more"
         raise KeywordError(pointer, f"{name} and {lengths} characters together are not supported")
@@ -514,10 +510,8 @@ class _SchemaReader:
         return make_union(list(nodes.values()), pointer)
 
     def _read_kind(self, schema: dict[str, Any], kind: str, pointer: str, depth: int) -> Node | None:
-        if kind == "null":
-            return ChoiceNode((None,))
-        if kind == "boolean":
-            return ChoiceNode((True, False))
+        if kind in ("null", "boolean"):
+            return ChoiceNode((None,) if kind == "null" else (True, False))
         if kind == "string":
             return read_string(schema, pointer)
         if kind == "array":
