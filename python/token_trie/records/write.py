@@ -468,7 +468,7 @@ def n_distinct(rows: list[list[int]], kinds: Sequence[Hashable]) -> list[int]:
     """Return for each row after how many tokens all rows that begin alike are of one kind."""
     kinds_after: dict[tuple[int, ...], set[Hashable]] = {}
     for row, kind in zip(rows, kinds, strict=True):
-        for n in range(len(row)):
+        for n in range(len(row) + 1):
             kinds_after.setdefault(tuple(row[:n]), set()).add(kind)
     return [next((n for n in range(len(row)) if len(kinds_after[tuple(row[:n])]) == 1), len(row)) for row in rows]
 
