@@ -288,7 +288,7 @@ def _texts(description: Wording, what: str) -> tuple[str, ...]:
     if isinstance(description, (str, Mapping)) or not isinstance(description, Sequence):
         return (_text(description, what),)
     if not description:
-        raise ArgumentError(f"{what} must have a text or more that may stand for it, not an empty list")
+        raise ArgumentError(f"{what} must be one text or several, not an empty list")
     return tuple(dict.fromkeys(_text(text, f"{what}[{i}]") for i, text in enumerate(description)))
 
 

@@ -47,7 +47,7 @@ def test_predicates_are_answered_with_yes_and_no_or_what_these_mean() -> None:
     [
         (lambda: Choice("Which?", {}), "options: none given"),
         (lambda: Choice("Which?", []), "choices: none given"),
-        (lambda: Choice("Which?", {"a": []}), r"options\['a'\] must have a text"),
+        (lambda: Choice("Which?", {"a": []}), r"options\['a'\] must be one text or several"),
         (lambda: Choice("Which?", {"a": ["x", ""]}), r"options\['a'\]\[1\]: empty"),
         (lambda: Choice("Which?", {"a": "x\0"}), r"options\['a'\]: holds a NUL"),
         (lambda: Choice("Which?", {"a": {"x": math.nan}}), r"options\['a'\]: no text and no JSON"),
@@ -56,7 +56,7 @@ def test_predicates_are_answered_with_yes_and_no_or_what_these_mean() -> None:
         (lambda: Predicate(object()), "instructions: no text and no JSON"),  # type: ignore[arg-type]
         (lambda: Predicate("Is it?", true="\0"), "true: holds a NUL"),
         (lambda: Predicate("Is it?", true=""), "true: empty"),
-        (lambda: Predicate("Is it?", false=[]), "false must have a text"),
+        (lambda: Predicate("Is it?", false=[]), "false must be one text or several"),
         (lambda: Score("How?", ["low"]), "levels must be two or more"),
         (lambda: Score("How?", "low"), "levels must be a list"),
         (lambda: Score("How?", ["low", ""]), r"levels\[1\]: empty"),
