@@ -12,8 +12,8 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// Requests and answers of any threads, in one context. Threads that wait for an answer do the work: one of those
-// that wait makes the passes, and the others take what is theirs; when it has its own, another goes on.
+// Requests and answers of any threads, in one context. Threads that wait for an answer do the work: one of them makes
+// the passes, and the others take their answers; when it has its own, another goes on.
 //
 //     submit ---> out --pass--> ready ---> next
 //     submit --->  '---- cancel --'

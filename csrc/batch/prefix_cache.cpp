@@ -5,8 +5,9 @@
 
 namespace token_trie {
 
-PrefixCache::PrefixCache(llama_memory_t memory, std::size_t n_ids, std::int32_t n_swa, double max_unused)
-    : n_swa_(n_swa), max_unused_(max_unused), cells_(memory, n_ids, n_swa), entries_(n_ids) {
+PrefixCache::PrefixCache(
+    llama_memory_t memory, std::size_t n_ids, std::size_t n_cells_max, std::int32_t n_swa, double max_unused)
+    : n_cells_max_(n_cells_max), n_swa_(n_swa), max_unused_(max_unused), cells_(memory, n_ids, n_swa), entries_(n_ids) {
     free_.reserve(n_ids);
     retained_.reserve(n_ids);
     clear();
@@ -72,6 +73,26 @@ llama_seq_id PrefixCache::take(Eviction max, llama_seq_id but) noexcept {
     }
     const llama_seq_id id = free_.back();
     free_.pop_back();
+    return id;
+}
+
+llama_seq_id PrefixCache::take_with(const Source & source, std::size_t n_cells, Eviction max) {
+    const bool is_retained = this->is_retained(source.id);
+    const bool is_copied = !is_retained || (entry(source.id).n_shared > 0 && n_free_cells() >= n_cells);
+    llama_seq_id id = is_copied ? take(max, source.id) : -1;
+    if (id >= 0 && source.id >= 0) {
+        cells_.share(source.id, id, source.n);
+    } else if (id < 0 && is_retained) {
+        cells_.cut(source.id, source.n);
+        if (n_free_cells() >= n_cells) {
+            id = source.id;
+            entry(id).is_retained = false;
+            retained_.erase(std::find(retained_.begin(), retained_.end(), id));
+        }
+    }
+    if (id >= 0) {
+        count_use(source, id);
+    }
     return id;
 }
 
@@ -157,6 +178,12 @@ bool PrefixCache::evict(Eviction max, llama_seq_id but, bool texts_too) noexcept
     release(*at);
     retained_.erase(at);
     return true;
+}
+
+bool PrefixCache::make_room(std::size_t n_cells, Eviction max, llama_seq_id but) noexcept {
+    while (n_free_cells() < n_cells && evict(max, but)) {
+    }
+    return n_free_cells() >= n_cells;
 }
 
 void PrefixCache::release(llama_seq_id id) noexcept {

@@ -4,6 +4,7 @@
 #include "context/batch_rows.h"
 #include "context/cell_table.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace token_trie {
@@ -27,10 +28,12 @@ class PrefixCache {
    public:
     // max_unused: rows of passes after which a prompt that nobody uses is dropped, infinite with flash attention.
     // Without it, each row attends to all cells up to the last one in use.
-    PrefixCache(llama_memory_t memory, std::size_t n_ids, std::int32_t n_swa, double max_unused);
+    PrefixCache(
+        llama_memory_t memory, std::size_t n_ids, std::size_t n_cells_max, std::int32_t n_swa, double max_unused);
 
     CellTable & cells() noexcept { return cells_; }
     const CellTable & cells() const noexcept { return cells_; }
+    std::size_t n_free_cells() const noexcept { return n_cells_max_ - std::min(n_cells_max_, cells_.n_cells()); }
     void clear() noexcept;
 
     // The id that holds the most of a prompt, and how much: all but the last token at most, as its logits are needed.
@@ -52,27 +55,9 @@ class PrefixCache {
     // An id that holds nothing, for which one up to a rank is evicted if need be, but not `but`; -1: there is none.
     llama_seq_id take(Eviction max, llama_seq_id but = -1) noexcept;
     // An id that holds the source's tokens: a free one, or the source itself where it is retained and no other prompt
-    // began with it, or no id is free. -1: there is none, or not has_room(). Throws std::bad_alloc; call reclaim then.
-    template <typename HasRoom>
-    llama_seq_id take_with(const Source & source, Eviction max, const HasRoom & has_room) {
-        const bool is_retained = this->is_retained(source.id);
-        const bool is_copied = !is_retained || (entry(source.id).n_shared > 0 && has_room());
-        llama_seq_id id = is_copied ? take(max, source.id) : -1;
-        if (id >= 0 && source.id >= 0) {
-            cells_.share(source.id, id, source.n);
-        } else if (id < 0 && is_retained) {
-            cells_.cut(source.id, source.n);
-            if (has_room()) {
-                id = source.id;
-                entry(id).is_retained = false;
-                retained_.erase(std::find(retained_.begin(), retained_.end(), id));
-            }
-        }
-        if (id >= 0) {
-            count_use(source, id);
-        }
-        return id;
-    }
+    // began with it, or no id is free. -1: there is none, or fewer free cells. Throws std::bad_alloc; call reclaim
+    // then.
+    llama_seq_id take_with(const Source & source, std::size_t n_cells, Eviction max);
     void give_back(llama_seq_id id) noexcept { free_.push_back(id); }
     // Frees all ids that are not retained and not in_use(id).
     template <typename InUse>
@@ -87,6 +72,8 @@ class PrefixCache {
 
     // Keeps what a job's id holds; frees it where another one holds most of it, or nothing can begin with it.
     void retain(llama_seq_id id, const Continuation & continuation) noexcept;
+    // Evicts until so many cells are free. False: there are fewer.
+    bool make_room(std::size_t n_cells, Eviction max, llama_seq_id but = -1) noexcept;
     // Frees one retained id of the lowest rank, max at most, but not `but`. False: there is none.
     bool evict(Eviction max, llama_seq_id but = -1, bool texts_too = true) noexcept;
 
@@ -116,6 +103,7 @@ class PrefixCache {
     void cut_to_shared(llama_seq_id id) noexcept;
     void release(llama_seq_id id) noexcept;
 
+    const std::size_t n_cells_max_;
     const std::int32_t n_swa_;  // the window of sliding attention; 0: none
     const double max_unused_;
     CellTable cells_;

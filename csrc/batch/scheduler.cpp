@@ -46,10 +46,13 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options, OnAnsw
       policy_(Policy::of(n_batch_, options.n_chunk)),
       depth_(depth_of(model_)),
       n_cells_max_(llama_n_ctx(context_.get())),
-      n_reserved_(n_cells_max_ / policy_.reserved_part),
-      n_ctx_max_(n_cells_max_ - n_reserved_),
+      n_ctx_max_(n_cells_max_ - n_cells_max_ / policy_.reserved_part),
       n_paths_(std::max<std::size_t>(std::min(maker.max_ids(), n_frugal_ids(vocab_)), 2) - 1),
-      cache_(llama_get_memory(context_.get()), n_ids_, llama_model_n_swa(model_), max_unused(maker, depth_)) {}
+      cache_(llama_get_memory(context_.get()),
+             n_ids_,
+             n_cells_max_,
+             llama_model_n_swa(model_),
+             max_unused(maker, depth_)) {}
 
 void Scheduler::add(Requests & requests) noexcept {
     while (!requests.empty()) {
@@ -108,7 +111,7 @@ void Scheduler::plan() {
     plan_long();
 }
 
-// The short ones.
+// Adds rows of the short prompts.
 void Scheduler::plan_prompts(std::size_t max_rows) {
     for (Job & job : jobs_) {
         if (!is_long(job)) {
@@ -324,18 +327,14 @@ bool Scheduler::begin(Ticket ticket, Request & request, Eviction max) {
     const PrefixCache::Source source = cache_.find_source(request.prompt);
     const std::size_t n_own = request.prompt.size() - source.n;
     const std::size_t n_needed = n_own + request.max_tokens();
-    const auto has_room = [&] { return n_cells_left() >= n_needed; };
-    if (!respects_reserve(n_needed, n_own > policy_.max_short)) {
-        return false;
-    }
-    while (!has_room() && cache_.evict(max, source.id)) {
-    }
-    if (!has_room() && !cache_.is_retained(source.id)) {
+    const std::size_t n_cells = n_needed + n_promised();
+    if (!respects_reserve(n_needed, n_own > policy_.max_short) ||
+        (!cache_.make_room(n_cells, max, source.id) && !cache_.is_retained(source.id))) {
         return false;
     }
     const bool needs_path_id = outgrows_window(request);
     const llama_seq_id path_id = needs_path_id ? cache_.take(max, source.id) : -1;
-    const llama_seq_id id = needs_path_id && path_id < 0 ? -1 : cache_.take_with(source, max, has_room);
+    const llama_seq_id id = needs_path_id && path_id < 0 ? -1 : cache_.take_with(source, n_cells, max);
     if (id < 0) {
         if (path_id >= 0) {
             cache_.give_back(path_id);
@@ -367,10 +366,7 @@ bool Scheduler::has_room_to_go_on() noexcept {
     if (!continuations_.empty() || n_live + std::max<std::size_t>(n_ids_ / Policy::kSpareIds, 1) >= n_ids_) {
         return false;
     }
-    const std::size_t n_spare = n_cells_max_ / Policy::kSpareCells;
-    while (n_cells_left() < n_spare && cache_.evict(Eviction::fresh)) {
-    }
-    return n_cells_left() >= n_spare;
+    return cache_.make_room(n_cells_max_ / Policy::kSpareCells + n_promised(), Eviction::fresh);
 }
 
 // Whether a prompt under way is about to evaluate much of this one.
@@ -397,7 +393,8 @@ bool Scheduler::respects_reserve(std::size_t n_needed, bool for_long) const noex
     for (const Job & job : jobs_) {
         (is_long(job) ? n_long : n_short) += job.n_own() + job.n_cells();
     }
-    return for_long ? n_long + n_needed <= n_ctx_max_ : !has_long_waiting_ || n_short + n_needed <= n_reserved_;
+    return for_long ? n_long + n_needed <= n_ctx_max_
+                    : !has_long_waiting_ || n_short + n_needed <= n_cells_max_ - n_ctx_max_;
 }
 
 // Whether paths after its prompt would take the window before them out of the prompt's own id.
@@ -406,13 +403,17 @@ bool Scheduler::outgrows_window(const Request & request) const noexcept {
     return n_swa > 0 && !request.is_decoded() && request.prompt.size() + request.max_tokens() >= n_swa;
 }
 
-// Cells that no id holds and no job has a right to.
-std::size_t Scheduler::n_cells_left() const noexcept {
-    std::size_t n = cache_.cells().n_cells();
+// Cells that jobs have a right to, beside those that ids hold.
+std::size_t Scheduler::n_promised() const noexcept {
+    std::size_t n = 0;
     for (const Job & job : jobs_) {
         n += job.n_prompt_left() + job.n_cells();
     }
-    return n_cells_max_ - std::min(n_cells_max_, n);
+    return n;
+}
+
+std::size_t Scheduler::n_cells_left() const noexcept {
+    return cache_.n_free_cells() - std::min(cache_.n_free_cells(), n_promised());
 }
 
 const float * Scheduler::logits_of(const WantedRow & row, const Task & task) {

@@ -82,6 +82,7 @@ class [[gnu::visibility("default")]] Scheduler {
     bool is_long(const Job & job) const noexcept { return job.n_own() > policy_.max_short; }
     bool respects_reserve(std::size_t n_needed, bool for_long) const noexcept;
     bool outgrows_window(const Request & request) const noexcept;
+    std::size_t n_promised() const noexcept;
     std::size_t n_cells_left() const noexcept;
 
     const float * logits_of(const WantedRow & row, const Task & task);
@@ -96,7 +97,6 @@ class [[gnu::visibility("default")]] Scheduler {
     const Policy policy_;
     const double depth_;  // cells after which a row takes twice as long as after none
     const std::size_t n_cells_max_;
-    const std::size_t n_reserved_;  // cells for short prompts alone
     const std::size_t n_ctx_max_;
     const std::size_t n_paths_;
     OutputHead head_;

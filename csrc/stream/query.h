@@ -71,7 +71,7 @@ class Decoding {
     Decoder & decoder() noexcept { return decoder_; }
 
    private:
-    // A finished member of a list, from one position of the host's tokens to another.
+    // A member of a list, from one position of the host's tokens to another.
     struct Item {
         LeafId leaf = kNoLeaf;
         std::size_t begin = 0;

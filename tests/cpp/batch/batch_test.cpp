@@ -64,6 +64,16 @@ TEST_F(BatchTest, AnAnswerWithoutAChoiceTakesNoPass) {
     EXPECT_EQ(taken.info.n_evaluated, 0U);
 }
 
+TEST_F(BatchTest, AnAnswerWithoutAChoiceComesWithTheStateThatIsAskedFor) {
+    const std::shared_ptr<Batch> batch = open();
+    Request asked = request(bytes("Do: "), {{kSend, kMail}});
+    asked.with_hidden_state = true;
+    submit(batch, asked);
+    const Answer taken = take(*batch);
+    EXPECT_EQ(taken.tokens, (Tokens{kSend, kMail}));
+    EXPECT_EQ(taken.hidden_state.size(), static_cast<std::size_t>(llama_model_n_embd(tiny_model())));
+}
+
 TEST_F(BatchTest, LabelsOfOneTokenTakeNothingBeyondThePrompt) {
     const std::shared_ptr<Batch> batch = open();
     for (const Query::Mode mode : {Query::Mode::greedy, Query::Mode::sampled, Query::Mode::best, Query::Mode::scores}) {
