@@ -47,11 +47,11 @@ struct Rows {
 
 Rows rows_of(py::array & mask, std::size_t n_words) {
     if (!mask.dtype().equal(py::dtype::of<std::int32_t>())) {
-        throw Error(Status::argument, "bitmask: ", std::string(py::str(mask.dtype())), " where int32 belongs");
+        throw Error(Status::argument, "bitmask must be int32, not ", std::string(py::str(mask.dtype())));
     }
     if (mask.ndim() != 2 || static_cast<std::size_t>(mask.shape(1)) != n_words) {
-        throw Error(Status::argument, "bitmask: shape ", std::string(py::str(mask.attr("shape"))), " where (rows, ",
-                    n_words, ") belongs");
+        throw Error(Status::argument, "bitmask must have shape (rows, ", n_words, "), not ",
+                    std::string(py::str(mask.attr("shape"))));
     }
     constexpr auto word = static_cast<py::ssize_t>(sizeof(std::int32_t));
     const bool are_rows_whole = mask.shape(0) == 0 || n_words == 1 || mask.strides(1) == word;

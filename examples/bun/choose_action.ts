@@ -51,7 +51,7 @@ for (const token of stream.generate(32)) {
 const { leafName, logprob, n_branches, n_forced, n_passes } = stream.state();
 stream.clearTrie();
 
-// What the sequence holds already is not evaluated again.
+// Tokens that the sequence holds already are not evaluated again.
 const answer = stream.tokenize(` ${leafName}\nReply:`, false);
 stream.prefill(new Int32Array([...prompt, ...answer]));
 process.stdout.write("\nReply:");

@@ -57,7 +57,7 @@ type Values<L> = L extends Layout<infer Name> ? Record<Name, number> : never;
 export type StreamParams = Partial<Omit<Values<typeof PARAMS>, "size" | "sampling">>;
 export type Sampling = Partial<Omit<Values<typeof SAMPLING>, "size">>;
 
-// What the caller makes begins with its size; zero is every other member's default.
+// A struct that the caller makes begins with its size; zero is every other member's default.
 function makeStruct<Name extends string>({ bytes, members }: Layout<Name>, values: Partial<Record<Name, number>> = {}) {
   const view = new DataView(new ArrayBuffer(bytes));
   for (const [name, { kind, at }] of members) {

@@ -126,7 +126,7 @@ class Oracle {
     std::set<Tokens> left_;  // for the item under way
     FollowSet::Options options_;
     Tokens item_;  // the member under way
-    Tokens due_;   // what is left of a separator under way
+    Tokens due_;   // the rest of a separator under way
     std::int32_t finished_before_ = 0;
     State state_ = State::constrained;
 };

@@ -140,10 +140,10 @@ class Elsewhere:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (np.zeros((1, 2), np.int64), "int64 where int32 belongs"),
-        (np.zeros((1, 2), ">i4"), ">i4 where int32 belongs"),
-        (np.zeros((1, 3), np.int32), r"shape \(1, 3\) where \(rows, 2\) belongs"),
-        (np.zeros(2, np.int32), r"shape \(2,\)"),
+        (np.zeros((1, 2), np.int64), "must be int32, not int64"),
+        (np.zeros((1, 2), ">i4"), "must be int32, not >i4"),
+        (np.zeros((1, 3), np.int32), r"must have shape \(rows, 2\), not \(1, 3\)"),
+        (np.zeros(2, np.int32), r"not \(2,\)"),
         (np.zeros((2, 1), np.int32).T[:, ::-1], "strides"),
         (np.zeros((1, 4), np.int32)[:, ::2], "strides"),
         (np.broadcast_to(np.int32(0), (1, 2)), "strides"),

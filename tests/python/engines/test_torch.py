@@ -149,7 +149,7 @@ def test_a_matcher_fills_tensors_too() -> None:
     assert mask.tolist() == [[0, 0], [1 << 7, 0]]
     with pytest.raises(ArgumentError, match="bitmask: "):
         matcher.fill_next_token_bitmask(torch.zeros(1, 2, dtype=torch.int32, device="meta"))
-    with pytest.raises(ArgumentError, match="int64 where int32 belongs"):
+    with pytest.raises(ArgumentError, match="bitmask must be int32, not int64"):
         matcher.fill_next_token_bitmask(torch.zeros(1, 2, dtype=torch.int64))
 
 
