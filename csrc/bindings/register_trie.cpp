@@ -17,16 +17,14 @@ std::shared_ptr<Trie> shared(const std::shared_ptr<const Trie> & trie) { return 
 std::shared_ptr<Trie> build(const TokenArray & tokens,
                             const OffsetArray & offsets,
                             std::vector<std::string> names,
-                            std::string vocab,
-                            std::optional<bool> compact) {
+                            std::string vocab) {
     throw_if(tokens.ndim() != 1 || offsets.ndim() != 1 || offsets.size() == 0 ||
                  offsets.data()[offsets.size() - 1] != tokens.size(),
              Status::argument, "tokens and offsets: one dimension each, and offsets end with len(tokens)");
     const LeafView leaves{tokens.data(), reinterpret_cast<const std::uint64_t *>(offsets.data()),
                           static_cast<std::size_t>(offsets.size()) - 1};
-    const Layout layout = !compact.has_value() ? Layout::by_size : *compact ? Layout::compact : Layout::flat;
     const py::gil_scoped_release unlocked;
-    return shared(Trie::build(leaves, std::move(names), std::move(vocab), layout));
+    return shared(Trie::build(leaves, std::move(names), std::move(vocab)));
 }
 
 // A method that has a leaf, or a node, for its first argument, which is looked at.
@@ -160,7 +158,7 @@ void register_files(py::module_ & module) {
 
 void register_class(const py::module_ & module) {
     py::class_<Trie, std::shared_ptr<Trie>>(module, "Trie")
-        .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a, "compact"_a = py::none())
+        .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a)
         .def_property_readonly("n_nodes", &Trie::n_nodes)
         .def_property_readonly("n_leaves", &Trie::n_leaves)
         .def_property_readonly("n_tokens", &Trie::n_tokens)
@@ -189,10 +187,8 @@ void register_class(const py::module_ & module) {
             [](const std::shared_ptr<Trie> & trie) { return shared(Trie::laid_out(trie, Layout::by_size)); },
             Unlocked())
         .def("leaves_named", &Trie::leaves_named, "names"_a, Unlocked())
-        .def_property_readonly("is_view", &Trie::is_view)
         .def_property_readonly("n_members", &Trie::n_members)
         .def("has_leaf", at_leaf(std::mem_fn(&Trie::has_leaf)), "leaf"_a)
-        .def_property_readonly("is_compact", [](const Trie & trie) { return trie.compact() != nullptr; })
         .def("arrays", &to_arrays)
         .def("tensors", &tensors_of)
         .def("leaf_nodes", &to_leaf_nodes)
@@ -207,6 +203,14 @@ void register_class(const py::module_ & module) {
             },
             "tokens"_a)
         .def("children", at_node([](const Trie & trie, NodeId node) { return to_array(trie.children(node)); }),
+             "node"_a)
+        .def("child_nodes", at_node([](const Trie & trie, NodeId node) {
+                 std::vector<std::int64_t> nodes(trie.children(node).size);
+                 for (std::uint32_t i = 0; i < nodes.size(); ++i) {
+                     nodes[i] = trie.child_at(node, i);
+                 }
+                 return to_array(nodes);
+             }),
              "node"_a)
         .def("child",
              at_node<Token>([](const Trie & trie, NodeId node, Token token) { return to_id(trie.child(node, token)); }),

@@ -20,9 +20,9 @@ std::size_t common_prefix(const Items & a, const Items & b) {
 // Whether all is there that a token after the first n of a sequence attends to: to be queried wherever cells of a
 // prefix are shared or cut back to, and then it stays so.
 //
-// Of sliding attention llama.cpp keeps what is before the last token of each sequence. What came earlier stays until a
-// row of any sequence takes its cell, in caches of full size too, and a sequence shorter than the one that lost it may
-// have needed it. What a sequence holds has no gaps; -1: it holds nothing.
+// With sliding attention, llama.cpp keeps the window before the last token of each sequence. Earlier tokens stay until
+// a row of any sequence takes their cells, in caches of full size too, and a sequence shorter than the one that lost
+// them may need them. The tokens that a sequence holds have no gaps; -1: it holds none.
 //
 //     held        . . . . . . 6 7 8 9       window of 4: 7 8 9 for a tenth token
 //     cut to 8    . . . . . . 6 7           5 is gone
@@ -35,8 +35,8 @@ inline bool has_window(llama_memory_t memory, llama_seq_id id, std::size_t n, st
     return first >= 0 && first <= std::max(0, end - n_swa + 1) && llama_memory_seq_pos_max(memory, id) >= end - 1;
 }
 
-// What each sequence id of a context holds in its cache, from the first position on, and how many cells that takes: one
-// that several ids share is one.
+// The tokens that each sequence id of a context holds in its cache, from the first position on, and the cells that they
+// take: a cell that several ids share is one.
 //
 //     id 0   Classify : Great !     cells 0 1 2 3
 //     id 1   Classify : Awful       cells 0 1 4
@@ -76,7 +76,7 @@ class CellTable {
     // Goes on with another memory, in which the first id has what it had, alone: the others share with it what they
     // did, and lose the rest. Throws std::bad_alloc.
     void move_to(llama_memory_t memory);
-    // Of all ids.
+    // Drops all tokens of all ids.
     void clear() noexcept;
     bool has_count() const noexcept { return has_count_; }
 
@@ -94,7 +94,7 @@ class CellTable {
     std::int32_t n_swa_;
     bool has_count_ = true;
     std::vector<Cells> held_;            // by id
-    std::vector<std::uint32_t> n_refs_;  // of cells, by name
+    std::vector<std::uint32_t> n_refs_;  // ids that hold each cell, by its name
     std::vector<std::uint32_t> free_;    // names
 };
 

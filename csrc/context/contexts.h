@@ -47,8 +47,8 @@ struct FreeContext {
 };
 using OwnedContext = std::unique_ptr<llama_context, FreeContext>;
 
-// What a model gives where its file is damaged, or its values overflow on a text. It stays in the cells of the text,
-// and may reach all that is evaluated beside them, as llama.cpp masks cells by adding to their scores.
+// The model gives values that are not finite: its file is damaged, or they overflow on a text. They stay in the cells
+// of the text, and may reach all that is evaluated beside them, as llama.cpp masks cells by adding to their scores.
 class NotFinite : public Error {
    public:
     NotFinite()
@@ -173,10 +173,7 @@ class GrowingContext : NonCopyable {
     }
 
     const OutputHead & head() const noexcept { return head_; }
-    // Puts the logits of the tokens wanted after a pass that was cut at their indices. Throws Error (context).
-    void multiply(const AllowedSet & wanted, float * logits) {
-        head_.multiply(wanted, llama_n_threads(context_), logits);
-    }
+    OutputHead & head() noexcept { return head_; }
 
     std::uint64_t n_passes() const noexcept { return n_passes_; }
     // Time inside forward passes, rows of the output matrix included.

@@ -32,13 +32,13 @@ ggml_tensor * as_row(ggml_context * context, ggml_tensor * tensor) {
 
 }  // namespace
 
-// What the sampler is, in the graph and beside it.
+// The sampler, in the graph and beside it.
 struct DeviceHead::Part {
     std::size_t width;
     Want want;
     std::int32_t n_vocab;
     bool is_in_graph = false;
-    const AllowedSet * wanted = nullptr;  // of the pass under way
+    const AllowedSet * wanted = nullptr;  // in the pass under way
     // NOLINTNEXTLINE(readability-redundant-member-init): for callers that name only the first members
     std::vector<float> numbers{};   // ids, from the last one down, then biases
     ggml_tensor * input = nullptr;  // these, of the graph it was last applied in

@@ -36,7 +36,7 @@ class DeviceHead : NonCopyable {
     // Returns what llama_decode returns, and where that is not 0, sequence 0 is as it was. After prepare.
     std::int32_t decode(const Token * tokens, std::size_t n, std::size_t n_cached, const AllowedSet & wanted);
 
-    // Of the pass before: each logit at its token's index, valid until the next call; the others mean nothing. Throws
+    // The last pass's logits, each at its token's index, valid until the next call; the others mean nothing. Throws
     // Error (context) where there are none.
     const float * fetch(const AllowedSet & wanted);
     Best best() const;

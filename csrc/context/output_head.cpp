@@ -44,7 +44,7 @@ void OutputHead::listen(llama_context_params & params) {
             if (listening != nullptr && ask) {
                 listening->observe(*node);
             }
-            return !ask;  // of no interest, so that a graph is queried to its end and then computed as a whole
+            return !ask;  // so that a graph is queried to its end and then computed as a whole
         };
         params.cb_eval_user_data = nullptr;
     }
@@ -63,7 +63,7 @@ std::int32_t OutputHead::decode(llama_context * context, const llama_batch & bat
         OutputHead * before;  // whose pass logs, and a listener has another stream make one
     };
     // A batch that is taken apart has a graph a part, of which only the last would still be there.
-    cut_ = cut && static_cast<std::uint32_t>(batch.n_tokens) <= llama_n_ubatch(context);
+    cut_ = cut && may_cut_ && static_cast<std::uint32_t>(batch.n_tokens) <= llama_n_ubatch(context);
     was_cut_ = false;
     norm_ = nullptr;
     const Listen listen(this);
@@ -127,7 +127,7 @@ void OutputHead::observe_cache(const ggml_tensor * tensor) {
     }
 }
 
-// Those that llama.cpp copies to a device for a large batch (op_offload) are in a buffer of the graph's there, and
+// Weights that llama.cpp copies to a device for a large batch (op_offload) are there in a buffer of the graph's, and
 // lie on the host.
 void OutputHead::observe_weights(const ggml_tensor & node) {
     if ((node.op != GGML_OP_MUL_MAT && node.op != GGML_OP_MUL_MAT_ID) || node.src[0]->op != GGML_OP_NONE ||
@@ -141,8 +141,8 @@ void OutputHead::observe_weights(const ggml_tensor & node) {
     has_weights_on_device_ = has_weights_on_device_ || (!is_here && usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
 }
 
-// Of few outputs, which no other backend takes from the CPU's: all that is after it is queried before any of it is
-// computed.
+// Whether a node is the product, with so few outputs that no other backend takes it from the CPU: then all nodes after
+// it are queried before any is computed.
 bool OutputHead::can_skip(const ggml_tensor & node) {
     return node.op == GGML_OP_MUL_MAT && node.src[1] == norm_ && node.type == GGML_TYPE_F32 &&
            norm_->type == GGML_TYPE_F32 && ggml_nrows(norm_) < kMany && ggml_is_contiguous(norm_) &&
@@ -166,7 +166,7 @@ bool OutputHead::prepare(ggml_tensor * matrix) {
     if (backend_ == nullptr || find_set_n_threads(backend_.get()) == nullptr) {
         return false;
     }
-    constexpr std::size_t n_nodes = 4;  // of a graph, its two inputs counted
+    constexpr std::size_t n_nodes = 4;  // in a graph, with its two inputs
     const auto n_rows = static_cast<std::int64_t>(kRows);
     const std::size_t bytes = 8 * ggml_tensor_overhead() + 2 * ggml_graph_overhead_custom(n_nodes, false) +
                               ggml_row_size(GGML_TYPE_F32, matrix->ne[0] + n_rows) +

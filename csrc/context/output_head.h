@@ -19,8 +19,9 @@ namespace token_trie {
 //                    |
 //                    '-> some of the matrix's rows                          -> logits of those tokens
 //
-// Each pass is looked at for itself, as adapters come and go: it is cut where the graph ends in that product and
-// nothing more, of a matrix that lies in this process's memory as it is; llama.cpp's own kernel multiplies the rows.
+// This is an optimization: the same pass, left whole, gives the same logits bit for bit, read from llama.cpp. Each pass
+// is looked at for itself, as adapters come and go: it is cut where the graph ends in that product and nothing more, of
+// a matrix that lies in this process's memory as it is; llama.cpp's own kernel multiplies the rows.
 //
 // llama.cpp queries the nodes of a graph, in their order, before it computes them. The product is made a node
 // without an operation, which computes nothing, when it is queried; one more node after it, and it is itself
@@ -30,14 +31,17 @@ class OutputHead : NonCopyable {
     // Makes contexts of these params report here, unless they are to report elsewhere.
     static void listen(llama_context_params & params);
 
-    // llama_decode, cut if wanted and where that is possible. Of a pass that was cut, the context's logits are not
+    // The switch: without cuts, each pass is whole.
+    void allow_cuts(bool allowed) noexcept { may_cut_ = allowed; }
+
+    // llama_decode, cut if wanted and where that is possible. After a pass that was cut, the context's logits are not
     // valid.
     std::int32_t decode(llama_context * context, const llama_batch & batch, bool cut);
     bool was_cut() const noexcept { return was_cut_; }
 
-    // What the output matrix is multiplied with, of an output of the last pass, by index, or of its last one: a token's
-    // hidden state. Of a pass that llama.cpp takes apart, the last part's outputs count. Throws Error (context) where
-    // the model's graph has none that can be read.
+    // A token's hidden state, which the output matrix is multiplied with: that of an output of the last pass, by index,
+    // or of its last output. If llama.cpp takes a pass apart, the last part's outputs count. Throws Error (context)
+    // where the model's graph has none that can be read.
     std::vector<float> hidden_state(std::optional<std::size_t> output = std::nullopt) const;
 
     // Bytes of the buffers in which a context has its cache, of whatever kind that is, from its first pass on.
@@ -73,12 +77,13 @@ class OutputHead : NonCopyable {
     bool prepare(ggml_tensor * matrix);
     void compute(ggml_cgraph * graph, std::int32_t n_threads);
 
-    // Of the pass under way, or the last one.
+    bool may_cut_ = true;
+    // In the pass under way, or the last one:
     bool cut_ = false;
     bool was_cut_ = false;
     ggml_tensor * norm_ = nullptr;     // llama.cpp's, until the context's next pass
     ggml_tensor * skipped_ = nullptr;  // the product, while it is without its operation
-    std::vector<float> norms_;         // of the last pass that was cut
+    std::vector<float> norms_;         // outputs of the last pass that was cut
 
     bool observes_cache_ = true;                // in the pass under way, or the next
     std::vector<ggml_backend_buffer *> cache_;  // observed so far
@@ -89,7 +94,7 @@ class OutputHead : NonCopyable {
 
     // For the matrix observed last.
     std::unique_ptr<ggml_backend, Free> backend_;
-    std::unique_ptr<ggml_context, Free> context_;  // of what follows
+    std::unique_ptr<ggml_context, Free> context_;  // holds the tensors below
     ggml_tensor * norm_row_ = nullptr;
     ggml_tensor * matrix_ = nullptr;  // the model's
     ggml_tensor * rows_ = nullptr;    // some of its rows

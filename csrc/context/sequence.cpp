@@ -25,7 +25,7 @@ void check_holds(llama_context * from, std::int32_t id, std::size_t n) {
                  " tokens, of which the model's state cannot be cut to ", n);
         return;
     }
-    // Of a window of sliding attention, llama.cpp copies what is before the end.
+    // With sliding attention, llama.cpp copies the window before the end.
     const auto n_swa = static_cast<llama_pos>(llama_model_n_swa(model));
     const llama_pos first_copied = n_swa == 0 ? first : std::max(first, static_cast<llama_pos>(n_held) - n_swa);
     const llama_pos first_needed = n_swa == 0 ? 0 : std::max(0, static_cast<llama_pos>(n) - n_swa + 1);
@@ -110,7 +110,7 @@ std::optional<DeviceHead::Best> Sequence::best(const AllowedSet & wanted,
     return best;
 }
 
-// What is not finite may stay in cells that others are evaluated beside.
+// Values that are not finite may stay in cells, beside which others are evaluated.
 template <typename Check>
 void Sequence::or_forget(const Check & check) {
     try {
@@ -139,7 +139,7 @@ bool Sequence::evaluate(bool step_by_step,
     }
     trim_cache();
     grow(tokens_.size());
-    // What llama.cpp evaluates at a time, however large the batch.
+    // llama.cpp evaluates so many at a time, however large the batch.
     const std::size_t n_most = step_by_step ? 1 : llama_n_ubatch(context());
     while (n_cached_ < tokens_.size()) {
         throw_if(cancelled, Status::cancelled, "cancelled");
@@ -177,7 +177,7 @@ const float * Sequence::row(std::int32_t i) {
 // Before the context's go.
 void Sequence::keep_logits() {
     if (!has_logits()) {
-        logits_.forget();  // those of a token with others after it are not kept
+        logits_.forget();  // logits of a token with others after it are not kept
     }
     logits_.keep(context_);
 }
@@ -224,7 +224,7 @@ void Sequence::evaluate_beside(const llama_batch & batch) {
     check_pass(context_.decode(batch, /* is_step = */ true, /* cut = */ false));
 }
 
-// Of a batch that fails, llama.cpp may already have taken cells out of a window, and left a gap in it.
+// Before a batch fails, llama.cpp may already have taken cells out of a window, and left a gap in it.
 void Sequence::check_pass(std::int32_t result) {
     if (result != 0 && context_.n_swa() > 0) {
         forget_all_branches();
@@ -392,8 +392,7 @@ void Sequence::forget_all_branches() noexcept {
     }
 }
 
-// What a suspended branch has in common with the one at work comes along; the rest is evaluated again when it is
-// needed.
+// Moves what suspended branches share with the one at work; the rest is evaluated again when it is needed.
 void Sequence::move_cells(llama_memory_t to) noexcept {
     try {
         cells_.move_to(to);

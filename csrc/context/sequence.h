@@ -68,7 +68,7 @@ class LastLogits {
     }
     // Whether they are the context's, as its last pass left them.
     bool are_of_last_pass() const noexcept { return are_there_ && copy_.empty(); }
-    // Those of the tokens wanted, valid until the next call. Throws Error (context).
+    // The logits of the tokens wanted, valid until the next call. Throws Error (context).
     const float * get(GrowingContext & context, const AllowedSet & wanted) {
         if (!copy_.empty()) {
             return copy_.data();
@@ -76,12 +76,12 @@ class LastLogits {
         return context.wait_for([&] {
             float * row = row_of(context, -1);
             if (context.head().was_cut()) {
-                context.multiply(wanted, row);
+                context.head().multiply(wanted, llama_n_threads(context.get()), row);
             }
             return row;
         });
     }
-    // Of a pass's row. Throws Error (context).
+    // The logits of a pass's row. Throws Error (context).
     static float * row_of(const GrowingContext & context, std::int32_t i) {
         float * row = llama_get_logits_ith(context.get(), i);  // waits for the pass to end
         throw_if(row == nullptr, Status::context, "the context gives no logits (was it made for embeddings?)");
@@ -173,7 +173,7 @@ class Sequence {
     // Throws as logits does, and Error (context) where the model's graph has none that can be read.
     std::vector<float> hidden_state(const std::atomic<bool> & cancelled);
 
-    // Of the tokens wanted the best, chosen on the device, from where nothing else is fetched; nothing where that
+    // The best of the tokens wanted, chosen on the device, from which nothing else is fetched; nothing where that
     // cannot be, or logits are here already. Throws as logits does.
     std::optional<DeviceHead::Best> best(const AllowedSet & wanted,
                                          bool step_by_step,
@@ -184,14 +184,16 @@ class Sequence {
     void set_device(Device device) noexcept { device_use_ = device; }
     // Passes that ended so.
     std::uint64_t n_on_device() const noexcept { return device_.n_passes(); }
+    // Whether passes may end before the output matrix, where few logits are wanted; without effect on these.
+    void allow_cuts(bool allowed) noexcept { context_.head().allow_cuts(allowed); }
     // Whether all layers are on devices, where a batch of some tens of tokens takes about as long as one of one. Told
     // by the first pass of a context that reports its passes here; until then, and of others: no.
     bool has_layers_on_device() const noexcept { return context_.head().has_layers_on_device(); }
 
     // Makes the cache hold these tokens, as far as a sequence of another context on the same model does: where that is
     // more of them than it holds itself. They count when the sequence begins with them, and are then not evaluated.
-    // What is there is only read; nobody may compute in it meanwhile. Throws Error (argument, context) where that
-    // cannot be; the cache is then as it was.
+    // The other context is only read, and nobody may compute in it meanwhile. Throws Error (argument, context) where
+    // that cannot be; the cache is then as it was.
     void import_prefix(llama_context * from, std::int32_t id, const std::vector<Token> & tokens);
 
     // Sees to it that the context is large enough for so many tokens, and sequence ids, of which only the sequence's
@@ -228,7 +230,7 @@ class Sequence {
             }
         }
     };
-    // What came from another context's cache.
+    // Tokens that came from another context's cache.
     struct Import {
         std::vector<Token> held;  // by the cache here, if not tokens of the sequence, or more than these
         std::uint64_t n_tokens = 0;
@@ -261,7 +263,7 @@ class Sequence {
     DeviceHead device_;  // goes after the context, which borrows it
     Device device_use_ = Device::automatic;
     GrowingContext context_;
-    CellTable cells_{context_.memory(), context_.n_ids_max(), context_.n_swa()};  // of the branches that share some
+    CellTable cells_{context_.memory(), context_.n_ids_max(), context_.n_swa()};  // for branches that share some
     std::vector<Token> tokens_;
     std::size_t n_cached_ = 0;      // tokens whose cache entries are right
     bool cache_is_longer_ = false;  // entries of dropped tokens follow them

@@ -13,7 +13,7 @@ void sort_unique(std::vector<Id> & ids) {
 std::vector<LeafId> leaves_of(const Trie & trie, const std::vector<std::string> & names) {
     const std::vector<std::pair<std::size_t, LeafId>> found = trie.leaves_named(names);
     std::vector<LeafId> leaves;
-    std::size_t n_known = 0;  // of names; found is in their order
+    std::size_t n_known = 0;  // names found so far; found is in their order
     for (const auto & [i, leaf] : found) {
         if (i > n_known) {
             break;

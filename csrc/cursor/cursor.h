@@ -30,7 +30,7 @@ class Marker {
 
    private:
     std::vector<Token> tokens_;
-    // Of each place but the first: the place of the longest shorter beginning that is there too.
+    // For each place but the first: the place of the longest shorter beginning that is there too.
     std::vector<std::uint32_t> fallback_;
 };
 
@@ -50,8 +50,8 @@ enum class Ending {
     max_span = TOKEN_TRIE_ENDING_MAX_SPAN
 };
 
-// What may follow a finished leaf, and which members there are to begin with; immutable and shared like the trie it was
-// made for.
+// The rules for what may follow a finished leaf, and the members that are left at first; immutable and shared like the
+// trie it was made for.
 class FollowSet {
    public:
     struct Options {
@@ -99,7 +99,7 @@ class FollowSet {
     bool must_start_after(std::int64_t n) const noexcept {
         return options_.max_before >= 0 && n >= options_.max_before;
     }
-    // What is left before the first item; null: all, and so it stays.
+    // The members left before the first item; null: all of them, now and later.
     const std::shared_ptr<const Remainder> & left() const noexcept { return left_; }
 
    private:
@@ -120,8 +120,8 @@ struct AllowedSet {
     TokenSpan children;
     TokenSpan follow;
     // Where members are out:
-    TokenSpan children_out{};  // of children
-    TokenSpan beginnings{};    // of further items, where they are not part of follow
+    TokenSpan children_out{};  // a part of children
+    TokenSpan beginnings{};    // the first tokens of further items, where they are not part of follow
     TokenSpan beginnings_out{};
     // Where everything is:
     TokenSpan except{};
@@ -193,7 +193,7 @@ struct AllowedSet {
         struct Run {
             const Token * at;
             const Token * end;
-            const Token * out;  // what is out comes in the same order
+            const Token * out;  // tokens that are out, in the same order
             const Token * out_end;
             std::int64_t next() {
                 for (; out != out_end && *at == *out; ++at, ++out) {
@@ -206,7 +206,7 @@ struct AllowedSet {
                       {beginnings.begin(), beginnings.end(), beginnings_out.begin(), beginnings_out.end()}};
         for (;;) {
             Run * run = runs;
-            std::int64_t limit = kNone;  // of what can be visited in a row
+            std::int64_t limit = kNone;  // tokens below it can be visited in a row
             for (Run & other : runs) {
                 if (&other != run) {
                     const bool is_less = other.next() < run->next();
@@ -306,7 +306,7 @@ class Cursor {
     const FollowSet & follow() const noexcept { return *follow_; }
 
    private:
-    // What a token is at the node, the first of what it could be.
+    // The meaning of a token at the node: the first that applies.
     struct Meaning {
         enum class Kind { none, child, separator, in_separator, beginning, end };
         Kind kind = Kind::none;

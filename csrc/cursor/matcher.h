@@ -30,7 +30,7 @@ class Matcher {
     void rollback(std::uint64_t n);
     void reset() noexcept;
 
-    // What accept would throw.
+    // Throws what accept would throw.
     void check(Token token) const;
     void check_rollback(std::uint64_t n) const;
 

@@ -7,7 +7,7 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// What is left of a trie when members of it are out. Immutable; every call takes the trie that it was made for.
+// The part of a trie that is left when members are out. Immutable; every call takes the trie that it was made for.
 //
 // An edge is out when no member that is left lies after it. Of these only the ones are kept that begin at a node which
 // is still to be had, by node and token, so that those of one node are neighbours, and never more than members
@@ -31,15 +31,15 @@ class Remainder {
 
     bool empty() const noexcept { return empty_; }
     bool is_out(NodeId node, Token token) const noexcept { return children_out(node).contains(token); }
-    // Of a node that is still to be had: whether the member that ends there is left.
+    // Whether a member that is left ends at a node, which some member that is left passes through.
     bool has_member_at(const Trie & trie, NodeId node) const noexcept;
-    // Those of the node's children that are out. Valid as long as this is.
+    // The node's children that are out. Valid as long as this is.
     TokenSpan children_out(NodeId node) const noexcept;
 
    private:
     void take(const Trie & trie, const std::vector<LeafId> & out);
 
-    // Of each edge that is out, ascending by both.
+    // The edges that are out, ascending by node, then token.
     std::vector<NodeId> nodes_;
     std::vector<Token> tokens_;
     std::vector<NodeId> ended_;  // ascending; where a member is out and others that begin with it are left

@@ -46,7 +46,7 @@ struct Tables {
         void * data = nullptr;
         std::int64_t n_columns = 0;
         std::int64_t stride = 0;
-        std::uint32_t n_bytes = 4;  // of an element: 2, 4 or 8
+        std::uint32_t n_bytes = 4;  // an element: 2, 4 or 8
         std::uint64_t minus_infinity = 0;
     };
 
@@ -58,7 +58,7 @@ struct Tables {
     void step(const std::int64_t * nodes, const std::int64_t * given, std::int64_t n, std::int64_t * out) const;
     // The most children of a node; 1 at least.
     std::int64_t width(const std::int64_t * nodes, std::int64_t n) const;
-    // Of each row width children: their logprobs, tokens and nodes; after them -inf, 0 and 0. Free row 0 has none.
+    // Writes width children a row: their logprobs, tokens and nodes, then -inf, 0 and 0. Free row 0 has no children.
     void candidates(const Matrix & logprobs,
                     const std::int64_t * nodes,
                     std::int64_t n,

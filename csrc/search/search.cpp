@@ -1,7 +1,6 @@
 #include "search/search.h"
 
 #include "search/tree_evaluator.h"
-#include "trie/compact_tree.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,7 @@
 namespace token_trie {
 namespace {
 
-// Of the kth one in a word, which has more than k.
+// The position of the kth one in a word, which has more than k.
 std::uint32_t select_in_word(std::uint64_t word, std::uint64_t k) noexcept {
     std::uint32_t at = 0;
     for (;;) {

@@ -164,7 +164,7 @@ std::uint32_t width_of(std::uint64_t most) noexcept;
 //     2 3 5 9   low 2 bits  2 3 1 1   high  0 0 1 2   1 1 0 1 0 1
 class Ascending {
    public:
-    // Of the numbers up to most, of which there are n.
+    // The width of low for n numbers up to most.
     static std::uint32_t low_width(std::uint64_t n, std::uint64_t most) noexcept;
 
     Ascending() = default;

@@ -1,15 +1,18 @@
 #include "trie/compact_tree.h"
+#include "trie/flat_tree.h"
 
-#include <algorithm>
 #include <functional>
-#include <iterator>
 
 namespace token_trie {
+namespace {
 
-class Trie::Builder {
+class Builder {
    public:
-    Builder(const LeafView & leaves, std::vector<std::string> names, std::string vocab)
-        : leaves_(leaves), names_(std::move(names)), vocab_(std::move(vocab)), trie_(new Trie) {}
+    Builder(const LeafView & leaves, std::vector<std::string> names, std::string vocab, std::vector<Alias> aliases)
+        : leaves_(leaves), names_(std::move(names)) {
+        facts_.vocab = std::move(vocab);
+        facts_.aliases = std::move(aliases);
+    }
 
     std::shared_ptr<const Trie> run(Layout layout) {
         check();
@@ -17,19 +20,15 @@ class Trie::Builder {
         collapse();
         const bool compact = layout == Layout::compact || (layout == Layout::by_size && rows_.size() >= kCompactLeaves);
         number_leaves();
-        if (compact && trie_->max_token_ < kMaxCompactToken) {
+        if (compact && facts_.max_token < kMaxCompactToken) {
             return lay_out_compactly();
         }
-        lay_out();
-        trie_->n_nodes_ = static_cast<std::uint32_t>(trie_->nodes_.size() - 1);
-        trie_->n_leaves_ = static_cast<std::uint32_t>(trie_->leaf_nodes_.size());
-        trie_->vocab_ = std::move(vocab_);
-        return trie_;
+        return lay_out_flat();
     }
 
    private:
-    // A leaf of the list and as many of its first tokens as fit, each plus one and the first on top, which settle most
-    // comparisons without a look at the rest.
+    // A leaf of the list with as many of its first tokens as fit into a key, each plus one and the first on top: keys
+    // settle most comparisons without a look at the tokens.
     struct Row {
         std::uint64_t key;
         std::uint32_t leaf;
@@ -67,13 +66,13 @@ class Trie::Builder {
                     throw Error(Status::payload, "leaf ", describe(leaf), ": tokens[", i, "]: ", tokens[i],
                                 " is not a token id");
                 }
-                trie_->max_token_ = std::max(trie_->max_token_, tokens[i]);
+                facts_.max_token = std::max(facts_.max_token, tokens[i]);
             }
         }
     }
 
     void sort() {
-        width_ = width_of(static_cast<std::uint64_t>(trie_->max_token_) + 1);
+        width_ = width_of(static_cast<std::uint64_t>(facts_.max_token) + 1);
         n_in_key_ = 64 / width_;
         rows_.reserve(leaves_.size);
         for (std::uint32_t leaf = 0; leaf < leaves_.size; ++leaf) {
@@ -123,7 +122,7 @@ class Trie::Builder {
                         if (other < name) {
                             std::swap(name, other);
                         }
-                        trie_->aliases_.push_back({std::move(other), rows_[kept - 1].leaf});
+                        facts_.aliases.push_back({std::move(other), rows_[kept - 1].leaf});
                     }
                 }
                 continue;
@@ -146,19 +145,20 @@ class Trie::Builder {
                 continue;
             }
             ids[leaf] = next++;
-            trie_->n_tokens_ += length(leaf);
+            facts_.n_tokens += length(leaf);
             if (!names_.empty()) {
-                trie_->name_offsets_.push_back(trie_->names_.size());
-                trie_->names_.append(names_[leaf]).push_back('\0');
+                stored_.offsets.push_back(stored_.text.size());
+                stored_.text.append(names_[leaf]).push_back('\0');
             } else if (rows_.size() != leaves_.size) {
-                trie_->rows_.push_back(leaf);
+                stored_.rows.push_back(leaf);
             }
         }
+        facts_.n_leaves = facts_.n_members = next;
         if (!names_.empty()) {
-            trie_->name_offsets_.push_back(trie_->names_.size());
-            trie_->names_.shrink_to_fit();
+            stored_.offsets.push_back(stored_.text.size());
+            stored_.text.shrink_to_fit();
         }
-        for (Alias & alias : trie_->aliases_) {
+        for (Alias & alias : facts_.aliases) {
             alias.leaf = ids[alias.leaf];
         }
     }
@@ -167,7 +167,7 @@ class Trie::Builder {
         std::vector<std::uint32_t> rows(rows_.size());
         std::transform(rows_.begin(), rows_.end(), rows.begin(), [](const Row & row) { return row.leaf; });
         std::vector<Row>().swap(rows_);
-        CompactBuilder builder(trie_->max_token_);
+        CompactBuilder builder(facts_.max_token);
         constexpr std::size_t ahead = 16;
         for (std::size_t i = 0; i < rows.size(); ++i) {
             // Rows lie anywhere in the list.
@@ -178,33 +178,34 @@ class Trie::Builder {
         }
         std::vector<std::uint32_t>().swap(leaf_ids_);
         builder.set_order(rows);
-        if (trie_->has_names()) {
-            builder.set_names(trie_->names_, trie_->name_offsets_);
+        if (!stored_.offsets.empty()) {
+            builder.set_names(stored_.text, stored_.offsets);
         }
-        if (!trie_->rows_.empty()) {
-            builder.set_rows(trie_->rows_);
+        if (!stored_.rows.empty()) {
+            builder.set_rows(stored_.rows);
         }
-        return Trie::of(builder.take(), std::move(vocab_), std::move(trie_->aliases_));
+        return builder.take(std::move(facts_.vocab), std::move(facts_.aliases));
     }
 
     // Level by level: a node is the run of rows that share its path; its children are the runs by the next token.
-    void lay_out() {
+    std::shared_ptr<const Trie> lay_out_flat() {
         struct Run {
             std::uint32_t begin;
             std::uint32_t end;
         };
+        FlatTree::Parts parts;
         std::vector<Run> level{{0, static_cast<std::uint32_t>(rows_.size())}};
         std::vector<Run> next;
         std::uint64_t n_nodes = 1;
-        trie_->leaf_nodes_.resize(rows_.size());
+        parts.leaf_nodes.resize(rows_.size());
         for (std::uint32_t depth = 0; !level.empty(); ++depth, level.swap(next)) {
             next.clear();
-            trie_->max_length_ = depth;
+            facts_.max_length = depth;
             for (Run run : level) {
-                Node node{static_cast<std::uint32_t>(n_nodes), kNoLeaf};
+                FlatTree::Node node{static_cast<std::uint32_t>(n_nodes), kNoLeaf};
                 if (length(rows_[run.begin].leaf) == depth) {
                     node.leaf = leaf_ids_[rows_[run.begin].leaf];
-                    trie_->leaf_nodes_[node.leaf] = static_cast<NodeId>(trie_->nodes_.size());
+                    parts.leaf_nodes[node.leaf] = static_cast<NodeId>(parts.nodes.size());
                     ++run.begin;
                 }
                 for (std::uint32_t i = run.begin; i < run.end;) {
@@ -212,16 +213,19 @@ class Trie::Builder {
                     const std::uint32_t start = i;
                     while (++i < run.end && begin(rows_[i].leaf)[depth] == token) {
                     }
-                    trie_->tokens_.push_back(token);
+                    parts.tokens.push_back(token);
                     next.push_back({start, i});
                     throw_if(++n_nodes >= kNoNode, Status::limit, "more than 4294967294 nodes");
                 }
-                trie_->nodes_.push_back(node);
+                parts.nodes.push_back(node);
             }
         }
-        trie_->nodes_.push_back({static_cast<std::uint32_t>(n_nodes), kNoLeaf});
-        trie_->nodes_.shrink_to_fit();
-        trie_->tokens_.shrink_to_fit();
+        facts_.n_nodes = static_cast<std::uint32_t>(n_nodes);
+        parts.nodes.push_back({facts_.n_nodes, kNoLeaf});
+        parts.nodes.shrink_to_fit();
+        parts.tokens.shrink_to_fit();
+        parts.names = std::move(stored_);
+        return std::make_shared<const FlatTree>(std::move(facts_), std::move(parts));
     }
 
     std::string describe(std::uint32_t leaf) const {
@@ -230,24 +234,26 @@ class Trie::Builder {
 
     const LeafView leaves_;
     std::vector<std::string> names_;
-    std::string vocab_;
-    std::shared_ptr<Trie> trie_;
+    Trie::Facts facts_;
     std::uint32_t width_ = 0;  // bits of a token in a key
     std::size_t n_in_key_ = 0;
     std::vector<Row> rows_;
     std::vector<std::uint32_t> leaf_ids_;
+    FlatTree::Names stored_;  // as the trie stores them
 };
+
+}  // namespace
 
 std::shared_ptr<const Trie> Trie::build(LeafList leaves, Layout layout) {
     const LeafView view{leaves.tokens.data(), leaves.offsets.data(), leaves.size()};
-    return Builder(view, std::move(leaves.names), std::move(leaves.vocab)).run(layout);
+    return Builder(view, std::move(leaves.names), std::move(leaves.vocab), std::move(leaves.aliases)).run(layout);
 }
 
 std::shared_ptr<const Trie> Trie::build(const LeafView & leaves,
                                         std::vector<std::string> names,
                                         std::string vocab,
                                         Layout layout) {
-    return Builder(leaves, std::move(names), std::move(vocab)).run(layout);
+    return Builder(leaves, std::move(names), std::move(vocab), {}).run(layout);
 }
 
 }  // namespace token_trie

@@ -53,20 +53,20 @@ class Cache {
 
     mutable std::mutex mutex_;
     std::vector<Entry> entries_;                     // used last first
-    std::map<Key, std::vector<std::string>> paths_;  // of payloads that were read by path
+    std::map<Key, std::vector<std::string>> paths_;  // for payloads that were read by path
     Stats counts_{};
 };
 
 }  // namespace token_trie
 
-// A trie with what it was read from, as the C ABI hands it out. Immutable, so any number of threads may use one; who
-// has its trie needs the set no more.
+// A trie with what it was read from, as the C ABI hands it out. Immutable, so any number of threads may use one; its
+// tries may outlive it.
 //
 //     payload  "action": READ, WRITE    whole     READ, WRITE, Oslo
 //              "city":   Oslo           by path   "action": READ, WRITE   "city": Oslo
 struct [[gnu::visibility("default")]] token_trie_set {
    public:
-    // Of one trie, without paths.
+    // A set of one trie, without paths.
     explicit token_trie_set(std::shared_ptr<const token_trie::Trie> trie) : whole_(std::move(trie)) {}
     // All paths of a payload, read at once, and kept in the cache. Throws what the cache does.
     token_trie_set(std::string_view json, std::int32_t n_vocab);

@@ -8,7 +8,7 @@ namespace {
 
 void refuse_if(bool is_broken, const char * what) { throw_if(is_broken, Status::payload, "not a sound trie: ", what); }
 
-// One of this process, which grows: those who hold an older one keep it.
+// One for the whole process, which grows; holders of an older one keep it.
 std::shared_ptr<const std::vector<Token>> every_token(std::size_t n) {
     static std::mutex mutex;
     static std::shared_ptr<const std::vector<Token>> largest;
@@ -26,8 +26,13 @@ std::shared_ptr<const std::vector<Token>> every_token(std::size_t n) {
 CompactTree::CompactTree(const Shape & shape,
                          const Sections & sections,
                          std::shared_ptr<const void> owner,
-                         bool trusted)
-    : shape_(shape),
+                         bool trusted,
+                         std::string vocab,
+                         std::vector<Alias> aliases)
+    : Trie({static_cast<std::uint32_t>(shape.n_inner + shape.n_tail_nodes), static_cast<LeafId>(shape.n_members),
+            static_cast<LeafId>(shape.n_members), shape.n_tokens, shape.max_length, shape.max_token, std::move(vocab),
+            std::move(aliases)}),
+      shape_(shape),
       sections_(sections),
       owner_(std::move(owner)),
       tokens_(reinterpret_cast<const Token *>(sections[edge_tokens].data)),
@@ -65,13 +70,13 @@ CompactTree::CompactTree(const Shape & shape,
     every_token_ = every_token(static_cast<std::size_t>(shape.max_token) + 1);
 }
 
-std::uint64_t CompactTree::n_bytes() const noexcept {
-    std::uint64_t bytes =
+std::size_t CompactTree::structure_bytes() const noexcept {
+    std::size_t bytes =
         sizeof(CompactTree) + member_of_.size() * sizeof(std::uint32_t) + to_ends_.size() * sizeof(std::uint16_t);
     for (const Words & words : sections_) {
         bytes += words.size * sizeof(std::uint64_t);
     }
-    return bytes;
+    return bytes - shape_.n_name_bytes;
 }
 
 std::uint64_t CompactTree::edges_begin(NodeId node) const noexcept {
@@ -222,7 +227,7 @@ EdgeId CompactTree::edge_of_member(EdgeId begin, EdgeId end, std::uint64_t membe
     return begin;
 }
 
-// To the inner node at which it ends or the first one of its tail; visits the edges on the way.
+// Goes to the inner node at which a member ends, or to the first node of its tail; visits the edges on the way.
 template <typename Visit>
 NodeId CompactTree::descend_to(std::uint64_t member, const Visit & visit) const {
     NodeId node = kRoot;
@@ -260,6 +265,28 @@ std::vector<Token> CompactTree::sequence(LeafId leaf) const {
     return out;
 }
 
+// Gives each inner node a value from its edges, which join(value, next) folds from none on; at_tail(edge) is the value
+// of an edge to a tail, at_node(node, value) the node's own. Goes backwards, as edges lead forward.
+template <typename Value, typename AtTail, typename Join, typename AtNode>
+std::vector<Value> CompactTree::from_below(Value none,
+                                           const AtTail & at_tail,
+                                           const Join & join,
+                                           const AtNode & at_node) const {
+    std::vector<Value> out(shape_.n_inner);
+    std::uint64_t node = shape_.n_inner - 1;
+    std::uint64_t below = node;
+    Value value = none;
+    for (std::uint64_t edge = shape_.n_edges; edge-- > 0;) {
+        value = join(value, inner_[edge] ? out[below--] : at_tail(static_cast<EdgeId>(edge + 1)));
+        if (edge == 0 || last_[edge - 1]) {
+            out[node] = at_node(static_cast<NodeId>(node), value);
+            --node;
+            value = none;
+        }
+    }
+    return out;
+}
+
 std::vector<std::uint16_t> CompactTree::count_to_ends() const {
     constexpr std::uint64_t most = std::numeric_limits<std::uint16_t>::max() - 1;
     std::vector<std::uint16_t> of_tails;  // from their first nodes
@@ -269,21 +296,21 @@ std::vector<std::uint16_t> CompactTree::count_to_ends() const {
         of_tails.push_back(static_cast<std::uint16_t>(std::min(end - std::min(begin, end), most)));
         begin = end + 1;
     }
-    // Backwards, as edges lead forward.
-    std::vector<std::uint16_t> out(shape_.n_inner);
-    std::uint64_t node = shape_.n_inner - 1;
-    std::uint64_t below = node;
-    std::uint64_t tail = shape_.n_tails() - 1;
-    std::uint64_t least = most;
-    for (std::uint64_t edge = shape_.n_edges; edge-- > 0;) {
-        least = std::min<std::uint64_t>(least, inner_[edge] ? out[below--] : of_tails[tail--]);
-        if (edge == 0 || last_[edge - 1]) {
-            out[node] = static_cast<std::uint16_t>(ends_[node] ? 0 : std::min(least + 1, most));
-            --node;
-            least = most;
-        }
-    }
-    return out;
+    auto tail = of_tails.end();
+    return from_below(
+        static_cast<std::uint16_t>(most), [&](EdgeId) { return *--tail; },
+        [](std::uint16_t a, std::uint16_t b) { return std::min(a, b); },
+        [&](NodeId node, std::uint16_t least) {
+            return static_cast<std::uint16_t>(ends_[node] ? 0 : std::min(least + std::uint64_t{1}, most));
+        });
+}
+
+std::vector<double> CompactTree::greatest_below(const std::vector<double> & of_leaves) const {
+    const auto greater = [](double a, double b) { return std::max(a, b); };
+    return from_below(
+        -std::numeric_limits<double>::infinity(), [&](EdgeId edge) { return of_leaves[leaf_of(first_member(edge))]; },
+        greater,
+        [&](NodeId node, double value) { return ends_[node] ? greater(value, of_leaves[leaf(node)]) : value; });
 }
 
 std::uint16_t CompactTree::tokens_to_end(NodeId node) const {
@@ -300,7 +327,7 @@ const char * CompactTree::stored_name(LeafId leaf) const noexcept {
     return has_names() ? names_ + std::min(names_at_[leaf], shape_.n_name_bytes - 1) : nullptr;
 }
 
-// What a compact tree's numbers and sections must be for its calls to stay within them.
+// Checks what keeps every call within the sections.
 std::array<std::uint64_t, CompactTree::n_sections> CompactTree::Shape::words() const {
     constexpr std::uint64_t most = kNoNode;
     for (const std::uint64_t n : {n_members, n_inner, n_edges, n_tail_nodes, n_ends}) {
@@ -348,13 +375,13 @@ std::array<std::uint64_t, CompactTree::n_sections> CompactTree::Shape::words() c
     return out;
 }
 
-// That the inner nodes are a tree, numbered as they should be: after it, every edge leads forward and no two to the
-// same inner node, whatever the other sections hold.
+// Checks that the inner nodes are a tree, numbered level by level: then every edge leads forward and no two to the same
+// inner node, whatever the other sections hold.
 void CompactTree::check_shape() const {
     refuse_if(!inner_.is_consistent() || !last_.is_consistent() || !last_[shape_.n_edges - 1],
               "the edges are not those of its nodes");
-    // The kth inner node has its edges after the kth last one, and is led to before: of each beginning of the edges as
-    // many lead to inner nodes as nodes are closed.
+    // The kth inner node has its edges after the kth last one, and an earlier edge leads to it: among the first edges,
+    // however many, at least as many lead to inner nodes as are the last of a node.
     std::uint64_t open = 0;
     for (std::uint64_t begin = 0; begin < shape_.n_edges; begin += 64) {
         std::uint64_t leads_on = inner_.word(begin / 64);
@@ -408,8 +435,8 @@ CompactBuilder::Piece & CompactBuilder::piece(std::size_t depth) {
     return pieces.back();
 }
 
-// What the last member begins with as the one before is there. With the next one it goes through inner nodes, and one
-// edge leads on from the last of them, to its tail.
+// Writes the newest member, but for the tokens that it shares with the one before. The tokens that it shares with the
+// next one are inner nodes; one edge leads on from the last of these, to its tail.
 void CompactBuilder::put(std::size_t shared_with_next) {
     const std::size_t n_edges = std::min(member_.size(), std::max(shared_, shared_with_next) + 1);
     for (std::size_t depth = shared_; depth < n_edges; ++depth) {
@@ -533,14 +560,19 @@ void CompactBuilder::set_rows(const std::vector<std::uint32_t> & rows) {
     put_ascending(at, CompactTree::row_low, CompactTree::row_high);
 }
 
-std::shared_ptr<const CompactTree> CompactBuilder::take() {
+std::shared_ptr<const CompactTree> compacted(const std::shared_ptr<const Trie> & trie) {
+    return std::dynamic_pointer_cast<const CompactTree>(Trie::laid_out(trie, Layout::compact));
+}
+
+std::shared_ptr<const CompactTree> CompactBuilder::take(std::string vocab, std::vector<Alias> aliases) {
     join();
     CompactTree::Sections sections;
     for (std::uint32_t i = 0; i < CompactTree::n_sections; ++i) {
         (*owned_)[i].shrink_to_fit();
         sections[i] = {(*owned_)[i].data(), (*owned_)[i].size()};
     }
-    return std::make_shared<const CompactTree>(shape_, sections, owned_, /* trusted = */ true);
+    return std::make_shared<const CompactTree>(shape_, sections, owned_, /* trusted = */ true, std::move(vocab),
+                                               std::move(aliases));
 }
 
 }  // namespace token_trie

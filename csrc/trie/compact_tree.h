@@ -30,7 +30,7 @@ using EdgeId = std::uint32_t;
 // The edges of an inner node are neighbours: it has those after the last of the node before. The kth edge that is not
 // inner leads to tail k, whose first token it is. Node ids: inner nodes, then those of tails. About 17 bytes a member
 // where 10 million of 8 uniform tokens out of 2,048 are in no order, of which 3 are for the order they came in.
-class CompactTree {
+class CompactTree final : public Trie {
    public:
     enum Section : std::uint32_t {
         edge_tokens,  // two in a word
@@ -41,7 +41,7 @@ class CompactTree {
         ends,
         tail_ends,
         tail_tokens,
-        order,  // of each member, which leaf it is; none where it is the same
+        order,  // which leaf each member is; none where the numbers are the same
         name_low,
         name_high,
         names,  // bytes, each name followed by a NUL
@@ -53,7 +53,7 @@ class CompactTree {
         tail_hints,
         n_sections
     };
-    // All numbers of it; in a file as here.
+    // All numbers of a tree; in a file as here.
     struct Shape {
         std::uint64_t n_members = 0;
         std::uint64_t n_inner = 0;
@@ -77,40 +77,46 @@ class CompactTree {
     };
     using Sections = std::array<Words, n_sections>;
 
-    // The words live as long as owner. trusted: they were made here. Throws Error (payload) if they are no tree; of
-    // others, only what keeps every call within them is looked at, which is a pass over two bits an edge.
-    CompactTree(const Shape & shape, const Sections & sections, std::shared_ptr<const void> owner, bool trusted);
+    // The words live as long as owner. Throws Error (payload) if they are no tree. Words that are not trusted are
+    // checked as far as no call leaves them, which is a pass over two bits an edge.
+    CompactTree(const Shape & shape,
+                const Sections & sections,
+                std::shared_ptr<const void> owner,
+                bool trusted,
+                std::string vocab,
+                std::vector<Alias> aliases);
 
     const Shape & shape() const noexcept { return shape_; }
     const Sections & sections() const noexcept { return sections_; }
-    std::uint64_t n_nodes() const noexcept { return shape_.n_inner + shape_.n_tail_nodes; }
-    std::uint64_t n_bytes() const noexcept;
 
-    // As those of Trie.
-    TokenSpan children(NodeId node) const noexcept;
-    NodeId child(NodeId node, Token token) const noexcept;
-    NodeId child_at(NodeId node, std::uint32_t i) const noexcept {
+    TokenSpan children(NodeId node) const noexcept override;
+    NodeId child(NodeId node, Token token) const noexcept override;
+    NodeId child_at(NodeId node, std::uint32_t i) const noexcept override {
         return is_inner(node) ? target(first_edge(node) + i) : node + 1;
     }
-    NodeId parent(NodeId node) const noexcept;
-    Token token(NodeId node) const noexcept;
-    LeafId leaf(NodeId node) const noexcept;
-    // The one below a node of a tail.
-    LeafId leaf_below(NodeId tail_node) const noexcept {
+    NodeId parent(NodeId node) const noexcept override;
+    Token token(NodeId node) const noexcept override;
+    LeafId leaf(NodeId node) const noexcept override;
+    // The first call takes a pass over the inner nodes, and 2 bytes for each from then on.
+    std::uint16_t tokens_to_end(NodeId node) const override;
+    NodeId n_inner() const noexcept override { return static_cast<NodeId>(shape_.n_inner); }
+    LeafId leaf_below(NodeId tail_node) const noexcept override {
         return leaf_of(first_member(static_cast<EdgeId>(edge_of_tail_at(tail_node - shape_.n_inner) + 1)));
     }
-    NodeId leaf_node(LeafId leaf) const;
-    std::vector<Token> sequence(LeafId leaf) const;
-    const char * stored_name(LeafId leaf) const noexcept;
-    // In the list that it came in, by which a leaf without a name is called.
-    std::uint64_t row(LeafId leaf) const noexcept { return shape_.has_rows != 0 ? rows_[leaf] : leaf; }
-    bool has_names() const noexcept { return shape_.n_name_bytes > 0; }
+    std::vector<double> greatest_below(const std::vector<double> & of_leaves) const override;
+    NodeId leaf_node(LeafId leaf) const override;
+    std::vector<Token> sequence(LeafId leaf) const override;
+    bool has_leaf(LeafId /*leaf*/) const noexcept override { return true; }
+    const char * stored_name(LeafId leaf) const noexcept override;
+    std::uint64_t row(LeafId leaf) const noexcept override { return shape_.has_rows != 0 ? rows_[leaf] : leaf; }
+    std::size_t structure_bytes() const noexcept override;
+    std::size_t name_bytes() const noexcept override { return shape_.n_name_bytes; }
 
     bool is_inner(NodeId node) const noexcept { return node < shape_.n_inner; }
-    // Edges lead out of inner nodes, from 1 on, those of one node in the order of its children.
+    // Edges lead out of inner nodes, and are numbered from 1 on; the edges of a node are in the order of its children.
     EdgeId first_edge(NodeId inner_node) const noexcept { return static_cast<EdgeId>(edges_begin(inner_node) + 1); }
     NodeId target(EdgeId edge) const noexcept;
-    // Members in the order of their tokens; below a node they are neighbours.
+    // Members are numbered in the order of their tokens; the members below a node are neighbours.
     struct Range {
         std::uint64_t begin;
         std::uint64_t end;
@@ -120,7 +126,7 @@ class CompactTree {
     // The last of some edges of an inner node that begins with a member or before it.
     EdgeId edge_of_member(EdgeId begin, EdgeId end, std::uint64_t member) const noexcept;
     bool ends_member(NodeId inner_node) const noexcept { return ends_[inner_node]; }
-    // That ends at a node; n_members if none does.
+    // The member that ends at a node; n_members if none does.
     std::uint64_t member_at(NodeId node) const noexcept;
     LeafId leaf_of(std::uint64_t member) const noexcept {
         return shape_.is_ordered != 0 ? static_cast<LeafId>(member)
@@ -128,9 +134,6 @@ class CompactTree {
     }
     // The first call for a tree that is in another order takes a pass over it, and 4 bytes a member from then on.
     std::uint64_t member_of(LeafId leaf) const;
-    // From a node to the nearest end of a member, as far as 16 bits count. The first call takes a pass over the inner
-    // nodes, and 2 bytes for each from then on.
-    std::uint16_t tokens_to_end(NodeId node) const;
 
    private:
     static constexpr std::uint64_t kChecked = 4096;
@@ -139,12 +142,14 @@ class CompactTree {
         std::uint64_t begin;
         std::uint64_t end;
     };
+    bool has_layout(Layout layout) const noexcept override { return layout != Layout::flat; }
+    bool has_names() const noexcept { return shape_.n_name_bytes > 0; }
     // Whether a node of a tail is its first one, to which an edge leads.
     bool begins_tail(std::uint64_t at) const noexcept { return at == 0 || tail_ends_[at - 1]; }
     // The edge to an inner node other than the root, or to the first node of a tail.
     EdgeId edge_to(NodeId node) const noexcept;
     Token token_of(EdgeId edge) const noexcept;
-    // Without a look at its edges, of which there may be as many as tokens.
+    // Does not read the edges, which may be as many as tokens.
     std::uint64_t edges_begin(NodeId inner_node) const noexcept;
     Edges edges_of(NodeId inner_node) const noexcept;
     bool are_checked(Edges edges) const noexcept;
@@ -156,6 +161,8 @@ class CompactTree {
     template <typename Visit>
     NodeId descend_to(std::uint64_t member, const Visit & visit) const;
     void check_shape() const;
+    template <typename Value, typename AtTail, typename Join, typename AtNode>
+    std::vector<Value> from_below(Value none, const AtTail & at_tail, const Join & join, const AtNode & at_node) const;
     std::vector<std::uint16_t> count_to_ends() const;
 
     Shape shape_;
@@ -173,44 +180,47 @@ class CompactTree {
     PackedNumbers tail_tokens_;
     PackedNumbers order_;
     const char * names_;
-    // Of a file: blocks of edge tokens that were seen to be tokens.
+    // Blocks of a file's edge tokens that have been checked; empty for a trusted tree.
     mutable std::vector<std::atomic<bool>> checked_;
     mutable std::once_flag has_member_of_;
     mutable std::vector<std::uint32_t> member_of_;
     mutable std::once_flag has_to_ends_;
-    mutable std::vector<std::uint16_t> to_ends_;  // of inner nodes
+    mutable std::vector<std::uint16_t> to_ends_;  // by inner node
 };
 
-// Writes a compact tree of members that come one after the other, in the order of their tokens. They are not kept: each
-// level of inner nodes is written as they come, in pieces that are joined in the end, each gone when it is. So this
-// takes little more than the tree does.
+// A trie as a compact tree, which is the trie itself where it is one; null if its tokens are too large for that.
+std::shared_ptr<const CompactTree> compacted(const std::shared_ptr<const Trie> & trie);
+
+// Writes a compact tree from members that come in the order of their tokens. They are not kept: each level of inner
+// nodes is written as they come, in pieces that are joined in the end and freed one by one. So this takes little more
+// memory than the tree.
 class CompactBuilder {
    public:
     // No token of a member is above max_token.
     explicit CompactBuilder(Token max_token);
 
-    // tokens are after those of the member before; n is 1 at least.
+    // tokens come after the previous member's; n is 1 at least.
     void add(const Token * tokens, std::size_t n);
 
-    // The rest goes with all members. Which leaf each is.
+    // After all members: which leaf each of them is.
     void set_order(const std::vector<std::uint32_t> & leaves);
     void set_names(const std::string & names, const std::vector<std::uint64_t> & offsets);
-    // Rows of the leaves, ascending.
+    // The leaves' rows, ascending.
     void set_rows(const std::vector<std::uint32_t> & rows);
 
-    // The tree; the builder has nothing any more.
-    std::shared_ptr<const CompactTree> take();
+    // Returns the tree, and leaves the builder empty.
+    std::shared_ptr<const CompactTree> take(std::string vocab, std::vector<Alias> aliases);
 
    private:
     using Owned = std::array<std::vector<std::uint64_t>, CompactTree::n_sections>;
     static constexpr std::size_t kPiece = std::size_t{1} << 18U;  // edges
 
-    // Of the inner nodes of one depth, some, and what leads on from them.
+    // Some inner nodes of one depth, with their edges and tails.
     struct Piece {
         explicit Piece(std::uint32_t width) : tail_tokens(width) {}
 
         BitsBuilder ends;
-        std::vector<std::uint32_t> tokens;  // of edges
+        std::vector<std::uint32_t> tokens;  // one an edge
         std::vector<std::uint32_t> members;
         BitsBuilder inner;
         BitsBuilder last;
@@ -223,14 +233,14 @@ class CompactBuilder {
     };
 
     void put(std::size_t shared_with_next);
-    // Where the next edge of a depth goes.
+    // The piece that the next edge of a depth goes to.
     Piece & piece(std::size_t depth);
     void join();
     void put_ascending(AscendingBuilder & from, CompactTree::Section low, CompactTree::Section high);
 
     CompactTree::Shape shape_;
     std::uint32_t width_;
-    std::vector<Token> member_;  // the last one, of which put is still to come
+    std::vector<Token> member_;  // the newest one, which put has still to write
     std::size_t shared_ = 0;     // tokens it begins with as the one before
     std::vector<Level> levels_;
     std::shared_ptr<Owned> owned_ = std::make_shared<Owned>();

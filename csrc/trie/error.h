@@ -44,7 +44,7 @@ std::string concat(const Parts &... parts) {
     return out;
 }
 
-// Its message is the parts, one after the other.
+// An error whose message is the parts, one after the other.
 class Error : public std::runtime_error {
    public:
     template <typename... Parts>

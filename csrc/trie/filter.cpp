@@ -1,13 +1,24 @@
 #include "trie/filter.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace token_trie {
 
-Filter::Filter(std::shared_ptr<const CompactTree> tree, Kept kept)
-    : tree_(std::move(tree)),
-      words_(std::move(kept.words)),
-      kept_({words_.data(), words_.size()}, tree_->shape().n_members, kept.n_ones),
+namespace {
+
+Trie::Facts with_members(Trie::Facts facts, std::uint64_t n) {
+    facts.n_members = static_cast<std::uint32_t>(n);
+    return facts;
+}
+
+}  // namespace
+
+Filter::Filter(const std::shared_ptr<const CompactTree> & tree, BitsBuilder kept)
+    : Trie(with_members(tree->facts(), kept.n_ones())),
+      tree_(tree),
+      words_(kept.take()),
+      kept_({words_.data(), words_.size()}, n_leaves(), n_members()),
       buckets_(kBuckets) {}
 
 Filter::Filter(const std::shared_ptr<const CompactTree> & tree, const std::uint8_t * keep, const Filter * before)
@@ -22,8 +33,17 @@ Filter::~Filter() {
     }
 }
 
-std::size_t Filter::n_bytes() const noexcept {
-    return words_.size() * sizeof(std::uint64_t) + kBuckets * sizeof(void *);
+std::size_t Filter::structure_bytes() const noexcept {
+    return tree_->structure_bytes() + words_.size() * sizeof(std::uint64_t) + kBuckets * sizeof(void *);
+}
+
+std::vector<double> Filter::greatest_below(const std::vector<double> & of_leaves) const {
+    std::vector<double> of_kept(of_leaves.size(), -std::numeric_limits<double>::infinity());
+    for (std::uint64_t member = kept_.next(0); member < kept_.size(); member = kept_.next(member + 1)) {
+        const LeafId leaf = tree_->leaf_of(member);
+        of_kept[leaf] = of_leaves[leaf];
+    }
+    return tree_->greatest_below(of_kept);
 }
 
 const Filter::Listed & Filter::listed(NodeId inner_node) const {
@@ -87,7 +107,7 @@ LeafId Filter::leaf(NodeId node) const noexcept {
     return member < tree_->shape().n_members && kept_[member] ? tree_->leaf_of(member) : kNoLeaf;
 }
 
-Filter::Kept Filter::kept_of(const CompactTree & tree, const std::uint8_t * keep, const Filter * before) {
+BitsBuilder Filter::kept_of(const CompactTree & tree, const std::uint8_t * keep, const Filter * before) {
     const std::uint64_t n = tree.shape().n_members;
     const auto in_64 = [](std::uint64_t begin, std::uint64_t end, auto && is_kept) {
         std::uint64_t word = 0;
@@ -117,8 +137,7 @@ Filter::Kept Filter::kept_of(const CompactTree & tree, const std::uint8_t * keep
         }
         kept.push(word, end - begin);
     }
-    const std::uint64_t n_ones = kept.n_ones();
-    return {kept.take(), n_ones};
+    return kept;
 }
 
 }  // namespace token_trie

@@ -1,14 +1,11 @@
 #include "trie/tensors.h"
 
-#include "trie/compact_tree.h"
-
 namespace [[gnu::visibility("default")]] token_trie {
 
 Tensors to_tensors(const std::shared_ptr<const Trie> & given) {
     const std::shared_ptr<const Trie> kept = Trie::laid_out(given, Layout::by_size);
     const Trie & trie = *kept;
-    const bool has_tails = trie.compact() != nullptr;
-    const NodeId n_inner = has_tails ? static_cast<NodeId>(trie.compact()->shape().n_inner) : trie.n_nodes();
+    const NodeId n_inner = trie.n_inner();
     Tensors out;
     std::vector<std::int32_t> row_of(n_inner, Tensors::kComplete);
     std::size_t n_rows = 0;

@@ -1,7 +1,9 @@
 #pragma once
 
 #include "trie/error.h"
+#include "trie/non_copyable.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -21,7 +23,7 @@ constexpr LeafId kNoLeaf = UINT32_MAX;
 
 constexpr std::size_t kMaxNameBytes = 65535;
 constexpr std::size_t kMaxLeafTokens = 65535;
-// Sets of so many leaves, of tokens below the second number, are laid out compactly.
+// Sets with at least so many leaves, all with tokens below the second number, are laid out compactly.
 constexpr std::size_t kCompactLeaves = std::size_t{1} << 15U;
 constexpr Token kMaxCompactToken = Token{1} << 22U;
 
@@ -34,177 +36,146 @@ struct TokenSpan {
     const Token * end() const noexcept { return data + size; }
     bool empty() const noexcept { return size == 0; }
     // Position of token, or size if it is not here.
-    std::uint32_t find(Token token) const noexcept;
+    std::uint32_t find(Token token) const noexcept {
+        constexpr std::uint32_t wide = 64;  // four cache lines
+        return size > wide ? find_in_wide(token) : find_between(begin(), end(), token);
+    }
     bool contains(Token token) const noexcept { return find(token) != size; }
+
+   private:
+    std::uint32_t find_between(const Token * low, const Token * high, Token token) const noexcept {
+        const Token * at = std::lower_bound(low, high, token);
+        return at != end() && *at == token ? static_cast<std::uint32_t>(at - data) : size;
+    }
+    std::uint32_t find_in_wide(Token token) const noexcept;
 };
 
-// Leaves on their way into a trie, one after the other in flat arrays; leaf i has tokens[offsets[i] .. offsets[i + 1]).
+// A name that was replaced by a smaller one with the same tokens.
+struct Alias {
+    std::string name;
+    LeafId leaf;
+};
+
+// The leaves that a trie is built from, in flat arrays; leaf i has tokens[offsets[i] .. offsets[i + 1]).
 struct LeafList {
     std::vector<Token> tokens;
     std::vector<std::uint64_t> offsets{0};
-    // Empty for an unnamed list (its leaves are called by their position, "0", "1", ...), else one name a leaf.
+    // One name a leaf, or empty: then leaves are called by their position, "0", "1", ...
     std::vector<std::string> names;
     // Fingerprint of the vocabulary that the tokens belong to, "" if unknown.
     std::string vocab;
+    // Further names of leaves, by their position.
+    std::vector<Alias> aliases;
 
     std::size_t size() const noexcept { return offsets.size() - 1; }
     void end_leaf() { offsets.push_back(tokens.size()); }
-    // After its own, those of another list that is named as this one is.
+    // Appends the tokens and names of another list; both have names, or neither has.
     void append(LeafList more);
 };
 
-// The tokens of a list that the caller holds, offsets as above.
+// The tokens of a list that the caller owns, with offsets as above.
 struct LeafView {
     const Token * tokens = nullptr;
     const std::uint64_t * offsets = nullptr;
     std::size_t size = 0;
 };
 
-// A name that gave way to a smaller one with the same tokens.
-struct Alias {
-    std::string name;
-    LeafId leaf;
-};
-
 enum class Layout { by_size, flat, compact };
 
-class CompactTree;
-class Filter;
-
 // An immutable set of token sequences, shared between any number of cursors and threads, as a tree. Children of a node
-// come in the order of their tokens, and have higher numbers than it.
-//
-// Flat: nodes are numbered level by level, so the children of one node are neighbours, and node n + 1's children begin
-// where node n's end. No pointers, no per-node objects:
-//
-//     leaves  D=[5]  A=[7]  B=[7,8]  C=[7,9]            node    0    1    2    3    4   end
-//                                                       first   1    3    3    5    5    5    children of n are
-//                 0                                                                           first[n] .. first[n+1]
-//               5/ \7                                   leaf    -    D    A    B    C    -
-//               1   2                                   token        5    7    8    9         token that leads to n
-//                 8/ \9
-//                 3   4                                 leaf_node  D:1  A:2  B:3  C:4
-//
-// first and leaf share a cache line, as a step needs both: 8 bytes a node, 4 for its token, 4 a leaf; 16 at the most.
-// A parent is found by binary search in first, which never decreases.
-//
-// Compact, of many leaves: as in compact_tree.h, with inner nodes numbered level by level and the nodes of each tail
-// after them. Filtered, a compact one of which some leaves are left: as in filter.h.
-class Trie {
+// are in the order of their tokens, and have higher numbers than it. FlatTree and CompactTree hold one; a Filter is a
+// view over a compact one. Children of a filter are listed on first use, so these calls may throw std::bad_alloc.
+class Trie : NonCopyable {
    public:
+    struct Facts {
+        std::uint32_t n_nodes = 0;
+        std::uint32_t n_leaves = 0;   // their numbers are below this
+        std::uint32_t n_members = 0;  // leaves that are not filtered out
+        std::uint64_t n_tokens = 0;
+        std::uint32_t max_length = 0;  // tokens of the longest sequence
+        Token max_token = -1;
+        std::string vocab;
+        std::vector<Alias> aliases;
+    };
+
     // Builds the set in one sort and then time linear in the tokens. Empty leaves are skipped; equal ones become one
     // under the smallest name, at the place of the first. Throws Error: payload if no leaf is left or a token is
     // negative, limit.
     static std::shared_ptr<const Trie> build(LeafList leaves, Layout layout = Layout::by_size);
-    // The same of tokens that are not copied, named if names are not empty.
+    // Builds it without a copy of the tokens; the leaves have names if names is not empty.
     static std::shared_ptr<const Trie> build(const LeafView & leaves,
                                              std::vector<std::string> names,
                                              std::string vocab,
                                              Layout layout = Layout::by_size);
-    static std::shared_ptr<const Trie> of(std::shared_ptr<const CompactTree> compact,
-                                          std::string vocab,
-                                          std::vector<Alias> aliases);
 
-    // The same leaves, in the same order and under the same names, in another layout. Of a filtered trie, those that
-    // are left, as a trie of their own.
+    // The same members, in the same order and under the same names, in another layout. For a filter, the members that
+    // are left, as a trie that is no view.
     static std::shared_ptr<const Trie> laid_out(const std::shared_ptr<const Trie> & trie, Layout layout);
 
-    // Some of the leaves, those whose byte is not 0; leaves keep their numbers and names. Of a filtered trie, the ones
-    // that are left of both. Costs a pass over the bytes, and another where leaves are not in the order of their
-    // tokens. Throws Error: argument if none is left.
+    // Keeps the leaves whose byte is not 0, under their numbers and names. A leaf that the trie has filtered out stays
+    // out. Costs a pass over the bytes, and another where leaves are not in the order of their tokens. Throws Error:
+    // argument if none is left, limit if the set cannot be laid out compactly.
     static std::shared_ptr<const Trie> filtered(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep);
 
-    TokenSpan children(NodeId node) const {
-        if (compact_ != nullptr) {
-            return compact_children(node);
-        }
-        const std::uint32_t first = nodes_[node].first;
-        return {tokens_.data() + (first - 1), nodes_[node + 1].first - first};
-    }
+    virtual ~Trie() = default;
+
+    virtual TokenSpan children(NodeId node) const = 0;
     // kNoNode if token does not lead on from node.
-    NodeId child(NodeId node, Token token) const {
-        if (compact_ != nullptr) {
-            return compact_child(node, token);
-        }
-        const TokenSpan span = children(node);
-        const std::uint32_t at = span.find(token);
-        return at == span.size ? kNoNode : nodes_[node].first + at;
-    }
+    virtual NodeId child(NodeId node, Token token) const = 0;
     // The ith of the node's children.
-    NodeId child_at(NodeId node, std::uint32_t i) const {
-        return compact_ != nullptr ? compact_child_at(node, i) : nodes_[node].first + i;
-    }
+    virtual NodeId child_at(NodeId node, std::uint32_t i) const = 0;
     // kNoLeaf if no leaf ends at node.
-    LeafId leaf(NodeId node) const noexcept { return compact_ != nullptr ? compact_leaf(node) : nodes_[node].leaf; }
+    virtual LeafId leaf(NodeId node) const noexcept = 0;
     // The node must not be the root.
-    NodeId parent(NodeId node) const noexcept;
+    virtual NodeId parent(NodeId node) const noexcept = 0;
     // The token that leads to a node, which is not the root, from its parent.
-    Token token(NodeId node) const noexcept;
+    virtual Token token(NodeId node) const noexcept = 0;
     // The node that a sequence leads to from the root, kNoNode if it is no path.
     NodeId descend(const Token * tokens, std::size_t n) const;
-    // From a node to the nearest end of a leaf, filtered out or not, as far as 16 bits count.
-    std::uint16_t tokens_to_end(NodeId node) const;
+    // Steps from a node to the nearest end of a leaf, filtered out or not, as far as 16 bits count.
+    virtual std::uint16_t tokens_to_end(NodeId node) const = 0;
 
-    std::uint32_t n_nodes() const noexcept { return n_nodes_; }
-    // Numbers of leaves are below this.
-    std::uint32_t n_leaves() const noexcept { return n_leaves_; }
-    // Leaves that are there: fewer of a filtered trie.
-    std::uint32_t n_members() const noexcept;
-    // Whether it is filtered.
-    bool is_view() const noexcept { return filter_ != nullptr; }
-    bool has_leaf(LeafId leaf) const;
-    std::uint64_t n_tokens() const noexcept { return n_tokens_; }
-    // Tokens of the longest sequence.
-    std::uint32_t max_length() const noexcept { return max_length_; }
-    Token max_token() const noexcept { return max_token_; }
-    const std::string & vocab() const noexcept { return vocab_; }
-    // Of nodes and leaves; names apart.
-    std::size_t structure_bytes() const noexcept;
-    std::size_t total_bytes() const noexcept;
+    // Nodes from this number on have one leaf at or below them, filtered out or not, and children that follow them.
+    virtual NodeId n_inner() const noexcept = 0;
+    // The leaf at or below such a node.
+    virtual LeafId leaf_below(NodeId node) const noexcept = 0;
+    // For each node below n_inner, the greatest value of a leaf at or below it, or -inf.
+    virtual std::vector<double> greatest_below(const std::vector<double> & of_leaves) const = 0;
 
-    NodeId leaf_node(LeafId leaf) const;
-    std::vector<Token> sequence(LeafId leaf) const;
+    virtual NodeId leaf_node(LeafId leaf) const = 0;
+    virtual std::vector<Token> sequence(LeafId leaf) const = 0;
+    // Whether the leaf is not filtered out.
+    virtual bool has_leaf(LeafId leaf) const = 0;
     std::string name(LeafId leaf) const;
     // Ends in NUL and lives as long as the trie; nullptr if the leaves have no names of their own.
-    const char * stored_name(LeafId leaf) const noexcept;
-    bool has_names() const noexcept;
-
-    // Positions in names and leaves that they are the name of, or an alias; ascending. Costs a pass over all names.
+    virtual const char * stored_name(LeafId leaf) const noexcept = 0;
+    // Position of a leaf in the list that it came in, by which it is called where it has no name.
+    virtual std::uint64_t row(LeafId leaf) const noexcept = 0;
+    // Positions in names and the leaves with this name or alias; ascending. Costs a pass over all names.
     std::vector<std::pair<std::size_t, LeafId>> leaves_named(const std::vector<std::string> & names) const;
 
-    const std::vector<Alias> & aliases() const noexcept { return aliases_; }
-    // Null of a trie that is laid out flat.
-    const std::shared_ptr<const CompactTree> & compact() const noexcept { return compact_; }
+    const Facts & facts() const noexcept { return facts_; }
+    std::uint32_t n_nodes() const noexcept { return facts_.n_nodes; }
+    std::uint32_t n_leaves() const noexcept { return facts_.n_leaves; }
+    std::uint32_t n_members() const noexcept { return facts_.n_members; }
+    std::uint64_t n_tokens() const noexcept { return facts_.n_tokens; }
+    std::uint32_t max_length() const noexcept { return facts_.max_length; }
+    Token max_token() const noexcept { return facts_.max_token; }
+    const std::string & vocab() const noexcept { return facts_.vocab; }
+    const std::vector<Alias> & aliases() const noexcept { return facts_.aliases; }
+    // Bytes of nodes and leaves, without names.
+    virtual std::size_t structure_bytes() const noexcept = 0;
+    std::size_t total_bytes() const noexcept;
+
+   protected:
+    explicit Trie(Facts facts) : facts_(std::move(facts)) {}
 
    private:
-    struct Node {
-        std::uint32_t first;
-        LeafId leaf;
-    };
+    // Whether laid_out would only copy it.
+    virtual bool has_layout(Layout layout) const noexcept = 0;
+    virtual std::size_t name_bytes() const noexcept = 0;
 
-    class Builder;
-    Trie() = default;
-
-    TokenSpan compact_children(NodeId node) const;
-    NodeId compact_child(NodeId node, Token token) const;
-    NodeId compact_child_at(NodeId node, std::uint32_t i) const;
-    LeafId compact_leaf(NodeId node) const noexcept;
-
-    std::shared_ptr<const CompactTree> compact_;  // where it is there, nothing else is of the structure
-    std::shared_ptr<const Filter> filter_;        // of a compact one
-    std::uint32_t n_nodes_ = 0;
-    std::uint32_t n_leaves_ = 0;
-    std::vector<Node> nodes_;         // n_nodes + 1
-    std::vector<Token> tokens_;       // n_nodes - 1: nothing leads to the root
-    std::vector<NodeId> leaf_nodes_;  // n_leaves
-    std::string names_;               // each followed by a NUL
-    std::vector<std::uint64_t> name_offsets_;
-    std::vector<std::uint32_t> rows_;  // unnamed: positions in the list, where they are not 0, 1, 2, ...
-    std::vector<Alias> aliases_;
-    std::string vocab_;
-    std::uint64_t n_tokens_ = 0;
-    std::uint32_t max_length_ = 0;
-    Token max_token_ = -1;
+    const Facts facts_;
 };
 
 }  // namespace token_trie

@@ -52,12 +52,6 @@ Sha256::Digest digest_of(const void * data, std::size_t n) {
     return hash.finish();
 }
 
-std::shared_ptr<const Trie> compacted(const std::shared_ptr<const Trie> & trie) {
-    std::shared_ptr<const Trie> made = Trie::laid_out(trie, Layout::compact);
-    throw_if(made->compact() == nullptr, Status::limit, "a set of token ids from 4194304 on cannot be saved");
-    return made;
-}
-
 class Mapping : NonCopyable {
    public:
     explicit Mapping(const std::string & path) {
@@ -135,18 +129,18 @@ Header read_header(std::string_view bytes, const std::string & path) {
     return header;
 }
 
-std::shared_ptr<const Trie> with_facts(std::shared_ptr<const CompactTree> tree, std::string_view text) {
+// The part "facts": the vocabulary and aliases of leaves that are below n_leaves.
+std::pair<std::string, std::vector<Alias>> read_facts(std::string_view text, std::uint64_t n_leaves) {
     try {
         const Json json = Json::parse(text);
-        auto vocab = json.at("vocab").get<std::string>();
         std::vector<Alias> aliases;
         for (const Json & alias : json.at("aliases")) {
             const Json & leaf = alias.at(1);
-            throw_if(!leaf.is_number_unsigned() || leaf.get<std::uint64_t>() >= tree->shape().n_members,
-                     Status::payload, "facts: damaged");
+            throw_if(!leaf.is_number_unsigned() || leaf.get<std::uint64_t>() >= n_leaves, Status::payload,
+                     "facts: damaged");
             aliases.push_back({alias.at(0).get<std::string>(), leaf.get<LeafId>()});
         }
-        return Trie::of(std::move(tree), std::move(vocab), std::move(aliases));
+        return {json.at("vocab").get<std::string>(), std::move(aliases)};
     } catch (const Json::exception &) {
         throw Error(Status::payload, "facts: damaged");
     }
@@ -154,12 +148,15 @@ std::shared_ptr<const Trie> with_facts(std::shared_ptr<const CompactTree> tree, 
 
 }  // namespace
 
-TrieImage::TrieImage(const std::shared_ptr<const Trie> & trie) : trie_(compacted(trie)) {
-    Json facts = {{"vocab", trie_->vocab()}, {"aliases", Json::array()}};
-    for (const Alias & alias : trie_->aliases()) {
+TrieImage::TrieImage(const std::shared_ptr<const Trie> & trie) {
+    const std::shared_ptr<const CompactTree> compact = compacted(trie);
+    throw_if(compact == nullptr, Status::limit, "a set of token ids from 4194304 on cannot be saved");
+    const CompactTree & tree = *compact;
+    trie_ = compact;
+    Json facts = {{"vocab", tree.vocab()}, {"aliases", Json::array()}};
+    for (const Alias & alias : tree.aliases()) {
         facts["aliases"].push_back({alias.name, alias.leaf});
     }
-    const CompactTree & tree = *trie_->compact();
     std::vector<std::string_view> parts;
     for (const Words & words : tree.sections()) {
         parts.emplace_back(reinterpret_cast<const char *>(words.data), words.size * sizeof(std::uint64_t));
@@ -199,8 +196,9 @@ std::shared_ptr<const Trie> open_trie_image(std::string_view bytes,
     }
     const Part & part = header.parts[kFacts];
     try {
-        auto tree = std::make_shared<const CompactTree>(header.shape, sections, owner, /* trusted = */ false);
-        return with_facts(std::move(tree), bytes.substr(part.offset, part.n_bytes));
+        auto [vocab, aliases] = read_facts(bytes.substr(part.offset, part.n_bytes), header.shape.n_members);
+        return std::make_shared<const CompactTree>(header.shape, sections, owner, /* trusted = */ false,
+                                                   std::move(vocab), std::move(aliases));
     } catch (const Error & error) {
         throw Error(error.status(), quote(name, kMaxPathBytes), ": ", error.what());
     }

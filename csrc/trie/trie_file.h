@@ -18,7 +18,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 //
 // The members of a file are those of the trie, in the same order and under the same names.
 
-// What a trie is in a file, piece by piece. Of a trie that is laid out flat, a compact one is made first.
+// The bytes of a trie in a file, piece by piece. A trie that is not compact is laid out so first.
 class TrieImage {
    public:
     // Throws Error (limit) if the trie cannot be laid out compactly.

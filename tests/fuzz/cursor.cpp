@@ -86,7 +86,7 @@ struct List {
     }
 };
 
-void check_nodes(const Trie & trie, const std::vector<Member> & members) {
+void check_nodes(const Trie & trie, Layout layout, const std::vector<Member> & members) {
     std::vector<Word> nodes;
     nodes.reserve(members.size() * kLongest + 1);
     nodes.emplace_back();
@@ -101,7 +101,7 @@ void check_nodes(const Trie & trie, const std::vector<Member> & members) {
     for (NodeId node = 0; node < nodes.size(); ++node) {
         const Word & path = nodes[node];
         const NodeId at_path = trie.descend(path.begin(), path.size);
-        require(at_path == node || trie.compact() != nullptr, "nodes are numbered by depth, then by tokens");
+        require(at_path == node || layout == Layout::compact, "nodes are numbered by depth, then by tokens");
         if (node != kRoot) {
             const NodeId parent = trie.descend(path.begin(), path.size - 1);
             require(trie.parent(at_path) == parent && trie.token(at_path) == path.tokens[path.size - 1],
@@ -276,9 +276,10 @@ void decode(Input & in, Cursor cursor, const test::Oracle & beginning) {
 
 void run(Input & in) {
     const List list(in);
+    const Layout layout = list.n_rows % 2 == 0 ? Layout::flat : Layout::compact;
     std::shared_ptr<const Trie> trie;
     try {
-        trie = Trie::build(list.leaves(), list.n_rows % 2 == 0 ? Layout::flat : Layout::compact);
+        trie = Trie::build(list.leaves(), layout);
     } catch (const Error & error) {
         require(error.status() == Status::payload, "a set is refused for its content");
         require(list.members.empty() || list.has_bad_token, "a set with leaves of tokens is built");
@@ -287,7 +288,7 @@ void run(Input & in) {
     require(!list.members.empty() && !list.has_bad_token, "an empty set and token ids below 0 are refused");
     std::vector<Member> members = list.members;
     std::sort(members.begin(), members.end());
-    check_nodes(*trie, members);
+    check_nodes(*trie, layout, members);
     check_leaves(*trie, list, members);
 
     const FollowSet::Options options = options_of(in);

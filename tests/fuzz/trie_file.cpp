@@ -61,10 +61,14 @@ void use(const Trie & trie) {
         require(trie.leaf_node(leaf) < trie.n_nodes(), "leaves have nodes");
         trie.sequence(leaf);
     }
-    for (NodeId node = 0; node < std::min<std::uint64_t>(trie.compact()->shape().n_inner, 64); ++node) {
-        const CompactTree::Range range = trie.compact()->members(node);
-        require(range.begin <= range.end && range.end <= trie.n_leaves(), "ranges are within");
+    if (const auto * const tree = dynamic_cast<const CompactTree *>(&trie)) {
+        for (NodeId node = 0; node < std::min(tree->n_inner(), 64U); ++node) {
+            const CompactTree::Range range = tree->members(node);
+            require(range.begin <= range.end && range.end <= trie.n_leaves(), "ranges are within");
+        }
     }
+    require(trie.greatest_below(std::vector<double>(trie.n_leaves())).size() == trie.n_inner(),
+            "inner nodes have values");
 }
 
 // Uses views of it, too.

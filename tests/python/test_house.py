@@ -193,7 +193,6 @@ def test_a_name_of_a_type_means_one_thing() -> None:
     assert {name: modules for name, modules in names.items() if len(modules) > 1} == {}
 
 
-UNCLEAR_ROOMS = {"trie", "cursor", "context"}  # their comments in C++ are still to be rewritten
 UNCLEAR = re.compile(r'(?:^|\s)(#|//|/\*+|""")[!:<]*\s*(what|who|those|of|its|being)\b', re.IGNORECASE)
 
 
@@ -214,7 +213,6 @@ def test_docstrings_and_comments_say_what_a_thing_is() -> None:
     folders = ("csrc", "include", "python", "tests", "bench", "examples", "scripts")
     suffixes = (".py", ".h", ".c", ".cpp", ".ts")
     files = sorted(file for folder in folders for file in (root / folder).rglob("*") if file.suffix in suffixes)
-    files = [file for file in files if file.parent.name not in UNCLEAR_ROOMS]
     assert len(files) > 300
     assert [(str(file), *found) for file in files for found in unclear(file.read_text())] == []
 

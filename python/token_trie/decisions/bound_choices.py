@@ -82,7 +82,7 @@ class BoundChoices(Generic[T]):
 
     def of_left(self, of_leaves: npt.NDArray[np.float64], out: float) -> npt.NDArray[np.float64]:
         """Return per-leaf figures, with `out` for leaves that are filtered out."""
-        return np.where(self.trie.core.left(), of_leaves, out) if self.trie.core.is_view else of_leaves
+        return of_leaves if len(self.trie) == len(of_leaves) else np.where(self.trie.core.left(), of_leaves, out)
 
     def left(self) -> npt.NDArray[np.int64]:
         """Return the positions of the choices that are not filtered out, ascending."""
@@ -134,7 +134,7 @@ def n_scored(trie: TokenTrie, max_scored: int | None) -> int:
     """Return the number of nodes that are evaluated to score a set whole; 0 if it is not above the limit."""
     if max_scored is None or trie.n_nodes <= max_scored:
         return 0
-    n_nodes = min(trie.n_nodes, len(trie) * trie.max_tokens) if trie.core.is_view else trie.n_nodes
+    n_nodes = min(trie.n_nodes, len(trie) * trie.max_tokens + 1)  # a filter leaves fewer
     return n_nodes if n_nodes > max_scored else 0
 
 

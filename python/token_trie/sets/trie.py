@@ -264,7 +264,7 @@ class TokenTrie(Collection[Leaf]):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.core.is_view:  # members of a view keep their indices
+        if self.core.n_members < self.core.n_leaves:  # the members that are left keep their indices
             core = self.core
             names = [core.name(leaf) for leaf in range(core.n_leaves)]
             return _of_view, (*core.arrays(), names, core.aliases, np.packbits(core.left()), core.vocab, self._start)

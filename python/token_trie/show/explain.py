@@ -65,8 +65,8 @@ class Explanation:
     stepwise : ndarray of float64, shape (len(trie),)
         Probability with which sampled mode draws each leaf: the product of the shares on its path.
     shares : ndarray of float64, shape (trie.n_nodes,)
-        Probability of each node's token among the tokens allowed after its parent, level by level. It is 1 for a forced
-        token. The difference of 1 and the sum over the children of a leaf is the share of ending there.
+        Probability of each node's token among the tokens allowed after its parent. It is 1 for a forced token. The
+        difference of 1 and the sum over the children of a leaf is the share of ending there.
     pieces : dict of int to bytes
         Texts of the set's tokens, as bytes.
     prompt : str
@@ -153,7 +153,7 @@ class Explanation:
 
     def _end_share(self, node: int) -> float:
         """Return the share of ending at a leaf that is the beginning of longer answers."""
-        return max(0.0, 1 - float(self.shares[list(children_of(self.trie, node))].sum()))
+        return max(0.0, 1 - float(self.shares[children_of(self.trie, node)].sum()))
 
     def ranked(self, n: int) -> list[int]:
         """Return the n most probable leaves, and the greedy leaf if it is not one of them."""
@@ -307,10 +307,8 @@ class ExplainRequest(Request[Explanation]):
         tokens, choices = bind(reader, prefix.tokens, self.scores.choices, options.leading_space)
         check_size(choices.trie, options.max_scored)
         n_prompt, trie = len(tokens), choices.trie
-        if trie.core.is_view:
+        if len(trie) < trie.core.n_leaves:
             raise ArgumentError("choices: a filtered set is not explained; make one of what is left with only")
-        if trie.core.is_compact:  # children of its nodes are not adjacent
-            trie = TokenTrie.of_core(trie.core.laid_out(compact=False))
         scores = yield PlanStep(tokens, Query("scores", trie, leaf_end=options.leaf_end))
         exact = by_scores(choices, scores.logprobs, cost_of(n_prompt, scores))
         steps = yield PlanStep(tokens, Query("greedy", trie))
@@ -338,12 +336,10 @@ class ExplainRequest(Request[Explanation]):
         )
 
 
-def children_of(trie: TokenTrie, node: int) -> range:
+def children_of(trie: TokenTrie, node: int) -> list[int]:
     """Return the children of a node, in the order of their tokens."""
-    tokens = trie.core.children(node)
-    first = trie.core.child(node, int(tokens[0])) if len(tokens) else 0
-    assert first is not None
-    return range(first, first + len(tokens))
+    children: list[int] = trie.core.child_nodes(node).tolist()
+    return children
 
 
 def path_to(trie: TokenTrie, leaf: int) -> list[int]:
@@ -358,13 +354,10 @@ def path_to(trie: TokenTrie, leaf: int) -> list[int]:
 
 def add_up(trie: TokenTrie, of_leaves: Floats) -> Floats:
     """Return for each node the sum over the leaves below it and its own leaf."""
-    core = trie.core
-    # Level by level, the children of a node are adjacent, after the children of the node before it.
-    parents = np.repeat(np.arange(trie.n_nodes), [len(core.children(node)) for node in range(trie.n_nodes)])
     sums = np.zeros(trie.n_nodes)
-    sums[core.leaf_nodes()] = of_leaves
-    for node in range(trie.n_nodes - 1, 0, -1):
-        sums[parents[node - 1]] += sums[node]
+    sums[trie.core.leaf_nodes()] = of_leaves
+    for node in range(trie.n_nodes - 1, -1, -1):  # children have higher numbers
+        sums[node] += sums[children_of(trie, node)].sum()
     return sums
 
 
@@ -376,10 +369,10 @@ def shares_of(trie: TokenTrie, stepwise: Floats) -> Floats:
     for node in range(trie.n_nodes - 1, -1, -1):
         below = children_of(trie, node)
         if len(below):
-            behind = sums[list(below)]
+            behind = sums[below]
             sums[node] = np.logaddexp.reduce([sums[node], *behind])
             if np.isfinite(sums[node]):
-                shares[list(below)] = np.exp(behind - sums[node])
+                shares[below] = np.exp(behind - sums[node])
     return shares
 
 

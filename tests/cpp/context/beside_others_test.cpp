@@ -9,8 +9,8 @@
 namespace token_trie::test {
 namespace {
 
-// What a member scores is its own, whoever else is in the set and whatever the prompt followed: here with F32 weights.
-// Of quantized ones the README says how far apart two scores may be, and `bench --mode score` measures it.
+// A member's score is its own, whoever else is in the set and whatever the prompt followed: here with F32 weights.
+// For quantized ones the README says how far apart two scores may be, and `bench --mode score` measures it.
 class BesideOthersOf : public ::testing::TestWithParam<std::tuple<TinyKind, bool>> {
    protected:
     static ContextMaker maker() {

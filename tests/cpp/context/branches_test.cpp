@@ -24,7 +24,7 @@ void append(Sequence & sequence, const Tokens & tokens) {
 
 class Branches : public ::testing::TestWithParam<ContextKind> {
    protected:
-    // What quantized matrices make of a row depends on how many there are beside it.
+    // The result of quantized matrices for a row depends on how many rows there are beside it.
     static void expect_near(const std::vector<float> & a, const std::vector<float> & b) {
         const bool is_quantized = GetParam().model == TinyKind::quantized || GetParam().cache == GGML_TYPE_Q8_0;
         ASSERT_EQ(a.size(), b.size());
@@ -35,7 +35,7 @@ class Branches : public ::testing::TestWithParam<ContextKind> {
     static Sequence growing(std::uint32_t n_ctx = 2048) {
         return Sequence(ContextMaker(tiny_model(GetParam().model), GetParam().params(n_ctx), {}));
     }
-    // Of a sequence that has no others.
+    // The logits of a sequence that has no others.
     static std::vector<float> alone(const Tokens & tokens) {
         Sequence sequence = growing();
         sequence.replace(tokens, kNotCancelled);

@@ -244,8 +244,8 @@ class ContextMatrix : public ::testing::TestWithParam<Setting> {
     }
 
    private:
-    // Of sums over a member's tokens. What is rounded to eight bits on its way falls to the other side now and then; so
-    // does, by less, what Gemma's GELU looks up in a table in half precision.
+    // For sums over a member's tokens. Values rounded to eight bits on their way fall to the other side now and then;
+    // so do, by less, values that Gemma's GELU looks up in a table in half precision.
     const double near_ = GetParam().kind == TinyKind::quantized || GetParam().cache == Cache::q8_0 ? 0.1
                          : tiny_window(GetParam().kind) > 0                                        ? 1e-2
                                                                                                    : 5e-3;

@@ -96,7 +96,7 @@ TEST_F(ContextTest, OneForFewSequencesApartIsOneForManyThatShareTheirCells) {
 
 TEST_F(ContextTest, OneThatDrawsOnTheBackendGivesItsLogitsToTheStream) {
     const Sampler chain(llama_sampler_chain_init(llama_sampler_chain_default_params()));
-    llama_sampler_chain_add(chain.get(), llama_sampler_init_top_k(4));  // of which four logits remain
+    llama_sampler_chain_add(chain.get(), llama_sampler_init_top_k(4));  // leaves four logits
     llama_sampler_chain_add(chain.get(), llama_sampler_init_dist(1));
     llama_sampler_seq_config of_sequence_0{0, chain.get()};
     llama_context_params params = tiny_context_params();

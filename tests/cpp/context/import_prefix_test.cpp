@@ -1,7 +1,7 @@
 #include "context_kind.h"
 #include "scorer_fixture.h"
 
-// What another context has evaluated is not evaluated again.
+// Tokens that another context has evaluated are not evaluated again.
 namespace token_trie::test {
 namespace {
 

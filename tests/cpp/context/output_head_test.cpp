@@ -32,7 +32,7 @@ std::vector<float> some(const Tokens & tokens, const std::vector<float> & logits
     return out;
 }
 
-// Sequences on two contexts of one model that do the same, one asked for a few logits and one for all.
+// Sequences on two contexts of one model that do the same: the passes of one may be cut, those of the other are whole.
 class Pair {
    public:
     // One adapter for both, from here on.
@@ -42,7 +42,10 @@ class Pair {
         }
     }
     explicit Pair(TinyKind kind) : Pair(maker_of(256, kind), maker_of(256, kind)) {}
-    Pair(ContextMaker cut, ContextMaker whole) : cut_(std::move(cut)), whole_(std::move(whole)) {}
+    Pair(ContextMaker cut, ContextMaker whole) : cut_(std::move(cut)), whole_(std::move(whole)) {
+        whole_.allow_cuts(false);
+        whole_.set_device(Sequence::Device::off);
+    }
 
     void replace(const Tokens & tokens) {
         cut_.replace(tokens, kNotCancelled);
@@ -57,7 +60,10 @@ class Pair {
     std::vector<float> logits(const AllowedSet & wanted, bool step_by_step = false) {
         return row(cut_.logits(wanted, step_by_step, kNotCancelled));
     }
-    std::vector<float> all(bool step_by_step = false) { return row(whole_.logits(kAll, step_by_step, kNotCancelled)); }
+    // The plain path: llama.cpp's own logits, though few are wanted.
+    std::vector<float> all(bool step_by_step = false) {
+        return row(whole_.logits(set_of(kFew), step_by_step, kNotCancelled));
+    }
     const Sequence & cut() const { return cut_; }
 
    private:
@@ -87,7 +93,7 @@ TEST_P(OutputHeadOf, LogitsOfAFewTokensAreThoseOfAWholePassBitForBit) {
         }
         EXPECT_EQ(pair.cut().n_passes() - before, 1U);
     }
-    // What was cut is in the cache as after a whole pass.
+    // The cache is as after a whole pass.
     pair.append(bytes("and on"));
     EXPECT_EQ(pair.logits(kAll), pair.all());
     pair.replace(bytes("the answer is not"));
@@ -148,7 +154,7 @@ TEST_F(OutputHeadTest, AGraphThatGoesOnBehindTheMatrixIsNeverCut) {
     EXPECT_EQ(some(kFew, pair.logits(set_of(kFew))), some(kFew, pair.all()));
 }
 
-// What a few tokens' logits are under an adapter, set between passes that are cut, and without it again.
+// Compares the logits of a few tokens under an adapter, set between passes that are cut, and without it again.
 void expect_adapter_heard(TinyKind kind, const std::string & matrix) {
     SCOPED_TRACE(static_cast<int>(kind));
     const Adapter adapter = tiny_adapter(kind, matrix);

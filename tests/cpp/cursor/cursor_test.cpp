@@ -108,7 +108,7 @@ TEST(Cursor, LeafIsTheOneFinishedLast) {
     EXPECT_EQ(cursor.leaf(), 1U);
 }
 
-// What a token means after a finished leaf: the leaf's continuation first, then a separator or new member, then the
+// A token after a finished leaf means: the leaf's continuation first, then a separator or new member, then the
 // end.
 TEST(Cursor, ATokenOfTwoMeaningsTakesTheFirstOfThem) {
     const auto trie = trie_of({{"A", {1}}, {"B", {1, 5}}, {"C", {6}}});

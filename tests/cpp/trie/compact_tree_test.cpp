@@ -10,15 +10,16 @@ Tokens to_vector(TokenSpan span) { return {span.begin(), span.end()}; }
 
 NodeId node_at(const Trie & trie, const Tokens & path) { return trie.descend(path.data(), path.size()); }
 
+bool is_compact(const std::shared_ptr<const Trie> & trie) { return compacted(trie) == trie; }
+
 // The tree that is drawn in compact_tree.h.
-std::shared_ptr<const Trie> drawn() {
-    return Trie::build(leaf_list({{"e", {9, 1}}, {"a", {5}}, {"b", {7}}, {"c", {7, 8, 4, 4}}, {"d", {7, 8, 6}}}),
-                       Layout::compact);
+std::shared_ptr<const CompactTree> drawn() {
+    return compacted(trie_of({{"e", {9, 1}}, {"a", {5}}, {"b", {7}}, {"c", {7, 8, 4, 4}}, {"d", {7, 8, 6}}}));
 }
 
 TEST(CompactTree, InnerNodesComeLevelByLevelAndTailsBehindThem) {
     const auto trie = drawn();
-    EXPECT_EQ(trie->compact()->shape().n_inner, 3U);
+    EXPECT_EQ(trie->n_inner(), 3U);
     EXPECT_EQ(trie->n_nodes(), 9U);
     EXPECT_EQ(node_at(*trie, {7}), 1U);
     EXPECT_EQ(node_at(*trie, {7, 8}), 2U);
@@ -33,8 +34,8 @@ TEST(CompactTree, InnerNodesComeLevelByLevelAndTailsBehindThem) {
 }
 
 TEST(CompactTree, MembersBelowANodeAreNeighbours) {
-    const auto trie = drawn();
-    const CompactTree & tree = *trie->compact();
+    const std::shared_ptr<const CompactTree> trie = drawn();
+    const CompactTree & tree = *trie;
     const std::vector<std::pair<std::uint64_t, std::uint64_t>> expected = {{0, 5}, {1, 4}, {2, 4}};
     for (NodeId node = 0; node < 3; ++node) {
         const CompactTree::Range range = tree.members(node);
@@ -69,7 +70,7 @@ void expect_alike(const Trie & flat, const Trie & compact) {
         open.pop_back();
         ASSERT_EQ(to_vector(compact.children(b)), to_vector(flat.children(a)));
         ASSERT_EQ(compact.leaf(b), flat.leaf(a));
-        ASSERT_EQ(compact.compact()->tokens_to_end(b), to_ends[a]);
+        ASSERT_EQ(compact.tokens_to_end(b), to_ends[a]);
         for (std::uint32_t i = 0; i < flat.children(a).size; ++i) {
             const NodeId below = compact.child_at(b, i);
             const Token token = flat.children(a).data[i];
@@ -107,8 +108,8 @@ TEST(CompactTree, IsAsAFlatOne) {
             }
             const auto flat = Trie::build(leaves, Layout::flat);
             const auto compact = Trie::build(std::move(leaves), Layout::compact);
-            ASSERT_EQ(flat->compact(), nullptr);
-            ASSERT_NE(compact->compact(), nullptr);
+            ASSERT_FALSE(is_compact(flat));
+            ASSERT_TRUE(is_compact(compact));
             expect_alike(*flat, *compact);
             expect_alike(*flat, *Trie::laid_out(flat, Layout::compact));
             expect_alike(*Trie::laid_out(compact, Layout::flat), *compact);
@@ -122,10 +123,10 @@ TEST(CompactTree, ASetOfManyLeavesIsOne) {
         leaves.tokens.insert(leaves.tokens.end(), {i % 256, i / 256});
         leaves.end_leaf();
     }
-    EXPECT_NE(Trie::build(leaves)->compact(), nullptr);
+    EXPECT_TRUE(is_compact(Trie::build(leaves)));
     leaves.tokens.resize(leaves.tokens.size() - 2);
     leaves.offsets.pop_back();
-    EXPECT_EQ(Trie::build(leaves)->compact(), nullptr);
+    EXPECT_FALSE(is_compact(Trie::build(leaves)));
 }
 
 TEST(CompactTree, TakesAtMost20BytesAMemberOfEightUniformTokens) {

@@ -104,7 +104,6 @@ TEST(Trie, UnnamedLeavesAreCalledByTheirPosition) {
     leaves.offsets = {0, 0, 1, 2, 3};  // [], [4], [4], [6]
     const auto trie = Trie::build(leaves);
     ASSERT_EQ(trie->n_leaves(), 2U);
-    EXPECT_FALSE(trie->has_names());
     EXPECT_EQ(trie->stored_name(0), nullptr);
     EXPECT_EQ(trie->name(0), "1");
     EXPECT_EQ(trie->name(1), "3");

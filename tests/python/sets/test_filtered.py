@@ -214,7 +214,6 @@ def test_a_file_is_the_set_and_what_is_none_is_refused(tmp_path: Path) -> None:
     opened = TokenTrie.open(path, verify=True)
     assert list(opened) == list(trie)
     assert opened.aliases == trie.aliases
-    assert opened.core.is_compact
     trie.filtered([0]).save(path)
     assert list(opened) == list(trie), "who has it open keeps it"
     path.unlink()
