@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from token_trie import Choice, choose, decide, score
-from token_trie.questions.decide import asked_of
+from token_trie.questions.decide import prepare
 from token_trie.questions.options import DecideOptions
 from token_trie.sets.prompt import tokenize_prompt
 
@@ -84,7 +84,7 @@ def _passes(model: Model, state: str, questions: dict[str, Choice[Any]]) -> list
     """Return what decide has to read: after the state, each question's own tokens, and those of its options."""
     options = [token for text in _LABELS for token in model.tokenize(f" {text}")[:-1]]  # no logits after the last one
     return [
-        tokenize_prompt(model.llm, view.reading(model.llm, state).prompt) + options
+        tokenize_prompt(model.llm, view.prompt(model.llm, state)) + options
         for question in questions.values()
-        for view in asked_of(question, DecideOptions(), model.llm).views
+        for view in prepare(question, DecideOptions(), model.llm).views
     ]

@@ -23,6 +23,9 @@ from __future__ import annotations
 class TokenTrieError(ValueError):
     """Base of all errors of this package."""
 
+    step = 0
+    """In a plan: the index, in the list that was yielded, of the step that failed."""
+
 
 class ArgumentError(TokenTrieError):
     """A parameter is out of range, unknown, or not applicable."""

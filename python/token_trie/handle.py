@@ -13,7 +13,7 @@ from token_trie.decisions.choose import ChoiceRequest, score_beside
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.lists import ListDecision, ListRequest
 from token_trie.decisions.options import MAX_SCORED, ChooseOptions, ListOptions, RecordOptions, ScoreOptions
-from token_trie.decisions.run import run_behind
+from token_trie.decisions.request import run_after
 from token_trie.errors import ArgumentError
 from token_trie.llama.contexts import StreamOptions
 from token_trie.llama.query import LeafEnd, Sampling, SpanOptions, StepMode
@@ -226,7 +226,7 @@ class StreamHandle:
         Returns
         -------
         Generation
-            An iterator of `Step`.
+            An iterator of `GeneratedToken`.
 
         Raises
         ------
@@ -292,7 +292,7 @@ class StreamHandle:
             A trie that was set is removed. Errors are those of `token_trie.choose`.
         """
         request = ChoiceRequest.read(self._stream.given(choices, path), ChooseOptions.read("choose", options))
-        return run_behind(self._stream, request)
+        return run_after(self._stream, request.plan)
 
     @overload
     def choose_list(
@@ -312,7 +312,7 @@ class StreamHandle:
         as for `choose`.
         """
         request = ListRequest.read(self._stream.given(choices, path), ListOptions.read("choose_list", options))
-        return run_behind(self._stream, request)
+        return run_after(self._stream, request.plan)
 
     @overload
     def fill(self, schema: type[T], **options: Unpack[RecordKeywords]) -> Record[T]: ...
@@ -329,7 +329,8 @@ class StreamHandle:
         """
         from token_trie.records.fill import read_template, record_request
 
-        return run_behind(self._stream, record_request(read_template(schema), RecordOptions.read("fill", options)))
+        request = record_request(read_template(schema), RecordOptions.read("fill", options))
+        return run_after(self._stream, request.plan)
 
     @overload
     def choose_tool(  # type: ignore[overload-overlap]  # a class is a function too
@@ -359,7 +360,8 @@ class StreamHandle:
         """
         from token_trie.records.tools import read_tools, tool_request
 
-        return run_behind(self._stream, tool_request(read_tools(tools), RecordOptions.read("choose_tool", options)))
+        request = tool_request(read_tools(tools), RecordOptions.read("choose_tool", options))
+        return run_after(self._stream, request.plan)
 
     @takes(ScoreOptions)
     def score(
@@ -462,4 +464,4 @@ class StreamHandle:
 
         given = self._stream.given(choices, path)
         options = ScoreOptions(leaf_end=leaf_end, leading_space=leading_space, max_scored=max_scored)
-        return run_behind(self._stream, ExplainRequest.read(self._stream.llm, given, options))
+        return run_after(self._stream, ExplainRequest.read(self._stream.llm, given, options).plan)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from token_trie import ArgumentError, BusyError, ContextError, Contextual, StreamHandle, TokenTrie, choose, explain
-from token_trie.decisions import run
+from token_trie.llama.drivers import StreamDriver
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "NONE"]
 PROMPT = "Request: wake me at seven.\nAction:"
@@ -158,17 +158,17 @@ def test_no_other_thread_interrupts_the_calls_of_a_decision(
             except BusyError as error:
                 refused.append(error)
 
-    drive = run.drive
+    finish = StreamDriver.finish
 
     def run_beside_another(*arguments: Any) -> Any:
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-        return drive(*arguments)
+        return finish(*arguments)
 
     stream.prefill(PROMPT)
     before = stream.tokens
-    monkeypatch.setattr(run, "drive", run_beside_another)
+    monkeypatch.setattr(StreamDriver, "finish", run_beside_another)
     decision = stream.choose(ACTIONS)
     assert len(refused) == 3
     assert stream.tokens == [*before, *decision.tokens]

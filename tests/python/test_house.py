@@ -14,6 +14,7 @@ FLOORS = [
     {"native", "progress"},
     {"sets"},
     {"llama"},
+    {"plan"},
     {"decisions"},
     {"records", "questions"},
     {"trust"},

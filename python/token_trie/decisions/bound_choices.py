@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +20,10 @@ from token_trie.decisions.calibration import (
 )
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
 from token_trie.errors import ArgumentError, CalibrationError, ContextError
-from token_trie.llama.contexts import check_room
-from token_trie.llama.query import LeafEnd
-from token_trie.native.core import Llama, _core, vocab_of
-from token_trie.native.lifetime import attachment
+from token_trie.llama.query import Ask, AskBeside, LeafEnd, Query
+from token_trie.native.core import _core
+from token_trie.plan import Model
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
-from token_trie.sets.prompt import tokenize_prompt
 from token_trie.sets.tokenization import check_start, joined
 from token_trie.sets.trie import TokenTrie, fit
 
@@ -153,50 +149,8 @@ def check_finite(scores: npt.NDArray[np.float64]) -> None:
         raise ContextError("the model gives no answer of the set a finite score")
 
 
-WithModel: TypeAlias = Callable[[Callable[[_core.Vocab, dict[object, Any]], Any]], Any]
-"""Calls a function with the vocabulary and the remembered facts of a model, which stay valid meanwhile."""
-
-
-class Reader(NamedTuple):
-    """Tokenizes prompts and choices."""
-
-    vocab: _core.Vocab
-    known: dict[object, Any]
-    """Remembered facts of the model."""
-    tokenize: Callable[..., list[int]]
-    """Tokenizes a prompt; `thinks` is that of `tokenize_prompt`."""
-    n_ctx: int
-    """Size of the context, in tokens."""
-    model: Callable[[], str]
-    """Returns the model's fingerprint, slow the first time; CalibrationError if it has none."""
-    with_model: WithModel
-    """For the later steps of a plan."""
-    owner: str = "Llama"
-    """Owner of `n_ctx`, for messages; empty if the owner checks the length itself."""
-
-
-def reader_of(llm: Llama, n_ctx: int | None = None) -> Reader:
-    """Return the reader of a Llama, for its own context or for another of n_ctx tokens."""
-
-    def with_model(use: Callable[[_core.Vocab, dict[object, Any]], Any]) -> Any:
-        return use(vocab_of(llm), attachment(llm).known)
-
-    vocab, known = vocab_of(llm), attachment(llm).known  # first, because it refuses a closed Llama
-    owner = "Llama" if n_ctx is None else ""
-    n_ctx = int(llm.n_ctx()) if n_ctx is None else n_ctx
-    return Reader(
-        vocab,
-        known,
-        partial(tokenize_prompt, llm, n_ctx=n_ctx),
-        n_ctx,
-        partial(fingerprint, llm),
-        with_model,
-        owner,
-    )
-
-
 def bind(
-    reader: Reader,
+    model: Model,
     prompt: list[int],
     choices: TokenTrie | Choices[T],
     leading_space: bool | None = None,
@@ -210,13 +164,12 @@ def bind(
         check_start(prompt, choices.start_token)
         bound = BoundChoices[T](choices)
     else:
-        trie, leaf_of, n_moved = fit(reader.vocab, reader.known, prompt, choices.texts, leading_space)
+        trie, leaf_of, n_moved = fit(model.vocab, model.known, prompt, choices.texts, leading_space)
         if len(trie) < len(choices) and not choices.are_texts:
             _require_one_value_a_leaf(choices, leaf_of)
         bound = BoundChoices(trie, choices, leaf_of)
         prompt = prompt[: len(prompt) - n_moved]
-    if reader.owner:
-        check_room(reader.n_ctx, len(prompt), bound.trie.max_tokens, reader.owner)
+    model.check_room(len(prompt), bound.trie.max_tokens)
     return prompt, bound
 
 
@@ -231,16 +184,34 @@ def _require_one_value_a_leaf(choices: Choices[Any], leaf_of: npt.NDArray[np.int
             )
 
 
-Prior: TypeAlias = tuple[list[int], BoundChoices[Any]]
-"""Tokens of a prompt without content, and the choices after it, whose scores are subtracted."""
+class Prior(NamedTuple):
+    """A prompt without content, and the choices after it, whose scores are subtracted."""
+
+    tokens: list[int]
+    choices: BoundChoices[Any]
+    leaf_end: LeafEnd = "longest"
+
+    @property
+    def step(self) -> Ask:
+        """The step for the scores of all leaves."""
+        query = Query("scores", self.choices.trie, leaf_end=self.leaf_end)
+        return Ask(self.tokens, query, (self.choices.trie, tuple(self.tokens), self.leaf_end))
+
+    def of_found(self, indices: npt.NDArray[np.int64]) -> Ask:
+        """Return the step for the scores of the choices at some positions, which a search found."""
+        choices = self.choices
+        leaves = indices if choices.leaf_of is None else choices.leaf_of[indices]
+        query = Query("scores", choices.few(leaves), leaf_end=self.leaf_end)
+        spelled = tuple(map(choices.spelled, leaves.tolist()))
+        return AskBeside(self.tokens, query, (spelled, tuple(self.tokens), self.leaf_end))
 
 
 class BoundCalibration:
     """A calibration of the leaves of a set.
 
     The classes of the calibrator are at the positions `classes` among the choices; None: all, in their order. `prior`
-    is subtracted from the scores of the choices, where it is finite; `unscored` has to be scored first, by the end rule
-    `leaf_end`, for `with_prior`. `weights` are added to each leaf's score, which fixes the leaves' order; None if not
+    is subtracted from the scores of the choices, where it is finite; `unscored` has to be scored first, for
+    `with_prior`. `weights` are added to each leaf's score, which fixes the leaves' order; None if not
     known in advance.
     """
 
@@ -251,10 +222,9 @@ class BoundCalibration:
         classes: npt.NDArray[np.int64] | None = None,
         prior: Floats | None = None,
         unscored: Prior | None = None,
-        leaf_end: LeafEnd = "longest",
     ) -> None:
         self.kind, self.needs_state = calibrator.kind, calibrator.needs_state
-        self.unscored, self.leaf_end = unscored, leaf_end
+        self.unscored = unscored
         self._calibrator, self._choices = calibrator, choices
         self._classes: npt.NDArray[np.int64] | slice = slice(None) if classes is None else classes
         self._prior: Floats | float = 0.0
@@ -266,9 +236,10 @@ class BoundCalibration:
             added = added - self._prior
         self.weights = None if added is None or unscored else self._of_leaves(added)
 
-    def with_prior(self, prior: Floats) -> BoundCalibration:
+    def with_prior(self, of_leaves: Floats) -> BoundCalibration:
         """Return the calibration with the scores after its prompt."""
-        return BoundCalibration(self._calibrator, self._choices, None, prior)
+        assert self.unscored is not None
+        return BoundCalibration(self._calibrator, self._choices, None, self.unscored.choices.aligned(of_leaves))
 
     def log_weights(self, leaves: Floats, state: States | None) -> Floats:
         """Return log-weights of the leaves; their softmax gives the probabilities."""
@@ -286,31 +257,29 @@ class BoundCalibration:
 
 
 def bind_calibration(
-    reader: Reader,
+    model: Model,
     options: ChooseOptions | ScoreOptions,
     given: TokenTrie | Choices[Any],
     bound: BoundChoices[Any],
-    prior: Floats | None,
 ) -> BoundCalibration | None:
-    """Bind a calibration to choices that are bound to a prompt; `prior` has the scores after its prompt, if known.
+    """Bind a calibration to choices that are bound to a prompt.
 
-    ArgumentError if it has a prompt and is used on a handle, whose sequence that would replace, or has another number
-    of weights than there are choices; CalibrationError if it was fitted on another binding.
+    ArgumentError if it has another number of weights than there are choices; CalibrationError if it was fitted on
+    another binding.
     """
     calibrator = calibrator_of(options.calibration)
     if calibrator is None:
         return None
     refuse_batch(options.calibration)
     if calibrator.binding is not None:
-        return _fitted(reader, calibrator, calibrator.binding, given, bound, options)
+        return _fitted(model, calibrator, calibrator.binding, given, bound, options)
     if calibrator.weights is not None and calibrator.weights.ndim:
         _check_weights(calibrator.weights, bound)
-    if prior is not None or not isinstance(calibrator, Contextual):
-        return BoundCalibration(calibrator, bound, prior=prior)
-    if reader.owner == "handle":
-        raise ArgumentError("calibration: Contextual goes with a Llama, as its prompt takes the place of another")
-    unscored = bind(reader, reader.tokenize(calibrator.prompt), given, options.leading_space)
-    return BoundCalibration(calibrator, bound, unscored=unscored, leaf_end=options.leaf_end)
+    if not isinstance(calibrator, Contextual):
+        return BoundCalibration(calibrator, bound)
+    assert calibrator.prompt is not None
+    unscored = bind(model, model.tokenize(calibrator.prompt), given, options.leading_space)
+    return BoundCalibration(calibrator, bound, unscored=Prior(*unscored, options.leaf_end))
 
 
 def _check_weights(added: Floats, bound: BoundChoices[Any]) -> None:
@@ -328,7 +297,7 @@ def _check_weights(added: Floats, bound: BoundChoices[Any]) -> None:
 
 
 def _fitted(
-    reader: Reader,
+    model: Model,
     calibrator: Calibrator,
     binding: Binding,
     given: TokenTrie | Choices[Any],
@@ -340,7 +309,7 @@ def _fitted(
     classes = left if len(binding.classes) == len(left) else np.arange(len(bound))
     texts = tuple(map(bound.text, classes.tolist()))
     tokens = spelled_as(given, options.leading_space, with_filtered=classes is not left)
-    binding.require(Binding(reader.model(), _core.llama_loaded(), "", texts, options.leaf_end, tokens))
+    binding.require(Binding(fingerprint(model.llm), _core.llama_loaded(), "", texts, options.leaf_end, tokens))
     if calibrator.needs_state and len(left) < len(classes):
         raise CalibrationError(
             "calibration: was fitted with the scores of all answers beside the hidden state, and some of them are "

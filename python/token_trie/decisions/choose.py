@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -15,35 +15,23 @@ from token_trie.arrays import Floats, Ints, States
 from token_trie.decisions.bound_choices import (
     BoundCalibration,
     BoundChoices,
-    Reader,
     bind,
     bind_calibration,
     check_finite,
     check_size,
     n_scored,
     read_set,
-    reader_of,
 )
-from token_trie.decisions.calibration import BatchMean, Contextual
+from token_trie.decisions.calibration import BatchMean
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.options import ChooseOptions, Mode, ScoreOptions
-from token_trie.decisions.run import (
-    Plan,
-    PlanStep,
-    Prefix,
-    Request,
-    Written,
-    calibrated,
-    drive,
-    read_on,
-    run,
-    scores_of_found,
-)
-from token_trie.errors import ArgumentError
-from token_trie.llama.query import Answer, Query, Sampling
+from token_trie.decisions.request import Prefix, Request, Written, begun_on
+from token_trie.llama.drivers import StreamDriver
+from token_trie.llama.query import Answer, Ask, AskBeside, Keep, Plan, Query, Sampling
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
+from token_trie.plan import Model, run
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.prompt import Prompt, first_token
 from token_trie.sets.trie import TokenTrie
@@ -83,7 +71,7 @@ def score(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Unpack[Sc
     ArgumentError, VocabularyError, ContextError, BusyError
         As in `choose`.
     """
-    return run(llm, prompt, ScoreRequest.read(choices, ScoreOptions.read("score", options)))
+    return run(llm, prompt, ScoreRequest.read(choices, ScoreOptions.read("score", options)).plan)
 
 
 def score_beside(stream: Stream, choices: ChoicesLike, prompt: Prompt | None, options: ScoreOptions) -> Floats:
@@ -91,7 +79,7 @@ def score_beside(stream: Stream, choices: ChoicesLike, prompt: Prompt | None, op
     request = ScoreRequest.read(choices, options)
     with stream.own():
         tokens = stream.tokens if prompt is None else stream.tokenize(prompt)
-        return drive(read_on(stream, partial(request.steps, prefix=Prefix(tokens), is_beside=True)), stream)
+        return StreamDriver(stream, tokens, is_beside=True).finish(begun_on(stream, tokens, request.plan))
 
 
 @dataclass(frozen=True)
@@ -100,8 +88,6 @@ class ScoreRequest(Request[Floats]):
 
     choices: TokenTrie | Choices[Any]
     options: ScoreOptions
-    prior: Floats | None = None
-    """The scores after the calibration's prompt, if known."""
 
     @classmethod
     def read(cls, choices: ChoicesLike, options: ScoreOptions) -> ScoreRequest:
@@ -113,41 +99,32 @@ class ScoreRequest(Request[Floats]):
         """Number of scores, including those of choices that are filtered out."""
         return self.choices.core.n_leaves if isinstance(self.choices, TokenTrie) else len(self.choices)
 
-    def evaluated(self, llm: Llama) -> ScoreRequest:
-        """Return the request with the scores after its calibration's prompt, if any, evaluated on a Llama."""
-        return replace(self, prior=prior_scores(llm, self.choices, self.options))
-
-    def steps(self, reader: Reader, prefix: Prefix, *, is_beside: bool = False) -> Plan[Floats]:
-        """Score the choices, and for a prior also without a prompt; `is_beside` is that of `PlanStep`."""
+    def after(self, model: Model, prefix: Prefix) -> Plan[Floats]:
+        """Plan the scores of the choices, and for a prior also those without a prompt."""
         options = self.options
-        tokens, choices = bind(reader, prefix.tokens, self.choices, options.leading_space)
+        tokens, choices = bind(model, prefix.tokens, self.choices, options.leading_space)
         check_size(choices.trie, options.max_scored)
-        calibration = bind_calibration(reader, options, self.choices, choices, self.prior)
+        calibration = bind_calibration(model, options, self.choices, choices)
         takes_state = calibration is not None and calibration.needs_state
-        if takes_state and is_beside:
-            raise ArgumentError("calibration: a head takes the hidden state of a prompt, which goes with a Llama")
         query = Query(
             "scores", choices.trie, leaf_end=options.leaf_end, branches=options.branches, with_state=takes_state
         )
-        beginning = [first_token(reader.vocab)] if options.normalize == "prior" else []
-        calibration = yield from calibrated(reader, calibration)
-        answer = yield PlanStep(tokens, query, is_beside)
+        steps = [Ask(tokens, query)]
+        if options.normalize == "prior":
+            begin = [first_token(model.vocab)]
+            steps.append(AskBeside(begin, query, (choices.trie, *begin, options.leaf_end, options.branches)))
+        elif calibration is not None and calibration.unscored is not None:
+            steps.append(calibration.unscored.step)
+        answer, *prior = yield steps
         scores = answer.logprobs
-        if beginning:
-            scores = scores - choices.of_left((yield PlanStep(beginning, query, is_beside=True)).logprobs, 0.0)
         if calibration is not None:
+            calibration = calibration.with_prior(prior[0].logprobs) if prior else calibration
             scores = choices.of_left(calibration.log_weights(scores, answer.state if takes_state else None), -np.inf)
+        elif prior:
+            scores = scores - choices.of_left(prior[0].logprobs, 0.0)
         if options.normalize == "tokens":
             scores = scores / np.diff(choices.trie.core.arrays()[1])
         return choices.aligned(scores)
-
-
-def prior_scores(llm: Llama, choices: TokenTrie | Choices[Any], options: ChooseOptions | ScoreOptions) -> Floats | None:
-    """Return the scores of choices after the prompt of a calibration; None if it has none."""
-    if not isinstance(options.calibration, Contextual):
-        return None
-    own = {name: getattr(options, name) for name in ("leaf_end", "leading_space", "max_scored")}
-    return run(llm, options.calibration.prompt, ScoreRequest(choices, ScoreOptions(**own)))  # type: ignore[arg-type]
 
 
 T = TypeVar("T")
@@ -276,55 +253,40 @@ class ChoiceRequest(Written[Any]):
     mode: Mode
     with_state: bool = False
     """Whether the hidden state after the prompt is always requested."""
-    prior: Floats | None = None
-    """The scores after the calibration's prompt, if known."""
-    decides: bool = True
-    """Whether to decide; otherwise all choices are scored, and the result is an `Undecided`."""
 
     @classmethod
     def read(cls, choices: ChoicesLike, options: ChooseOptions) -> ChoiceRequest:
         """Read choices."""
         return cls(read_set(choices), options, options.mode or "exact")
 
-    def evaluated(self, llm: Llama) -> ChoiceRequest:
-        """Return the request with the scores after its calibration's prompt, if any, evaluated on a Llama.
-
-        In a large set it is evaluated later, for the answers that are found.
-        """
-        calibration = self.options.calibration
-        if isinstance(calibration, Contextual):
-            reader = reader_of(llm)
-            if self._bound(reader, Prefix(reader.tokenize(calibration.prompt))).weighs_found:
-                return self
-        return replace(self, prior=prior_scores(llm, self.choices, self.options))
-
     def undecided(self, with_state: bool = False) -> ChoiceRequest:
-        """Return the request for the scores of all choices, whose calibration is not known yet."""
+        """Return the request for `scored`: of all choices, raw."""
         options = replace(self.options, calibration=None, probabilities=True)
-        return replace(self, options=options, with_state=with_state, decides=False)
+        return replace(self, options=options, with_state=with_state)
 
-    def steps(self, reader: Reader, prefix: Prefix) -> Plan[Any]:
-        """Score or search, then decide."""
-        bound = self._bound(reader, prefix)
-        tokens, choices, calibration = bound.tokens, bound.choices, bound.calibration
-        if calibration is not None and calibration.unscored and not bound.weighs_found:
-            bound = replace(bound, calibration=(yield from calibrated(reader, calibration)))
-        answer = yield PlanStep(tokens, bound.query)
-        if not self.decides:
-            check_finite(choices.of_left(answer.logprobs, -np.inf))
-            return Undecided(bound, answer)
-        if bound.weighs_found:
-            decision = yield from bound.weighed(answer, reader.known)
-        else:
-            decision = bound.decide(answer, bound.calibration)
-        if prefix.is_standing:
-            yield PlanStep([*tokens, *decision.tokens], None)
+    def scored(self, model: Model, prompt: Prompt) -> Plan[Undecided]:
+        """Plan the scores of all choices, for a decision by a calibration that is not known yet."""
+        bound = self._bound(model, Prefix(model.tokenize(prompt)))
+        (answer,) = yield [Ask(bound.tokens, bound.query)]
+        check_finite(bound.choices.of_left(answer.logprobs, -np.inf))
+        return Undecided(bound, answer)
+
+    def after(self, model: Model, prefix: Prefix) -> Plan[Decision[Any]]:
+        """Plan a search, or the scores of all choices, and decide."""
+        bound = self._bound(model, prefix)
+        calibration = bound.calibration
+        if calibration is not None and calibration.unscored is not None and not bound.weighs_found:
+            (prior,) = yield [calibration.unscored.step]
+            bound = replace(bound, calibration=calibration.with_prior(prior.logprobs))
+        (answer,) = yield [Ask(bound.tokens, bound.query)]
+        decision = (yield from bound.weighed(answer)) if bound.weighs_found else bound.decide(answer, bound.calibration)
+        yield [Keep([*bound.tokens, *decision.tokens])]
         return decision
 
-    def _bound(self, reader: Reader, prefix: Prefix) -> BoundChoice:
+    def _bound(self, model: Model, prefix: Prefix) -> BoundChoice:
         options = self.options
-        tokens, choices = bind(reader, prefix.tokens, self.choices, options.leading_space)
-        calibration = bind_calibration(reader, options, self.choices, choices, self.prior)
+        tokens, choices = bind(model, prefix.tokens, self.choices, options.leading_space)
+        calibration = bind_calibration(model, options, self.choices, choices)
         has_prior = calibration is not None and calibration.unscored is not None and not options.scores_all
         weighs_found = has_prior and n_scored(choices.trie, options.max_scored) > 0
         bound = BoundChoice(self, tokens, choices, calibration, prefix.thought, weighs_found)
@@ -366,15 +328,14 @@ class BoundChoice:
             timeout_ms=math.ceil(1000 * options.timeout) if is_exact and options.timeout is not None else 0,
         )
 
-    def weighed(self, answer: Answer, known: dict[object, Any]) -> Plan[Decision[Any]]:
+    def weighed(self, answer: Answer) -> Plan[Decision[Any]]:
         """Subtract from the scores of the answers that a search found those that they get without content."""
         assert self.calibration is not None
         assert self.calibration.unscored is not None  # as they weigh these answers
         check_finite(answer.logprobs)
         indices = np.array([self.choices.index(leaf) for leaf in answer.leaves.tolist()])
-        tokens, bound = self.calibration.unscored
-        leaves = indices if bound.leaf_of is None else bound.leaf_of[indices]
-        prior, _ = yield from scores_of_found(known, tokens, bound, leaves, self.calibration.leaf_end)
+        (found,) = yield [self.calibration.unscored.of_found(indices)]
+        prior = found.logprobs[: len(indices)]
         weighed = answer.logprobs - np.where(np.isfinite(prior), prior, 0.0)
         best = np.argsort(-weighed, kind="stable")[: self.request.options.n_best]
         shares = np.exp(weighed - np.logaddexp.reduce(weighed))
@@ -535,4 +496,4 @@ def choose(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any) -> 
     `choose_many`. The answers are the same up to llama.cpp's rounding, which depends on the size of a batch. With
     recurrent and hybrid models, the calls run one after the other.
     """
-    return run(llm, prompt, ChoiceRequest.read(choices, ChooseOptions.read("choose", options)))
+    return run(llm, prompt, ChoiceRequest.read(choices, ChooseOptions.read("choose", options)).plan)

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
-from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, read_set
+from token_trie.decisions.bound_choices import BoundChoices, bind, read_set
 from token_trie.decisions.choose import cost_of
 from token_trie.decisions.decision import Candidate, Stats
 from token_trie.decisions.options import ListOptions
-from token_trie.decisions.run import Plan, PlanStep, Prefix, Written, run
+from token_trie.decisions.request import Prefix, Written
 from token_trie.errors import ArgumentError
-from token_trie.llama.query import Answer, Query, SpanOptions, read_end_tokens, read_span
+from token_trie.llama.query import Answer, Ask, Plan, Query, SpanOptions, read_end_tokens, read_span
 from token_trie.llama.stream import ENDINGS
 from token_trie.native.core import Llama, _core
 from token_trie.native.options import takes
+from token_trie.plan import Model, run
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.tokenization import check_tokens, inner_tokens, to_tokens
@@ -116,14 +117,14 @@ class ListRequest(Written[ListDecision[Any]]):
         """Read choices."""
         return cls(read_set(choices), options)
 
-    def steps(self, reader: Reader, prefix: Prefix) -> Plan[ListDecision[Any]]:
-        """Let the model write the list."""
+    def after(self, model: Model, prefix: Prefix) -> Plan[ListDecision[Any]]:
+        """Plan the list, which the model writes."""
         options = self.options
-        tokens, choices = bind(reader, prefix.tokens, self.choices, options.leading_space)
-        between = _separator(reader.vocab, choices.trie, tokens, options.separator)
+        tokens, choices = bind(model, prefix.tokens, self.choices, options.leading_space)
+        between = _separator(model.vocab, choices.trie, tokens, options.separator)
         rules = SpanOptions(
             on_complete="restart",
-            end_tokens=_ends(reader.vocab, between, options.end_tokens),
+            end_tokens=_ends(model.vocab, between, options.end_tokens),
             separator=between,
             max_items=options.max_items,
             min_items=options.min_items,
@@ -131,16 +132,16 @@ class ListRequest(Written[ListDecision[Any]]):
             exclude=_names_of(choices, options.exclude),
             max_span=None,
         )
-        n_left = reader.n_ctx - len(tokens)
+        n_left = model.n_ctx - len(tokens)
         query = Query(
             options.mode or "greedy",
             choices.trie,
             sampling=options,
-            span=read_span(reader.vocab, options.mode, rules),
+            span=read_span(model.vocab, options.mode, rules),
             max_tokens=max(n_left if options.max_tokens is None else min(options.max_tokens, n_left), 1),
         )
-        answer = yield PlanStep(tokens, query)
-        text = reader.with_model(lambda vocab, _: vocab.detokenize(answer.tokens)).decode(errors="replace")
+        (answer,) = yield [Ask(tokens, query)]
+        text = model.vocab.detokenize(answer.tokens).decode(errors="replace")
         stop = _STOPS.get(ENDINGS[answer.figures.ending], "max_tokens")
         stats = replace(cost_of(len(tokens), answer), n_evaluated=0)
         found = _items(answer, choices, len(tokens))
@@ -241,4 +242,4 @@ def choose_list(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any
     BusyError
         The call comes from a callback or signal handler of a thread that is already choosing with this model.
     """
-    return run(llm, prompt, ListRequest.read(choices, ListOptions.read("choose_list", options)))
+    return run(llm, prompt, ListRequest.read(choices, ListOptions.read("choose_list", options)).plan)

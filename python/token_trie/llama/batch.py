@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from queue import Empty, SimpleQueue
 from threading import get_ident
@@ -17,7 +17,6 @@ from token_trie.errors import ArgumentError, BusyError, CancelledError, TokenTri
 from token_trie.llama.contexts import make_on, opened
 from token_trie.llama.native_stream import wait_for_dropped
 from token_trie.llama.query import Answer, Query, read_answer, take_raised
-from token_trie.llama.reproducible import Reproducible
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.ffi import check, ffi, lib, new_struct
@@ -144,11 +143,14 @@ class Batch(Closeable):
         super().__init__("batch", self._attached.streams)
         self.n_ctx = int(llm.n_ctx() if n_ctx is None else n_ctx)  # in tokens
 
-    def submit(self, tokens: Sequence[int], query: Query) -> int:
-        """Submit a query after a prompt; return its ticket. Raises an error for a query that cannot be answered."""
+    def submit(self, tokens: Sequence[int], query: Query, *, goes_on: bool = False) -> int:
+        """Submit a query after a prompt, which is kept if the plan `goes_on` after it; return its ticket.
+
+        Raises an error for a query that cannot be answered.
+        """
         prompt = ffi.from_buffer("llama_token[]", np.array(tokens, np.int32))
         ticket = ffi.new("int64_t *")
-        self._call(lib.token_trie_batch_submit, prompt, len(tokens), query.native(), ticket)
+        self._call(lib.token_trie_batch_submit, prompt, len(tokens), query.native(goes_on=goes_on), ticket)
         return int(ticket[0])
 
     def next(self, timeout_ms: int = WAIT_MS, ticket: int = 0) -> Answer | None:
@@ -226,14 +228,14 @@ def shared_batch_of(llm: Llama, attached: Attachment, own: OwnStream) -> SharedB
 
 
 def cancel(llm: Llama, thread: int) -> None:
-    """End the work of a thread in the Llama's stream, its shared batch or its reproducible scores."""
+    """End the work of a thread in the Llama's stream or its shared batch."""
     with suppress(ArgumentError):  # it was closed, which ends all work
         cancel_of(attachment(llm), thread)
 
 
 def cancel_of(attached: Attachment, thread: int) -> None:
     """Do as `cancel` does, for the attachment of a Llama."""
-    for made in (attached.made(OwnStream), attached.made(SharedBatch), attached.made(Reproducible)):
+    for made in (attached.made(OwnStream), attached.made(SharedBatch)):
         if made is not None:
             made.cancel_of(thread)
 
@@ -242,7 +244,7 @@ class SharedBatch:
     """A batch for the queries of several threads."""
 
     def __init__(self, batch: Batch) -> None:
-        self._batch = batch
+        self.batch = batch
         self._threads: dict[int, int] = {}  # by ticket
         self._gathered_until = 0.0
 
@@ -251,36 +253,30 @@ class SharedBatch:
         """Whether it works, or is expected to work again soon."""
         return bool(self._threads) or time.monotonic() < self._gathered_until
 
-    def answer(self, submit: Callable[[Batch], int]) -> Answer | None:
-        """Submit a query and wait for its answer; None if there is no query. Raises errors of `Batch`."""
-        ticket = submit(self._batch)
-        if not ticket:
-            return None
-        answer = None
+    def answers(self, tickets: Iterable[int]) -> Generator[Answer, None, None]:
+        """Yield the answers to tickets of this thread. Those that are not taken are withdrawn. Errors as of `Batch`."""
+        waiting, thread = list(tickets), get_ident()
         try:
-            self._threads[ticket] = get_ident()
-            if len(self._threads) > 1:
+            self._threads.update(dict.fromkeys(waiting, thread))
+            if len(set(self._threads.values())) > 1:
                 self._gathered_until = time.monotonic() + _GATHERED_S
-            while answer is None:
-                answer = self._batch.next(ticket=ticket)
+            while waiting:
+                if (answer := self.batch.next(ticket=waiting[0])) is not None:
+                    self._threads.pop(waiting.pop(0), None)
+                    yield answer
         finally:
-            self._threads.pop(ticket, None)
-            if answer is None:
-                self._batch.withdraw(ticket)
+            for ticket in waiting:
+                self._threads.pop(ticket, None)
+                self.batch.withdraw(ticket)
                 with suppress(TokenTrieError):
-                    self._batch.next(-1, ticket)
+                    self.batch.next(-1, ticket)
             release_threads(but_main=True)
-        return answer
-
-    def require_open(self) -> None:
-        """Raise CancelledError if the Llama was closed."""
-        self._batch.require_open()
 
     def cancel_of(self, thread: int) -> None:
         """Cancel the queries of a thread."""
         for ticket, owner in list(self._threads.items()):
             if owner == thread:
-                self._batch.withdraw(ticket)
+                self.batch.withdraw(ticket)
 
 
 T = TypeVar("T")

@@ -1,10 +1,10 @@
-"""Queries for streams and batches, with their rules of sampling and of spans, and the answers."""
+"""Queries, with their rules of sampling and of spans, their answers, and the steps of plans."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
@@ -211,6 +211,7 @@ def native_sampling(sampling: Sampling, draws: bool, *, continues: bool = False,
 
 
 N = TypeVar("N", bound=np.generic)
+R = TypeVar("R")
 
 QueryMode: TypeAlias = Literal["greedy", "sampled", "best", "scores", "text"]
 LeafEnd: TypeAlias = Literal["any", "longest", "follow"]
@@ -244,16 +245,19 @@ class Query:
     until: Callable[[int], bool] | None = None
     """In mode "text": receives each token, and returns whether the text ends after it. It is called on the thread that
     makes the pass, perhaps not for all tokens of the answer."""
-    goes_on: bool = False
-    """Whether another query follows after this prompt, so that a batch keeps it."""
 
     @property
     def is_decoded(self) -> bool:
         """Whether the answer is written token by token."""
         return self.mode in ("greedy", "sampled", "text")
 
-    def native(self, *, is_alone: bool = False, continues: bool = False, **penalties: Any) -> Any:
-        """Return the struct, of a query for a stream if `is_alone`; other arguments are those of `native_sampling`."""
+    def native(
+        self, *, is_alone: bool = False, goes_on: bool = False, continues: bool = False, **penalties: Any
+    ) -> Any:
+        """Return the struct: for a stream if `is_alone`; for a batch that keeps the prompt if the plan `goes_on`.
+
+        Other arguments are those of `native_sampling`.
+        """
         pointers: dict[str, Any] = {}
         if self.trie is not None:
             pointers["set"] = self.trie.c_set
@@ -285,7 +289,7 @@ class Query:
             max_nodes=self.max_nodes,
             timeout_ms=self.timeout_ms,
             max_tokens=self.max_tokens,
-            goes_on=int(self.goes_on),
+            goes_on=int(goes_on),
             **pointers,
         )
 
@@ -317,36 +321,28 @@ def take_raised() -> BaseException | None:
 class Answer(NamedTuple):
     """A struct token_trie_answer, copied."""
 
-    ticket: int
+    ticket: int = 0
     """In a batch: the ticket of the query."""
-    error: TokenTrieError | None
+    error: TokenTrieError | None = None
     """In a batch: why the prompt failed."""
-    leaf: int
+    leaf: int = -1
     """Index of the best or only leaf; -1 if there is none."""
-    logprob: float
-    tokens: tuple[int, ...]
+    logprob: float = 0.0
+    tokens: tuple[int, ...] = ()
     """Generated tokens."""
-    leaves: npt.NDArray[np.int64]
+    leaves: npt.NDArray[np.int64] = np.empty(0, np.int64)
     """Leaves found by a search, best first."""
-    logprobs: npt.NDArray[np.float64]
+    logprobs: npt.NDArray[np.float64] = np.empty(0)
     """Log-probabilities of `leaves`; in mode "scores", of all leaves, and `leaves` is empty."""
-    ranges: npt.NDArray[np.int64]
+    ranges: npt.NDArray[np.int64] = np.empty(0, np.int64)
     """For each of `leaves` of a list: the index of its first token in `tokens`, and the index after its last."""
-    state: npt.NDArray[np.float32]
+    state: npt.NDArray[np.float32] = np.empty(0, np.float32)
     """with_state: the hidden state after the prompt, shape (n_embd,)."""
-    figures: Any
+    figures: Any = new_struct("token_trie_answer_info")
     """The struct token_trie_answer_info, whose pointers are no longer valid."""
 
-    def found(self) -> Answer:
-        """Return it; raises its error if it has one."""
-        if self.error is not None:
-            raise self.error
-        return self
 
-
-NO_ANSWER = Answer(
-    0, None, -1, 0.0, (), np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0, np.float32), None
-)
+NO_ANSWER = Answer()
 
 
 def read_answer(answer: Any) -> Answer:
@@ -372,6 +368,38 @@ def read_answer(answer: Any) -> Answer:
         array(info.hidden_state, info.n_hidden_state, np.float32),
         info,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Something that a plan wants done with a sequence of tokens."""
+
+    tokens: list[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Ask(Step):
+    """Asks a query after tokens. On a stream they become its sequence, with the tokens of the answer after them."""
+
+    query: Query
+    key: Hashable = None
+    """If not None, this is a prior: its answer depends on nothing but the key, and the driver remembers it."""
+
+
+class AskBeside(Ask):
+    """Asks a query about a whole set after tokens; the sequence of a stream stays, if there is space for both."""
+
+
+class AskOn(Ask):
+    """Asks a query after tokens with which the plan goes on, so that a batch keeps them."""
+
+
+class Keep(Step):
+    """Makes tokens the sequence of a handle, where it goes on; elsewhere it does nothing."""
+
+
+Plan: TypeAlias = Generator[Sequence[Step], list[Answer], R]
+"""Yields lists of steps that may run at once, is sent their answers in order, and returns the result."""
 
 
 if TYPE_CHECKING:  # by scripts/keywords

@@ -45,7 +45,7 @@ from token_trie.sets.prompt import Prompt, tokenize_alone, tokenize_prompt
 from token_trie.sets.trie import TokenTrie
 
 
-class Step(NamedTuple):
+class GeneratedToken(NamedTuple):
     """One token."""
 
     token: int
@@ -87,7 +87,7 @@ class StreamState:
     n_context_max: int
     """Largest number of tokens to which the context can grow."""
     cache_bytes: int
-    """Memory of the context's cache; 0 until something is evaluated."""
+    """LruCache of the context's cache; 0 until something is evaluated."""
     n_imported: int
     """Tokens that were copied from the Llama's context instead of being evaluated."""
     n_closed: int
@@ -494,7 +494,7 @@ class Stream:
             self._sampling = sampling
         return status
 
-    def step(self, reader: Generation, caller: int, entering: int = 0) -> Step | None:
+    def step(self, reader: Generation, caller: int, entering: int = 0) -> GeneratedToken | None:
         """Make a step for a calling thread, perhaps on another thread; None if the generation is over.
 
         This is `NativeStream.call` with less overhead, which would be a third of a step.
@@ -537,7 +537,7 @@ class Stream:
                     if token_id < 0:
                         return None
                     text = _unpack(token.text, n_bytes).decode()
-                    return _new(Step, (token_id, text, logprob, forced == 1))
+                    return _new(GeneratedToken, (token_id, text, logprob, forced == 1))
                 finally:
                     native.entered = 0
         except BusyError:
@@ -598,7 +598,7 @@ class Stream:
         return None if which[0] < 0 else int(which[0])
 
 
-class Generation(Iterator[Step]):
+class Generation(Iterator[GeneratedToken]):
     """An iterator over the steps of one `StreamHandle.generate`; each step is computed when it is requested.
 
     From its first step on, it occupies the handle, until it ends, is closed, or is garbage-collected. In the meantime,
@@ -628,7 +628,7 @@ class Generation(Iterator[Step]):
     def __iter__(self) -> Generation:
         return self
 
-    def __next__(self) -> Step:
+    def __next__(self) -> GeneratedToken:
         if self.left <= 0:
             self.require_kept()
             raise StopIteration

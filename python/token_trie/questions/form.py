@@ -6,10 +6,10 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 import jinja2
 import numpy as np
@@ -18,8 +18,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from token_trie.arrays import Floats
 from token_trie.decisions.calibration import Calibrator
 from token_trie.errors import ArgumentError
+from token_trie.llama.query import Plan
 from token_trie.native.core import Llama
 from token_trie.native.options import check_flags, check_name, check_numbers, encode
+from token_trie.plan import Model
 from token_trie.questions.question import (
     NONE_OF_THESE,
     Answered,
@@ -91,7 +93,7 @@ class Form:
         if any(_fill(self.template, _STATE, *probe).count(_STATE) != 1 for probe in _PROBES):
             raise ArgumentError("template: it is to have the state, as it is, just once")
 
-    def put(
+    def render(
         self, llm: Llama, state: str, instructions: str, options: Sequence[Option], shots: Sequence[Shot] = ()
     ) -> Prompt:
         """Return the prompt of a question after examples; data cannot contain control tokens.
@@ -101,12 +103,17 @@ class Form:
         answers = self.texts(options) if shots else []
         answered = [(shot.state, answers[shot.position][0]) for shot in shots]
         if not (self.chat and has_chat_template(llm)):
-            return Put(self.template, state, instructions, options, answered)
+            return RenderedQuestion(self.template, state, instructions, options, answered)
         messages: list[dict[str, str]] = []
         for shown, answer in answered:
-            messages.append({"role": "user", "content": str(Put(self.template, shown, instructions, options))})
+            messages.append(
+                {"role": "user", "content": str(RenderedQuestion(self.template, shown, instructions, options))}
+            )
             messages.append({"role": "assistant", "content": answer})
-        return [*messages, {"role": "user", "content": str(Put(self.template, state, instructions, options))}]
+        return [
+            *messages,
+            {"role": "user", "content": str(RenderedQuestion(self.template, state, instructions, options))},
+        ]
 
     def texts(self, options: Sequence[Option], offset: int = 0) -> list[tuple[str, ...]]:
         """Return the answer texts of each option, where the one at `offset` is listed first."""
@@ -119,7 +126,7 @@ Forms: TypeAlias = Mapping[Form, float]
 """Forms, with the weights of their scores in the mean."""
 
 
-class Put(Filled):
+class RenderedQuestion(Filled):
     """A filled template. Only control tokens of the template become control tokens.
 
     Without a state, it is the part of the template after the state. `answered` has the states and answers of examples
@@ -289,7 +296,7 @@ def contextual(raw: Floats, prior: Floats, lengths: Floats, temperature: float) 
 
 @dataclass(frozen=True, eq=False)
 class FormView:
-    """A question with its options in one order."""
+    """A question in one form, with its options in one order."""
 
     form: Form
     instructions: str
@@ -299,8 +306,6 @@ class FormView:
     """Position of the option that is listed first."""
     shots: tuple[Shot, ...] = ()
     """Examples before the state, with positions in the order of the question."""
-    with_state: bool = False
-    """Whether the answer needs the hidden state after the prompt."""
 
     @cached_property
     def listed(self) -> tuple[Option, ...]:
@@ -315,22 +320,13 @@ class FormView:
     @property
     def text(self) -> str:
         """The filled template with the absent state."""
-        return Put(self.form.template, self.form.absent, self.instructions, self.listed)
+        return RenderedQuestion(self.form.template, self.form.absent, self.instructions, self.listed)
 
-    def reading(self, llm: Llama, state: str | None) -> Reading:
-        """Return the reading for a state; None: for the prior."""
-        return self.reading_by(lambda is_prior: self.put(llm, None if is_prior else state), is_prior=state is None)
-
-    def put(self, llm: Llama, state: str | None) -> Prompt:
+    def prompt(self, llm: Llama, state: str | None) -> Prompt:
         """Return the prompt for a state; None: the absent state."""
         given, n = self.form.absent if state is None else state, len(self.options)
         shown = [Shot(shot.state, (shot.position - self.offset) % n) for shot in self.shots]
-        return self.form.put(llm, given, self.instructions, self.listed, shown)
-
-    def reading_by(self, prompt_of: Callable[[bool], Prompt], *, is_prior: bool) -> Reading:
-        """Return the reading after a prompt, which the function makes, with the state or, given True, without one."""
-        prompt, texts = prompt_of(is_prior), self.weighing.texts
-        return Reading(prompt, texts, self.with_state and not is_prior)
+        return self.form.render(llm, given, self.instructions, self.listed, shown)
 
     def weights(self, scored: Scored, prior: Scored | None) -> Floats:
         """Return the log-weights of the answers."""
@@ -341,8 +337,14 @@ class FormView:
         return contextual(raw, self.weighing.log_masses(prior.logprobs), lengths, self.form.temperature)
 
 
+class TokensOf(Protocol):
+    """Returns the tokens of the prompt of a view, about the state, or without one for the prior."""
+
+    def __call__(self, view: FormView, *, is_prior: bool) -> list[int]: ...  # noqa: D102
+
+
 @dataclass(frozen=True, eq=False)
-class FormAsked:
+class PreparedQuestion:
     """A question in one or more forms, with its options in one or more orders."""
 
     question: Question
@@ -361,7 +363,7 @@ class FormAsked:
         return self.calibrator is not None and self.calibrator.needs_prior
 
     @property
-    def asked(self) -> str:
+    def binding_text(self) -> str:
         """Text of everything that decides the weights, except the model and option names."""
         views = [(view.instructions, [option.texts for option in view.options]) for view in self.views]
         before = [digest_of(self.shots)] if self.shots else []
@@ -391,16 +393,39 @@ class FormAsked:
         """One view for each form and order; a single order of a form whose text does not depend on it."""
         instructions = text_of(self.question.instructions, "instructions")
         starts = offsets(len(self.options), self.orders)
-        with_state = self.calibrator is not None and self.calibrator.needs_state
         found = []
         for form in self.forms:
-            views = [FormView(form, instructions, self.options, offset, self.shots, with_state) for offset in starts]
+            views = [FormView(form, instructions, self.options, offset, self.shots) for offset in starts]
             found += views if len(starts) > 1 and len({view.text for view in views}) > 1 else views[:1]
         return found
 
+    def plan(self, model: Model, tokens_of: TokensOf) -> Plan[Answered[Any]]:
+        """Plan the answer after the prompts of the views."""
+        with_state = self.calibrator is not None and self.calibrator.needs_state
+        return self.answer(*(yield from self.scored(model, tokens_of, with_state=with_state)))
+
+    def scored(
+        self, model: Model, tokens_of: TokensOf, *, with_state: bool = False
+    ) -> Plan[tuple[list[Scored], list[Scored]]]:
+        """Plan the scores of the views, and those without a state, if the answer needs them.
+
+        `with_state`: whether the hidden states after the prompts are needed, too.
+        """
+        priors, own = [], []
+        for view in self.views:
+            texts = view.weighing.texts
+            if self.has_prior:
+                priors.append(Reading.of(model, tokens_of(view, is_prior=True), texts))
+            own.append(Reading.of(model, tokens_of(view, is_prior=False), texts, with_state=with_state))
+        answers = yield [*(one.prior_step for one in priors), *(one.step for one in own)]
+        found = [one.scored(answer) for one, answer in zip([*priors, *own], answers, strict=True)]
+        return found[len(priors) :], found[: len(priors)]
+
     def answer(self, scored: Sequence[Scored], priors: Sequence[Scored]) -> Answered[Any]:
         """Return the answer, from the scores of the views, and from those without a state, if there are any."""
-        stats = QuestionStats(sum(s.n_prompt for s in scored), sum(s.n_evaluated for s in scored))
+        n_prompt, n_evaluated = sum(s.n_prompt for s in scored), sum(s.n_evaluated for s in scored)
+        n_cached = [s.n_cached for s in scored]
+        stats = QuestionStats(n_prompt, n_evaluated, n_prompt - sum(n_cached), min(n_cached))
         mass = min(float(np.mean([s.mass for s in scored])), 1.0)
         kind: Any = "raw"
         calibrator, weights = self.calibrator, self.of_options(scored, priors)

@@ -318,9 +318,13 @@ class QuestionStats:
     """The cost of an answer."""
 
     n_prompt: int
-    """Tokens of the state and the question."""
+    """Tokens of the state and the question, once for each form and order."""
     n_evaluated: int
     """Answer tokens that the model evaluated."""
+    n_read: int = 0
+    """Tokens of the prompts that the model evaluated."""
+    n_cached: int = 0
+    """Tokens of each prompt from the prefix cache of a batch."""
 
 
 @dataclass(frozen=True)

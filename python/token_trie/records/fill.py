@@ -9,15 +9,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
-from token_trie.decisions.bound_choices import Reader
-from token_trie.decisions.many import Many, OnError, asked
 from token_trie.decisions.options import RecordOptions
-from token_trie.decisions.run import Plan, PlanStep, Prefix, Written, run
+from token_trie.decisions.request import Prefix, Written
 from token_trie.errors import ArgumentError
-from token_trie.llama.text import tokenize_after
+from token_trie.llama.query import Keep, Plan
 from token_trie.native.core import Llama
 from token_trie.native.lifetime import LruCache
 from token_trie.native.options import takes
+from token_trie.plan import Many, Model, OnError, run
 from token_trie.records.nodes import LAYOUTS, Layout, Node
 from token_trie.records.schema import read_schema
 from token_trie.records.write import RecordDecoder, Writer
@@ -184,22 +183,20 @@ class RecordRequest(Written[R]):
         """Return the same request without reports of what is written."""
         return replace(self, options=replace(self.options, on_text=None))
 
-    def steps(self, reader: Reader, prefix: Prefix) -> Plan[R]:
-        """Write the record."""
+    def after(self, model: Model, prefix: Prefix) -> Plan[R]:
+        """Plan the record, which the model writes."""
         options, tokens, started = self.options, prefix.tokens, time.perf_counter()
         if self.lead:
-            n_kept, more = tokenize_after(reader.vocab, tokens, self.lead.encode())
-            tokens = tokens[:n_kept] + more
+            tokens = model.append(tokens, self.lead)
         layout = self.layout if options.indent == "auto" else Layout(options.indent)
-        writer = Writer(reader, options, tokens)
+        writer = Writer(model, options, tokens)
         decoder = RecordDecoder(writer, LAYOUTS if layout is None else (layout,), options.max_tokens, options.on_text)
         make = yield from self.fill(decoder)
         writer.flush()
         ms = (time.perf_counter() - started) * 1e3 + prefix.thought_ms
         stats = RecordStats(len(tokens), len(writer.tokens) - len(tokens), **writer.cost, fill_ms=ms)
         record = make(tuple(decoder.truncated), stats, prefix.thought)
-        if prefix.is_standing:
-            yield PlanStep(writer.tokens, None)
+        yield [Keep(writer.tokens)]
         return record
 
 
@@ -266,7 +263,7 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     if there are up to 1,000 of them; numbers between bounds have up to six digits after the point. Alternatives that
     the first token cannot tell apart are generated under one grammar for all of them.
     """
-    return run(llm, prompt, record_request(read_template(schema), RecordOptions.read("fill", options)))
+    return run(llm, prompt, record_request(read_template(schema), RecordOptions.read("fill", options)).plan)
 
 
 N_RECORDS = 16
@@ -321,7 +318,7 @@ def fill_many(
     request = record_request(read_template(schema), read_for_many("fill_many", "fill", options))
     n_parallel = N_RECORDS if n_parallel is None else n_parallel
     many = Many(llm, prompts, "prompt", "fill", progress, n_parallel, n_ctx, on_error, as_ready)
-    return many.answers(asked(prompts, lambda: request))
+    return many.run(request.plan)
 
 
 def read_for_many(function: str, alone: str, options: Mapping[str, Any]) -> RecordOptions:

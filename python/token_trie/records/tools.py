@@ -24,17 +24,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, T
 import numpy as np
 
 from token_trie.arrays import Floats
-from token_trie.decisions.bound_choices import BoundChoices, Reader, bind
-from token_trie.decisions.many import Many, OnError
+from token_trie.decisions.bound_choices import BoundChoices, bind
 from token_trie.decisions.options import RecordOptions
-from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, TextRequest, run, then
+from token_trie.decisions.request import Prefix, Request, TextRequest
 from token_trie.errors import ArgumentError
-from token_trie.llama.batch import n_ctx_of
-from token_trie.llama.query import Query
-from token_trie.llama.text import Text, TextOptions, tokenize_after
+from token_trie.llama.query import Ask, Plan, Query
+from token_trie.llama.text import Text, TextOptions
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lifetime import LruCache, attachment, cache_in
 from token_trie.native.options import check_name, takes
+from token_trie.plan import Many, Model, OnError, PlanOf, run
 from token_trie.records.fill import (
     N_RECORDS,
     RecordRequest,
@@ -486,9 +485,9 @@ class TextBeforeCall(TextRequest):
         """The stop strings."""
         return [*super().stops, *self.beginnings]
 
-    def steps(self, reader: Reader, prefix: Prefix) -> Plan[Text]:
-        """Write the text."""
-        text = yield from super().steps(reader, prefix)
+    def after(self, model: Model, prefix: Prefix) -> Plan[Text]:
+        """Plan the text."""
+        text = yield from super().after(model, prefix)
         return replace(text, text=text_before(text.text)) if text.stop_string in self.beginnings else text
 
 
@@ -625,25 +624,24 @@ class CallOrText(Request[ToolCall[Any] | R]):
     call: RecordRequest[ToolCall[Any]]
     otherwise: Request[R]
 
-    def steps(self, reader: Reader, prefix: Prefix) -> Plan[ToolCall[Any] | R]:
-        """Decide, and write the call or the other answer."""
-        calls = yield from self.calls(reader, prefix.tokens)
+    def after(self, model: Model, prefix: Prefix) -> Plan[ToolCall[Any] | R]:
+        """Plan the decision, and the call or the other answer."""
+        calls = yield from self.calls(model, prefix.tokens)
         request: Request[Any] = self.call if calls else self.otherwise
-        answer: ToolCall[Any] | R = yield from then(reader, request, prefix)
+        answer: ToolCall[Any] | R = yield from request.after(model, prefix)
         return answer
 
-    def calls(self, reader: Reader, tokens: list[int]) -> Plan[bool]:
+    def calls(self, model: Model, tokens: list[int]) -> Plan[bool]:
         """Decide whether the model calls a tool after a prompt; what other prompts give is remembered."""
-        memory: LruCache[Any] = cache_in(reader.known, "calls", _KEPT, _KEPT_TOKENS)
+        memory: LruCache[Any] = cache_in(model.known, "calls", _KEPT, _KEPT_TOKENS)
         names = self._names()
         some = [tool.shown["function"] for tool in self.tools[:: -(-len(self.tools) // _N_FITTING)]]
         fitting = tuple(function.get("description") or function["name"] for function in some)
 
-        def asked(tokens: list[int]) -> tuple[PlanStep, BoundChoices[str]]:
-            n_kept, more = tokenize_after(reader.vocab, tokens, self.call.lead.encode())
-            tokens, choices = bind(reader, tokens[:n_kept] + more, names, leading_space=False)
+        def asked(tokens: list[int]) -> tuple[Ask, BoundChoices[str]]:
+            tokens, choices = bind(model, model.append(tokens, self.call.lead), names, leading_space=False)
             trie = memory.get(choices.trie, 1, lambda: _beginnings_of(choices.trie))
-            return PlanStep(tokens, Query("scores", trie, leaf_end="any")), choices
+            return Ask(tokens, Query("scores", trie, leaf_end="any")), choices
 
         step, choices = asked(tokens)
         first = self._prompt_of(_PLAIN_REQUESTS[0])
@@ -651,13 +649,14 @@ class CallOrText(Request[ToolCall[Any] | R]):
         rule = memory.find(key)
         if rule is None:
             others = [first, *map(self._prompt_of, (*_PLAIN_REQUESTS[1:], *fitting))]
-            scores = []
-            for other, its_choices in [asked(other) for other in others]:
-                scores.append(its_choices.aligned((yield other).logprobs))
+            asked_before = [asked(other) for other in others]
+            answers = yield [one for one, _ in asked_before]
+            scores = [one.aligned(answer.logprobs) for (_, one), answer in zip(asked_before, answers, strict=True)]
             rule = _rule_of(np.array(scores))
             memory.put(key, len(first), rule)
         mean, least = rule
-        return bool(_odds(choices.aligned((yield step).logprobs) - mean) > least)
+        (answer,) = yield [step]
+        return bool(_odds(choices.aligned(answer.logprobs) - mean) > least)
 
     def _names(self) -> Choices[str]:
         """Return the names of the tools, and "none" last; with the closing quote."""
@@ -778,9 +777,8 @@ def choose_tool(
     Arguments of calls in the messages are JSON objects, or the text of one, as OpenAI has them. The template gets an
     object.
     """
-    read = _reader_of(llm, read_tools(tools), RecordOptions.read("choose_tool", options), tool_choice, n_ctx_of(llm))
-    answer: ToolCall[Any] | Text = run(llm, *read(messages))
-    return answer
+    attachment(llm)  # first, because it refuses what is no Llama
+    return run(llm, messages, _plan_of(read_tools(tools), RecordOptions.read("choose_tool", options), tool_choice))
 
 
 @takes(RecordOptions)
@@ -824,33 +822,37 @@ def choose_tool_many(
     CancelledError
         The Llama was closed meanwhile.
     """
-    given, found = read_for_many("choose_tool_many", "choose_tool", options), read_tools(tools)
+    plan = _plan_of(read_tools(tools), read_for_many("choose_tool_many", "choose_tool", options), tool_choice)
     n_parallel = N_RECORDS if n_parallel is None else n_parallel
     many = Many(llm, conversations, "conversation", "choose_tool", progress, n_parallel, n_ctx, on_error, as_ready)
-    read = _reader_of(llm, found, given, tool_choice, n_ctx_of(llm) if n_ctx is None else n_ctx)
-    return many.answers(map(lambda messages: lambda: read(messages), conversations))
+    return many.run(plan)
 
 
-def _reader_of(
-    llm: Llama, tools: tuple[Tool, ...], options: RecordOptions, tool_choice: str, n_ctx: int
-) -> Callable[[Sequence[Mapping[str, Any]]], tuple[list[int], Request[Any]]]:
-    """Return what reads a conversation: its tokens, and the request for a call after them; with "auto", or a text."""
+def _plan_of(
+    tools: tuple[Tool, ...], options: RecordOptions, tool_choice: str
+) -> PlanOf[Sequence[Mapping[str, Any]], ToolCall[Any] | Text]:
+    """Return what plans a call after the messages of a conversation; with "auto", or a text."""
     check_name(tool_choice, ("required", "auto"), "tool_choice")
     is_free = tool_choice == "auto"
     if is_free and options.think is not None:
         raise ArgumentError('think: goes with tool_choice="required"; with "auto" there is no thought')
     shown = [tool.shown for tool in tools]
 
-    def prompt(messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], CallTemplate]:
-        return ask_for_tools(llm, messages, shown, n_ctx, must=not is_free, thinks=options.think is not None)
+    def plan(model: Model, messages: Sequence[Mapping[str, Any]]) -> Plan[ToolCall[Any] | Text]:
+        llm = model.llm
+        assert llm is not None
 
-    def read(messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], Request[Any]]:
+        def prompt(messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], CallTemplate]:
+            return ask_for_tools(llm, messages, shown, model.n_ctx, must=not is_free, thinks=options.think is not None)
+
         tokens, template = prompt(messages)
         call = tool_request(tools, options, template)
         if not is_free:
-            return tokens, call
+            return (yield from call.plan(model, tokens))
         drawn = TextOptions(**vars(options.settled(options.mode == "sampled")) | {"seed": options.seed})
         text = TextBeforeCall(options.max_tokens, drawn, beginnings=beginnings_of_calls(tools, template))
-        return tokens, CallOrText(messages, tools, lambda others: prompt(others)[0], call, text)
+        return (
+            yield from CallOrText(messages, tools, lambda others: prompt(others)[0], call, text).plan(model, tokens)
+        )
 
-    return read
+    return plan

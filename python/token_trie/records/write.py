@@ -21,23 +21,22 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache
 from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.bound_choices import Reader
 from token_trie.decisions.options import RecordMode, RecordOptions
-from token_trie.decisions.run import Plan, PlanStep
 from token_trie.errors import ContextError, GrammarError, LimitError, VocabularyError
 from token_trie.llama.contexts import common_prefix
-from token_trie.llama.query import Answer, Query, QueryMode, Sampling
+from token_trie.llama.query import Answer, AskOn, Plan, Query, QueryMode, Sampling
 from token_trie.native.core import _core
 from token_trie.native.ffi import lib
 from token_trie.native.lifetime import LruCache, cache_in
 from token_trie.native.options import nth_seed
+from token_trie.plan import Model
 from token_trie.records.gbnf import Expression, Grammar, Matcher, quote
 from token_trie.records.nodes import (
     AFTER_VALUE,
@@ -268,10 +267,8 @@ _COSTS = ("n_choices", "n_branches", "n_free", "n_passes", "n_evaluated", "n_unp
 class Writer:
     """Text after a prompt: the tokens that are decided, and the open text after them."""
 
-    def __init__(self, reader: Reader, options: RecordOptions, tokens: list[int]) -> None:
-        self._vocab = reader.vocab
-        self._with_model = reader.with_model
-        self._n_ctx = reader.n_ctx
+    def __init__(self, model: Model, options: RecordOptions, tokens: list[int]) -> None:
+        self._model = model
         self._mode: RecordMode = options.mode or "exact"
         self._max_nodes = options.max_nodes or 0
         self._sampling = options.settled(self._mode == "sampled")
@@ -297,8 +294,8 @@ class Writer:
         """Spell the open text."""
         if self._open:
             (self.tokens, _), self._open = self._spell(_FORCED), b""
-        if len(self.tokens) > self._n_ctx:
-            raise ContextError(f"the record does not fit the context of {self._n_ctx:,} tokens")
+        if len(self.tokens) > self._model.n_ctx:
+            raise ContextError(f"the record does not fit the context of {self._model.n_ctx:,} tokens")
 
     def choose(self, alternatives: Alternatives) -> Plan[tuple[int, float, float]]:
         """Write one of several texts.
@@ -313,14 +310,14 @@ class Writer:
         if len(alternatives.parts) > 1:
             tokens, spelled = self._spell(alternatives)
             mode: QueryMode = "sampled" if self._mode == "sampled" else "greedy"
-            query = Query(mode, spelled.trie, sampling=self._drawn(), goes_on=True)
+            query = Query(mode, spelled.trie, sampling=self._drawn())
             answer = yield from self._ask(tokens, query)
             kind, of_kind = alternatives.kinds[spelled.option_of[answer.leaf]], answer.logprob
         indices, part = alternatives.parts[kind]
         index = indices[0]
         if len(indices) > 1:
             tokens, spelled = self._spell(part)
-            answer = yield from self._ask(tokens, Query("best", spelled.trie, max_nodes=self._max_nodes, goes_on=True))
+            answer = yield from self._ask(tokens, Query("best", spelled.trie, max_nodes=self._max_nodes))
             if len(answer.leaves) == 0:
                 raise ContextError("the model gives no way to go on a finite score")
             option, of_text = int(spelled.option_of[answer.leaf]), answer.logprob
@@ -341,20 +338,19 @@ class Writer:
         lead = " " if self._open.endswith(b" ") else ""
         self._open = self._open.removesuffix(b" ")
         self.flush()
-        n_left = self._n_ctx - len(self.tokens)
+        n_left = self._model.n_ctx - len(self.tokens)
         n_kept = min(max(n_left // 8, 16), 64)
-        generated = Generated(self._vocab, lead, free.end)
+        generated = Generated(self._model.vocab, lead, free.end)
         query = Query(
             "text",
             sampling=self._drawn(),
             gbnf=f"root ::= {quote(lead) if lead else ''} ( {free.body} )\n{free.rules}",
             max_tokens=min(max_tokens, max(n_left - n_kept, 1)),
             until=generated.add,
-            goes_on=True,
         )
         answer = yield from self._ask(self.tokens, query)
         if generated.tokens != [*answer.tokens]:
-            generated = self._with_model(lambda vocab, _: Generated(vocab, lead, free.end, answer.tokens))
+            generated = Generated(self._model.vocab, lead, free.end, answer.tokens)
         if generated.end is None and answer.figures.stop in (lib.TOKEN_TRIE_STOP_END, lib.TOKEN_TRIE_STOP_COMPLETE):
             generated.end = len(generated.text)
         return generated
@@ -369,7 +365,7 @@ class Writer:
         return text
 
     def _ask(self, tokens: list[int], query: Query) -> Plan[Answer]:
-        answer = yield PlanStep(tokens, query)
+        (answer,) = yield [AskOn(tokens, query)]
         figures = answer.figures
         for name in ("n_branches", "n_free", "n_passes"):
             self.cost[name] += getattr(figures, name)
@@ -389,11 +385,12 @@ class Writer:
 
     def _spell(self, alternatives: Alternatives) -> tuple[list[int], Spelled]:
         """Spell alternatives after the open text; return the tokens before the remaining ones, and these."""
-        spelled = self._with_model(partial(self._spelled, alternatives))
+        spelled = self._spelled(alternatives)
         return self.tokens[: len(self.tokens) - spelled.n_back] + spelled.forced, spelled
 
-    def _spelled(self, alternatives: Alternatives, vocab: _core.Vocab, known: dict[object, Any]) -> Spelled:
-        memory: LruCache[Any] = cache_in(known, "records", _MAX_SETS, _MAX_TEXTS)
+    def _spelled(self, alternatives: Alternatives) -> Spelled:
+        vocab = self._model.vocab
+        memory: LruCache[Any] = cache_in(self._model.known, "records", _MAX_SETS, _MAX_TEXTS)
         before, opened = tuple(self.tokens[-64:]), self._open
         seam = memory.get(before, 1, lambda: inner_seam(vocab, before))
         key = seam, opened, alternatives

@@ -8,16 +8,20 @@ import json
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from token_trie.decisions.choose import ChoiceRequest, ScoreRequest
+from token_trie.arrays import Floats
+from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.options import ChooseOptions, RecordOptions, ScoreOptions
-from token_trie.decisions.run import MAX_TOKENS, Request, TextRequest
+from token_trie.decisions.options import ChooseOptions, RecordOptions
+from token_trie.decisions.request import MAX_TOKENS, TextRequest
+from token_trie.llama.query import Ask, Plan, Query
 from token_trie.llama.text import Text, TextOptions, text_of
-from token_trie.native.core import Llama, vocab_of
+from token_trie.native.core import Llama, _core, vocab_of
+from token_trie.plan import Model, PlanOf
 from token_trie.records.fill import Record, read_template, record_request
 from token_trie.records.tools import (
     OPENINGS,
@@ -33,7 +37,6 @@ from token_trie.records.tools import (
     text_before,
     tool_request,
 )
-from token_trie.serve.decisions import together
 from token_trie.serve.engine import Engine
 from token_trie.serve.errors import Place, invalid, refusing
 from token_trie.serve.sets import AnySet
@@ -103,8 +106,8 @@ class Finished:
 class PreparedAnswer(NamedTuple):
     """A prompt and a request to the engine, and what becomes of the result."""
 
-    made: Callable[[], tuple[Prompt, Request[Any]]]
-    """Makes them, on a worker."""
+    plan: PlanOf[None, Any]
+    """Reads the prompt, and plans the request after it."""
     finish: Callable[[Any, list[int], int], Awaitable[Finished]]
     """Takes the result, the tokens of the prompt and how many of them were cached."""
     stream: TextStream | None = None
@@ -130,10 +133,10 @@ class ConstrainedPrompt:
         return self._write(engine, on_part)
 
     def _choose(self, engine: Engine, read: Callable[[Llama], AnySet], on_text: OnText | None) -> PreparedAnswer:
-        def made() -> tuple[Prompt, ChoiceRequest]:
+        def plan(model: Model, _: None) -> Plan[Decision[Any]]:
             with refusing(self.constraint.place):
                 choices = read(engine.llm)
-            return self.prompt(engine.llm), ChoiceRequest.read(choices, ChooseOptions())
+            return ChoiceRequest.read(choices, ChooseOptions()).plan(model, self.prompt(engine.llm))
 
         async def finish(decision: Decision[Any], prompt: list[int], n_cached: int) -> Finished:
             value = decision.value
@@ -143,7 +146,7 @@ class ConstrainedPrompt:
             logprobs = await self._logprobs(engine, prompt, list(decision.tokens))
             return Finished(text, "stop", decision.stats.n_prompt, n_cached, len(decision.tokens), logprobs)
 
-        return PreparedAnswer(made, finish)
+        return PreparedAnswer(plan, finish)
 
     async def _fill(self, engine: Engine, on_text: OnText | None) -> PreparedAnswer:
         of = self.constraint
@@ -160,14 +163,20 @@ class ConstrainedPrompt:
             why = "length" if record.truncated else "stop"
             return Finished(record.text, why, stats.n_prompt, n_cached, stats.n_tokens, more=more)
 
-        return PreparedAnswer(lambda: (self.prompt(engine.llm), record_request(template, options)), finish)
+        request = record_request(template, options)
+        return PreparedAnswer(lambda model, _: request.plan(model, self.prompt(engine.llm)), finish)
+
+    @property
+    def request(self) -> TextRequest:
+        """The request for free text."""
+        options = TextOptions(stop=self.options.stops, **{"temperature": 1.0, **self.options.sampling})
+        if self.beginnings:
+            return TextBeforeCall(self.options.max_tokens, options, beginnings=self.beginnings)
+        return TextRequest(self.options.max_tokens, options)
 
     def _write(self, engine: Engine, on_text: OnText | None) -> PreparedAnswer:
-        llm, limit, beginnings = engine.llm, self.options.max_tokens, self.beginnings
-        options = TextOptions(stop=self.options.stops, **{"temperature": 1.0, **self.options.sampling})
-        request = TextRequest(limit, options)
-        if beginnings:
-            request = TextBeforeCall(limit, options, beginnings=beginnings)
+        llm, beginnings = engine.llm, self.beginnings
+        request, options = self.request, self.request.options
         before = text_before if beginnings else str
         held = [*options.stop, *beginnings, *(OPENINGS if beginnings else ())]
         stream = None if on_text is None else TextStream(llm, held, on_text, before)
@@ -179,7 +188,7 @@ class ConstrainedPrompt:
             why = "length" if found.stop == "max_tokens" else "stop"
             return Finished(found.text, why, found.n_prompt, n_cached, len(found.tokens), logprobs)
 
-        return PreparedAnswer(lambda: (self.prompt(llm), request), finish, stream)
+        return PreparedAnswer(lambda model, _: request.plan(model, self.prompt(llm)), finish, stream)
 
     async def _logprobs(self, engine: Engine, prompt: list[int], tokens: list[int]) -> list[OfToken] | None:
         n = self.options.n_alternatives
@@ -211,22 +220,21 @@ class Calling:
             return Finished("", why, stats.n_prompt, n_cached, stats.n_tokens, call=shown, more=more)
 
         if self.otherwise is None:
-            return PreparedAnswer(lambda: (tokens, call), called)
+            return PreparedAnswer(lambda model, _: call.plan(model, tokens), called)
         begins = tuple(beginnings_of_calls(self.tools, template))
         text = replace(self.otherwise, prompt=lambda _: tokens, beginnings=begins)
         otherwise = await text.prepare(engine, on_part)
 
-        def made() -> tuple[Prompt, CallOrText[Any]]:
-            prompt, request = otherwise.made()
+        def plan(model: Model, _: None) -> Plan[Any]:
             of = lambda turns: self._prompt(engine, turns)[0]  # noqa: E731
-            return prompt, CallOrText(self.turns, self.tools, of, call, request)
+            return CallOrText(self.turns, self.tools, of, call, text.request).plan(model, tokens)
 
         async def finish(answer: Any, _: list[int], n_cached: int) -> Finished:
             finish = called if isinstance(answer, ToolCall) else otherwise.finish
             # The first prompt that is evaluated may be an example's.
             return await finish(answer, tokens, min(n_cached, len(tokens)))
 
-        return otherwise._replace(made=made, finish=finish)
+        return otherwise._replace(plan=plan, finish=finish)
 
     def _prompt(self, engine: Engine, turns: Turns) -> tuple[list[int], CallTemplate]:
         shown, must, llm = [tool.shown for tool in self.tools], self.otherwise is None, engine.llm
@@ -243,7 +251,7 @@ Answering: TypeAlias = ConstrainedPrompt | Calling
 async def answer_of(engine: Engine, asked: Answering, on_part: OnPart | None = None) -> Finished:
     """Return an answer; `on_part` gets its parts as they are generated."""
     prepared = await asked.prepare(engine, on_part)
-    return await prepared.finish(*await engine.read(prepared.made, prepared.stream))
+    return await prepared.finish(*await engine.read(None, prepared.plan, prepared.stream))
 
 
 def plain(turns: Sequence[dict[str, Any]]) -> Filled:
@@ -353,26 +361,36 @@ class OfToken(NamedTuple):
 
 async def logprobs_of(engine: Engine, prompt: list[int], tokens: list[int], n_others: int) -> list[OfToken]:
     """Return the model's own log-probabilities, without a constraint, of the tokens after a prompt."""
-    every = await engine.cached(("every token",), lambda: engine.on_worker(lambda: _every_token(engine.llm)))
-    room = asyncio.Semaphore(_MAX_CONCURRENT)
-
-    async def at(i: int) -> OfToken:
-        async with room:
-            request = ScoreRequest(every, ScoreOptions())
-            scores = np.maximum((await engine.read(lambda: ([*prompt, *tokens[:i]], request))).result, _MIN_LOGPROB)
-        best = np.argpartition(-scores, min(n_others, len(scores) - 1))[:n_others] if n_others else np.empty(0, int)
-        best = best[np.argsort(-scores[best], kind="stable")]
-        vocab = vocab_of(engine.llm)
-        others = [(vocab.detokenize([token], True), float(scores[token])) for token in best.tolist()]
-        piece, written = (vocab.detokenize([tokens[i]], special) for special in (True, False))
-        return OfToken(piece, float(scores[tokens[i]]), others, written)
-
-    return await together(at(i) for i in range(len(tokens)))
+    return (await engine.read(prompt, partial(_logprobs_plan, tokens=tokens, n_others=n_others))).result
 
 
-def _every_token(llm: Llama) -> TokenTrie:
-    n = len(vocab_of(llm))
-    return TokenTrie.from_arrays(np.arange(n, dtype=np.int32), np.arange(n + 1))
+def _logprobs_plan(model: Model, prompt: list[int], tokens: list[int], n_others: int) -> Plan[list[OfToken]]:
+    every = Query("scores", _every_token(model), leaf_end="any")
+    found: list[OfToken] = []
+    for begin in range(0, len(tokens), _MAX_CONCURRENT):
+        places = range(begin, min(begin + _MAX_CONCURRENT, len(tokens)))
+        answers = yield [Ask([*prompt, *tokens[:i]], every) for i in places]
+        found += [
+            _of_token(model.vocab, tokens[i], one.logprobs, n_others) for i, one in zip(places, answers, strict=True)
+        ]
+    return found
+
+
+def _of_token(vocab: _core.Vocab, token: int, logprobs: Floats, n_others: int) -> OfToken:
+    scores = np.maximum(logprobs, _MIN_LOGPROB)
+    best = np.argpartition(-scores, min(n_others, len(scores) - 1))[:n_others] if n_others else np.empty(0, int)
+    best = best[np.argsort(-scores[best], kind="stable")]
+    others = [(vocab.detokenize([token], True), float(scores[token])) for token in best.tolist()]
+    piece, written = (vocab.detokenize([token], special) for special in (True, False))
+    return OfToken(piece, float(scores[token]), others, written)
+
+
+def _every_token(model: Model) -> TokenTrie:
+    n = len(model.vocab)
+    every: TokenTrie = model.known.get("every token") or model.known.setdefault(
+        "every token", TokenTrie.from_arrays(np.arange(n, dtype=np.int32), np.arange(n + 1))
+    )
+    return every
 
 
 def as_chat(found: list[OfToken]) -> dict[str, Any]:

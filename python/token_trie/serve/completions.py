@@ -43,7 +43,7 @@ from token_trie.serve.shapes import ChatRequest, CompletionRequest, GenerationRe
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template
 
 _ANSWER_BYTES = 16 << 10
-"""Memory of an answer while it is generated."""
+"""LruCache of an answer while it is generated."""
 _PART_BYTES = 64 << 10
 _DONE = b"data: [DONE]\n\n"
 _MAX_PROMPTS = 128

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterable, Sequence
 from operator import mul
 from typing import Any, NamedTuple, TypeVar, get_args
 
-from token_trie.native.lifetime import attachment
-from token_trie.questions.decide import ReadStep, asked_of, own_steps, prior_reading, prior_steps, scores_of
+from token_trie.llama.query import Plan
+from token_trie.plan import Model
+from token_trie.questions.decide import about, decide_plan, prepare
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import (
     DEFAULT_INSTRUCTIONS,
@@ -26,10 +26,8 @@ from token_trie.questions.question import (
     state_text,
     text_of,
 )
-from token_trie.questions.scores import Reading, Scored, prompted
-from token_trie.questions.searched import MAX_WHOLE, Asked
+from token_trie.questions.searched import MAX_WHOLE, Prepared
 from token_trie.serve import shapes
-from token_trie.serve.engine import Engine, Outcome
 from token_trie.serve.errors import Place, invalid, refusing
 from token_trie.serve.limits import Claim, Limits, check_count, check_depth, levels_of
 from token_trie.serve.service import Service
@@ -40,38 +38,37 @@ from token_trie.sets.choices import Choices
 T = TypeVar("T")
 
 _READING_BYTES, _TEXT_BYTES = 8 << 10, 1 << 10
-"""Memory of a reading of a question, and of a text that it scores."""
+"""LruCache of a reading of a question, and of a text that it scores."""
 _JSON_DEPTH, _JSON_VALUES, _JSON_BYTES = 32, 10_000, 256 << 10
 """Limits of OpenAI's format for each JSON value of an input."""
 
 
 async def systemone(service: Service, body: SystemOneRequest, claim: Claim) -> dict[str, Any]:
     """Answer a request in TypeSafe's format; RefusedError, with the place, if it cannot be answered."""
-    reader = await _reader(service, body, claim)
-    answers = await reader.answers()
+    answers, usage = await _answers(service, body, claim)
     return {
         "model": service.config.name,
         "answers": dict(zip(body.questions, answers, strict=True)),
         "usage": {
-            "input_tokens": reader.n_input,
-            "output_tokens": reader.n_answers,
-            "x_cached_tokens": reader.n_cached or 0,
+            "input_tokens": usage.n_input,
+            "output_tokens": usage.n_answers,
+            "x_cached_tokens": usage.n_cached,
         },
     }
 
 
 async def decisions(service: Service, body: DecisionRequest, claim: Claim) -> dict[str, Any]:
     """Answer a request in OpenAI's format; RefusedError, with the place, if it cannot be answered."""
-    reader = await _reader(service, body, claim)
+    answers, usage = await _answers(service, body, claim)
     return {
-        "answers": await reader.answers(),
+        "answers": answers,
         "model": service.config.name,
         "usage": {
-            "input_tokens": reader.n_input,
-            "input_tokens_details": {"cached_tokens": reader.n_cached or 0, "cache_write_tokens": reader.n_read},
-            "output_tokens": reader.n_answers,
+            "input_tokens": usage.n_input,
+            "input_tokens_details": {"cached_tokens": usage.n_cached, "cache_write_tokens": usage.n_read},
+            "output_tokens": usage.n_answers,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": reader.n_input + reader.n_answers,
+            "total_tokens": usage.n_input + usage.n_answers,
         },
     }
 
@@ -85,8 +82,26 @@ class Posed(NamedTuple):
     """The members of the set that it names."""
 
 
-async def _reader(service: Service, body: SystemOneRequest | DecisionRequest, claim: Claim) -> StateReader:
-    """Return a reader of a request's questions, with the calibrations that were fitted on them."""
+class Usage(NamedTuple):
+    """The tokens of a request."""
+
+    n_read: int
+    """Tokens of prompts that were evaluated."""
+    n_cached: int
+    """Tokens of each prompt from the prefix cache."""
+    n_answers: int
+    """Tokens of the answers."""
+
+    @property
+    def n_input(self) -> int:
+        """Input tokens, with the state that questions share counted once."""
+        return self.n_read + self.n_cached
+
+
+async def _answers(
+    service: Service, body: SystemOneRequest | DecisionRequest, claim: Claim
+) -> tuple[list[dict[str, Any]], Usage]:
+    """Return the answers to a request's questions as JSON, by the calibrations that were fitted on them."""
     engine, limits = service.engine, service.config.limits
     options = DecideOptions(
         form=body.x_form,
@@ -95,66 +110,22 @@ async def _reader(service: Service, body: SystemOneRequest | DecisionRequest, cl
         reproducible=body.x_reproducible or engine.is_reproducible,
     )
 
-    def prepare() -> StateReader:
+    def plan(model: Model, body: SystemOneRequest | DecisionRequest) -> Plan[tuple[list[dict[str, Any]], Usage]]:
         claim_readings(body, limits, claim)
-        posed, asked = pose(body, service.sets, limits), dict[Place, Asked]()
+        posed, questions = pose(body, service.sets, limits), dict[Place, Prepared]()
         for place, one in posed.items():
             with refusing(place):
-                asked[place] = service.calibrations.apply(asked_of(one.question, options, engine.llm), options)
-        return StateReader(engine, state_of(body), posed, asked, options)
+                questions[place] = service.calibrations.apply(prepare(one.question, options, model.llm), options)
+        found = yield from decide_plan(model, questions, about(model, state_of(body)), refusing)
+        stats = [answer.stats for answer in found.values()]
+        n_read, n_answers = sum(one.n_read for one in stats), sum(one.n_evaluated for one in stats)
+        shown = []
+        for place, answer in found.items():
+            with refusing(place):
+                shown.append(answer_json(posed[place], answer))
+        return shown, Usage(n_read, min(one.n_cached for one in stats), n_answers)
 
-    return await engine.on_worker(prepare)
-
-
-@dataclass
-class StateReader:
-    """Reads questions about a state in the engine's batch, all at once."""
-
-    engine: Engine
-    state: str
-    posed: Mapping[Place, Posed]
-    asked: Mapping[Place, Asked]
-    options: DecideOptions
-    n_read: int = 0
-    """Tokens evaluated for the request."""
-    n_cached: int | None = None
-    """Tokens reused from the prefix cache; None before the first reading."""
-    n_answers: int = 0
-    """Tokens of the answers."""
-
-    @property
-    def n_input(self) -> int:
-        """Input tokens, with the state that questions share counted once."""
-        return self.n_read + (self.n_cached or 0)
-
-    async def answers(self) -> list[dict[str, Any]]:
-        """Return the answers as JSON; RefusedError names the place of a question that cannot be answered."""
-        prior, own = prior_steps(self.asked), own_steps(self.asked)
-        results = await together(map(self._read, [*prior, *own]))
-        priors, scores = scores_of(prior, results[: len(prior)]), scores_of(own, results[len(prior) :])
-
-        def answer() -> list[dict[str, Any]]:
-            answers = []
-            for place, one in self.asked.items():
-                with refusing(place):
-                    answers.append(answer_json(self.posed[place], one.answer(scores[place], priors.get(place, ()))))
-            return answers
-
-        return await self.engine.on_worker(answer)
-
-    async def _read(self, step: ReadStep) -> Scored:
-        engine, llm, options = self.engine, self.engine.llm, self.options
-        with refusing(step.name):
-            if step.is_prior:
-                reading = await engine.on_worker(lambda: prior_reading(llm, attachment(llm).known, step.view))
-                key = "prior", reading.digest, options.reproducible
-                return (await engine.cached(key, lambda: _score(engine, lambda: reading, options))).result
-            outcome = await _score(engine, lambda: step.reading(llm, self.state), options)
-            scored, n_cached = outcome.result, outcome.n_cached
-            self.n_read += scored.n_prompt - n_cached
-            self.n_cached = n_cached if self.n_cached is None else min(self.n_cached, n_cached)
-            self.n_answers += scored.n_evaluated
-            return scored
+    return (await engine.read(body, plan, reproducible=options.reproducible)).result
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -167,12 +138,6 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
-
-
-async def _score(engine: Engine, make: Callable[[], Reading], options: DecideOptions) -> Outcome[Scored]:
-    if options.reproducible:
-        return Outcome(await engine.alone(lambda: make().alone(engine.llm)), [], 0)
-    return await engine.read(lambda: prompted(make))
 
 
 # Questions

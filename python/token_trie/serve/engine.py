@@ -13,28 +13,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from token_trie.asynchronous import in_worker
-from token_trie.decisions.run import Request, Running, begin, drive
 from token_trie.errors import CancelledError, InternalError, TokenTrieError
 from token_trie.llama.batch import ENDED, Batch, can_share, cancel, chooser
-from token_trie.llama.query import Answer
+from token_trie.llama.drivers import BatchDriver, Run, StreamDriver
 from token_trie.native.core import Llama, llama_cpp
+from token_trie.native.lifetime import attachment
 from token_trie.native.threads import release_threads
-from token_trie.sets.prompt import Prompt
+from token_trie.plan import A, Model, PlanOf
 
 T = TypeVar("T")
-
 R = TypeVar("R")
 
 _N_WORKERS = 4
-_MAX_CACHED = 4096
 # Rows of long prompts in a pass while short ones arrive: few, so that these need not wait long.
 CHUNK_ROWS = 64
 # Time of one call for passes; short (one pass) while a client streams a text.
@@ -65,16 +61,15 @@ class Engine:
             llm.context_params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
         self._batch = Batch(llm, n_parallel, n_chunk=CHUNK_ROWS) if can_share(llm) and not reproducible else None
         llm.context_params.flash_attn_type = given
+        self._driver = None if self._batch is None else BatchDriver(self._batch, attachment(llm).known)
         self._workers = ThreadPoolExecutor(_N_WORKERS, "token-trie serve")
         self._turn = asyncio.Lock()  # guards the Llama's own stream
-        self._cached: OrderedDict[Hashable, asyncio.Future[Any]] = OrderedDict()
-        self._submitting = threading.Lock()
-        self._waiting: dict[int, Future[Answer | None]] = {}
-        self._early: dict[int, Answer] = {}  # answers that arrived before their ticket was known
+        self._woken: dict[Run[Any], Callable[[], object]] = {}  # called when a plan can go on
         self._read: dict[int, _TextReader] = {}  # streamed texts, by ticket
+        self._lock = threading.Lock()  # guards the texts, and whether there is work, against the dispatcher
         self._is_work = threading.Event()
         self._is_closed = False
-        release_threads()  # the dispatcher evaluates from here on, not this thread
+        release_threads()  # because from here on the dispatcher evaluates
         self._dispatcher = threading.Thread(target=self._dispatch, name="token-trie batch", daemon=True)
         if self._batch is not None:
             self._dispatcher.start()
@@ -85,49 +80,52 @@ class Engine:
         return self._batch.n_ctx if self._batch is not None else int(self.llm.n_ctx())
 
     async def read(
-        self, made: Callable[[], tuple[Prompt, Request[R]]], on_tokens: OnTokens | None = None
+        self, about: A, plan: PlanOf[A, R], on_tokens: OnTokens | None = None, *, reproducible: bool = False
     ) -> Outcome[R]:
-        """Make a prompt and a request on a worker and answer them; cancelling the task ends it within a pass.
+        """Run a plan; its code runs on workers. Cancelling the task ends it within a pass.
 
         `on_tokens` gets the tokens of a free text as it is generated, except the last, which only the answer has.
-        ArgumentError, VocabularyError or ContextError if they do not fit each other or the model; CancelledError if the
-        engine was closed.
+        Errors are those of the plan; CancelledError if the engine was closed.
         """
-        batch = self._batch
-        if batch is None:
-            return await self.alone(lambda: self._run(*made()))
-        running = await self.on_worker(lambda: begin(self.llm, *made(), self.n_ctx))
-        tokens, n_cached = _tokens_of(running), None
-        while (answer := await self._answer(batch, running, on_tokens)) is not None:
-            n_cached = int(answer.figures.n_shared) if n_cached is None else n_cached
-            await self.on_worker(partial(running.read, answer.found))
-        return Outcome(running.result, tokens, n_cached or 0)
+        driver = self._driver
+        if driver is None or reproducible:
+            async with self._turn:
+                call = lambda: self._run(about, plan, reproducible)  # noqa: E731
+                return await in_worker(call, lambda thread: cancel(self.llm, thread))
+        loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
+        run = await self.on_worker(lambda: Run(plan(Model.of(self.llm, self.n_ctx), about)))
+        self._woken[run] = lambda: loop.call_soon_threadsafe(is_ready.set)
+        try:
+            while not await self._advance(driver, run, on_tokens):
+                while not run.can_go_on:
+                    await is_ready.wait()
+                    is_ready.clear()
+            return Outcome.of(run)
+        finally:
+            self._woken.pop(run, None)
+            driver.leave(run)
 
-    async def alone(self, call: Callable[[], T]) -> T:
-        """Make a call that uses the Llama's own stream, one at a time; cancelling the task ends it."""
-        async with self._turn:
-            return await in_worker(partial(self._from_empty, call), lambda thread: cancel(self.llm, thread))
-
-    def _from_empty(self, call: Callable[[], T]) -> T:
-        if self.is_reproducible:
-            with chooser(self.llm) as stream:
-                stream.splice(0, [])
-        return call()
+    async def _advance(self, driver: BatchDriver, run: Run[Any], on_tokens: OnTokens | None) -> bool:
+        """Let a worker run the code of a plan and submit its steps; return whether it is over."""
+        loop = asyncio.get_running_loop()
+        advancing = loop.run_in_executor(self._workers, driver.advance, run)
+        try:
+            is_over = await asyncio.shield(advancing)
+        except asyncio.CancelledError:
+            advancing.add_done_callback(lambda _: driver.leave(run))
+            raise
+        with self._lock:
+            if self._is_closed:
+                raise CancelledError(ENDED)
+            for ticket, step in driver.tickets(run).items():
+                if on_tokens is not None and step.query.mode == "text" and step.query.until is None:
+                    self._read[ticket] = _TextReader(loop, on_tokens)  # no part of a record
+            self._is_work.set()
+        return is_over
 
     async def on_worker(self, call: Callable[[], T]) -> T:
         """Make a short call on a worker thread."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, call)
-
-    async def cached(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """Return the cached value of a key, or make it, once for all concurrent callers."""
-        made = self._cached.get(key)
-        if made is None or (made.done() and (made.cancelled() or made.exception() is not None)):
-            made = self._cached[key] = asyncio.ensure_future(make())
-            while len(self._cached) > _MAX_CACHED:
-                self._cached.popitem(last=False)
-        self._cached.move_to_end(key)
-        found: T = await asyncio.shield(made)  # others may wait for it, if this task is cancelled
-        return found
 
     def close(self) -> None:
         """Cancel all requests and free the model."""
@@ -139,96 +137,66 @@ class Engine:
         self._workers.shutdown(wait=True, cancel_futures=True)
         self.llm.close()
 
-    def _run(self, prompt: Prompt, request: Request[R]) -> Outcome[R]:
-        running = begin(self.llm, prompt, request, self.n_ctx)
-        tokens = _tokens_of(running)
+    def _run(self, about: A, plan: PlanOf[A, R], reproducible: bool) -> Outcome[R]:
+        run = Run(plan(Model.of(self.llm), about))
         with chooser(self.llm) as stream:
-            return Outcome(drive(running, stream), tokens, 0)
-
-    async def _answer(self, batch: Batch, running: Running[Any], on_tokens: OnTokens | None = None) -> Answer | None:
-        loop = asyncio.get_running_loop()
-        future: Future[Answer | None] = Future()
-        query = None if running.step is None else running.step.query
-        if query is None or query.mode != "text" or query.until is not None:  # no text, or a part of a record
-            on_tokens = None
-
-        def submit() -> int:
-            if future.cancelled():
-                return 0
-            ticket = running.submit(batch)  # slow for a large set
-            if not ticket:
-                _settle(future, None)
-                return 0
-            with self._submitting:
-                if self._is_closed:  # waiting callers already have this error
-                    raise CancelledError(ENDED)
-                self._waiting[ticket] = future
-                if (early := self._early.pop(ticket, None)) is not None:
-                    self._resolve(early)
-                elif on_tokens is not None:
-                    self._read[ticket] = _TextReader(loop, on_tokens)
-            self._is_work.set()
-            return ticket
-
-        submitted = loop.run_in_executor(self._workers, submit)
-        try:
-            await asyncio.shield(submitted)
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            future.cancel()
-            submitted.add_done_callback(partial(_withdraw, batch))
-            raise
+            StreamDriver(stream, from_empty=reproducible or self.is_reproducible).finish(run)
+        return Outcome.of(run)._replace(n_cached=0)
 
     def _dispatch(self) -> None:
-        batch = self._batch
+        batch, driver = self._batch, self._driver
         assert batch is not None
+        assert driver is not None
         while not self._is_closed:
             self._is_work.wait()
             try:
                 answer = batch.next(_PASS_MS if self._read else _WAIT_MS)
-                with self._submitting:
+                with self._lock:
+                    ready = []
                     if answer is not None:
-                        self._resolve(answer)
+                        self._read.pop(answer.ticket, None)
+                        ready = driver.take(answer)
                     for ticket, reader in self._read.items():
                         reader.send(batch.text(ticket, reader.n_sent))
-                    if not self._waiting:
+                    if driver.is_idle:
                         self._is_work.clear()
             except TokenTrieError as error:
                 if self._is_closed:
                     break
-                self._fail_all(error)
+                ready = self._fail_all(driver, error)
             except Exception as error:  # a defect: callers must not wait forever
-                self._fail_all(InternalError(repr(error)))
-        self._fail_all(CancelledError(ENDED))
+                ready = self._fail_all(driver, InternalError(repr(error)))
+            self._wake(ready)
+        self._wake(self._fail_all(driver, CancelledError(ENDED)))
 
-    def _resolve(self, answer: Answer) -> None:
-        if answer.ticket not in self._waiting:
-            self._early[answer.ticket] = answer
-            return
-        self._read.pop(answer.ticket, None)
-        _settle(self._waiting.pop(answer.ticket), answer)
-
-    def _fail_all(self, error: TokenTrieError) -> None:
-        with self._submitting:
-            for future in self._waiting.values():
-                _settle(future, error)
-            self._waiting.clear()
+    def _fail_all(self, driver: BatchDriver, error: TokenTrieError) -> list[Run[Any]]:
+        with self._lock:
             self._read.clear()
             self._is_work.clear()
+            return driver.fail_all(error)
+
+    def _wake(self, runs: list[Run[Any]]) -> None:
+        for run in runs:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._woken.get(run, lambda: None)()
 
 
 class Outcome(NamedTuple, Generic[R]):
-    """The result of a request."""
+    """The result of a plan."""
 
     result: R
     tokens: list[int]
-    """Tokens of the prompt that its answer follows."""
+    """Tokens of its first prompt."""
     n_cached: int
     """Number of these from the prefix cache."""
 
-
-def _tokens_of(running: Running[Any]) -> list[int]:
-    return [] if running.step is None else running.step.tokens
+    @classmethod
+    def of(cls, run: Run[R]) -> Outcome[R]:
+        """Return that of a plan that is over."""
+        if run.first is None:
+            return cls(run.result, [], 0)
+        step, answer = run.first
+        return cls(run.result, step.tokens, int(answer.figures.n_shared))
 
 
 @dataclass
@@ -245,18 +213,3 @@ class _TextReader:
         if tokens:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self.loop.call_soon_threadsafe(self.on_tokens, tokens)
-
-
-def _settle(future: Future[Answer | None], found: Answer | TokenTrieError | None) -> None:
-    """Give a waiting caller the answer or error, unless it has left."""
-    if not future.set_running_or_notify_cancel():
-        return
-    if isinstance(found, TokenTrieError):
-        future.set_exception(found)
-    else:
-        future.set_result(found)
-
-
-def _withdraw(batch: Batch, submitted: asyncio.Future[int]) -> None:
-    if not submitted.cancelled() and submitted.exception() is None and submitted.result():
-        batch.withdraw(submitted.result())

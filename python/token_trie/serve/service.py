@@ -10,10 +10,10 @@ from pathlib import Path
 from token_trie.decisions.calibration import fingerprint
 from token_trie.errors import CalibrationError
 from token_trie.native.core import Llama, _core
-from token_trie.questions.form import FormAsked
+from token_trie.questions.form import PreparedQuestion
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.scores import LEAF_END
-from token_trie.questions.searched import Asked
+from token_trie.questions.searched import Prepared
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import Limits
 from token_trie.serve.sets import Sets
@@ -63,14 +63,14 @@ class Calibrations:
             except CalibrationError as error:
                 raise CalibrationError(f"{file}: {error}") from error
 
-    def apply(self, asked: Asked, options: DecideOptions) -> Asked:
+    def apply(self, question: Prepared, options: DecideOptions) -> Prepared:
         """Return a question with the calibration that was fitted on it, unless the options exclude it."""
-        if not isinstance(asked, FormAsked) or options.calibration != DecideOptions.calibration:
-            return asked
-        found = self._of.get((asked.asked, asked.classes)) if self._of else None
+        if not isinstance(question, PreparedQuestion) or options.calibration != DecideOptions.calibration:
+            return question
+        found = self._of.get((question.binding_text, question.classes)) if self._of else None
         if found is None or (found.needs_state and options.reproducible):
-            return asked
-        return replace(asked, calibrator=found)
+            return question
+        return replace(question, calibrator=found)
 
 
 def _question(asked: str) -> list[object]:

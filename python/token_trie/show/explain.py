@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from token_trie.arrays import Floats
-from token_trie.decisions.bound_choices import Reader, bind, check_size
+from token_trie.decisions.bound_choices import bind, check_size
 from token_trie.decisions.choose import ScoreRequest, by_scores, by_steps, cost_of
 from token_trie.decisions.decision import LOW_MASS, Decision
 from token_trie.decisions.options import MAX_SCORED, ScoreOptions
-from token_trie.decisions.run import Plan, PlanStep, Prefix, Request, run
+from token_trie.decisions.request import Prefix, Request
 from token_trie.errors import ArgumentError
-from token_trie.llama.query import LeafEnd, Query
+from token_trie.llama.query import Ask, Keep, LeafEnd, Plan, Query
 from token_trie.native.core import Llama, vocab_of
+from token_trie.plan import Model, run
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
@@ -283,7 +284,7 @@ def explain(
         As for `choose`.
     """
     options = ScoreOptions(leaf_end=leaf_end, leading_space=leading_space, max_scored=max_scored)
-    return run(llm, prompt, ExplainRequest.read(llm, choices, options))
+    return run(llm, prompt, ExplainRequest.read(llm, choices, options).plan)
 
 
 @dataclass(frozen=True)
@@ -301,23 +302,22 @@ class ExplainRequest(Request[Explanation]):
         name = "" if llm is None else str(llm.metadata.get("general.name", ""))
         return cls(ScoreRequest.read(choices, options), name)
 
-    def steps(self, reader: Reader, prefix: Prefix) -> Plan[Explanation]:
-        """Decide exactly and greedily, and score every branch of the set; ArgumentError for a filtered set."""
+    def after(self, model: Model, prefix: Prefix) -> Plan[Explanation]:
+        """Plan an exact and a greedy decision, and the scores of every branch; ArgumentError for a filtered set."""
         options = self.scores.options
-        tokens, choices = bind(reader, prefix.tokens, self.scores.choices, options.leading_space)
+        tokens, choices = bind(model, prefix.tokens, self.scores.choices, options.leading_space)
         check_size(choices.trie, options.max_scored)
         n_prompt, trie = len(tokens), choices.trie
         if len(trie) < trie.core.n_leaves:
             raise ArgumentError("choices: a filtered set is not explained; make one of what is left with only")
-        scores = yield PlanStep(tokens, Query("scores", trie, leaf_end=options.leaf_end))
+        (scores,) = yield [Ask(tokens, Query("scores", trie, leaf_end=options.leaf_end))]
         exact = by_scores(choices, scores.logprobs, cost_of(n_prompt, scores))
-        steps = yield PlanStep(tokens, Query("greedy", trie))
+        (steps,) = yield [Ask(tokens, Query("greedy", trie))]
         greedy = by_steps(choices, steps, cost_of(n_prompt, steps))
-        branches = yield PlanStep(tokens, Query("scores", trie, branches=True))
+        (branches,) = yield [Ask(tokens, Query("scores", trie, branches=True))]
         assert exact.probabilities is not None
         leaf_of = range(len(trie)) if choices.leaf_of is None else choices.leaf_of.tolist()
-        if prefix.is_standing:
-            yield PlanStep(prefix.tokens, None)
+        yield [Keep(prefix.tokens)]
         return Explanation(
             trie=trie,
             greedy_leaf=leaf_of[greedy.index],
@@ -326,10 +326,10 @@ class ExplainRequest(Request[Explanation]):
             stepwise=np.exp(branches.logprobs),
             shares=shares_of(trie, branches.logprobs),
             pieces={
-                token: reader.vocab.detokenize([token], special=True)
+                token: model.vocab.detokenize([token], special=True)
                 for token in np.unique(trie.core.arrays()[0]).tolist()
             },
-            prompt=reader.vocab.detokenize(tokens).decode(errors="replace"),
+            prompt=model.vocab.detokenize(tokens).decode(errors="replace"),
             greedy=greedy,
             exact=exact,
             model=self.model,

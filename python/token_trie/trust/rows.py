@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
-import itertools
 import json
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,21 +20,20 @@ import numpy as np
 from token_trie.arrays import Floats, Ints, States
 from token_trie.decisions.calibration import Base, Binding, fingerprint, spelled_as
 from token_trie.decisions.choose import ChoiceRequest
-from token_trie.decisions.many import Admission, Many, OnError, Results, asked
 from token_trie.decisions.options import ChooseOptions
 from token_trie.errors import ArgumentError, TokenTrieError
-from token_trie.llama.batch import Batch, Sequential
-from token_trie.llama.query import LEAF_ENDS, LeafEnd
+from token_trie.llama.query import LEAF_ENDS, LeafEnd, Plan
 from token_trie.native.core import Llama, _core
 from token_trie.native.files import write_whole
 from token_trie.native.lifetime import attachment
 from token_trie.native.options import Options, check_counts, check_name, encode
-from token_trie.questions.decide import priors_of, read_questions
-from token_trie.questions.form import Form, FormAsked, FormView
+from token_trie.plan import Many, Model, OnError, Results
+from token_trie.questions.decide import about, prepare
+from token_trie.questions.form import Form
 from token_trie.questions.options import DecideOptions, FormName
 from token_trie.questions.question import Choice, Examples, Predicate, Question, Score, state_text
-from token_trie.questions.scores import LEAF_END, Reading, score_all
-from token_trie.questions.searched import SetAsked
+from token_trie.questions.scores import LEAF_END
+from token_trie.questions.searched import PreparedSet
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.prompt import tokenize_prompt
 from token_trie.sets.trie import TokenTrie
@@ -180,14 +178,15 @@ class RowReader(ABC):
     ) -> Results:
         """Yield each `Row`, with hidden states if requested; errors as for `choose_many`, with the row's position."""
         many = Many(self._llm, rows, self.each, self.alone, progress, n_parallel, n_ctx, on_error)
-        return Results(many, lambda batch: enumerate(self._rows(batch, rows, states)))
+        return many.run(partial(self.plan, states=states))
 
     @abstractmethod
     def prompts(self, row: Any) -> list[list[int]]:
         """Return the tokens of a row's prompts; errors as for `read`, without the position."""
 
     @abstractmethod
-    def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]: ...
+    def plan(self, model: Model, row: Any, *, states: bool) -> Plan[Row]:
+        """Plan the scores of a row, with hidden states if requested."""
 
 
 def reader_of(llm: Llama, choices: ChoicesLike | Question, options: RowOptions) -> RowReader:
@@ -228,18 +227,13 @@ class _ChoiceReader(RowReader):
         """Return the tokens of the prompt."""
         return [tokenize_prompt(self._llm, row)]
 
-    def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]:
-        request = self._request.undecided(states)
-        requests = asked(rows, lambda: request)
-        for _, found in Admission(self._llm, batch, requests).results(in_order=True):
-            if isinstance(found, TokenTrieError):
-                yield found
-            else:
-                choices = found.bound.choices
-                answer = found.answer
-                scores = choices.aligned(answer.logprobs)[choices.left()]
-                state = answer.state if len(answer.state) else None
-                yield Row(scores, None, min(1.0, float(np.exp(scores).sum())), state)
+    def plan(self, model: Model, row: Any, *, states: bool) -> Plan[Row]:
+        """Plan the scores of the choices after a prompt."""
+        found = yield from self._request.undecided(states).scored(model, row)
+        choices, answer = found.bound.choices, found.answer
+        scores = choices.aligned(answer.logprobs)[choices.left()]
+        state = answer.state if len(answer.state) else None
+        return Row(scores, None, min(1.0, float(np.exp(scores).sum())), state)
 
 
 class _QuestionReader(RowReader):
@@ -247,50 +241,36 @@ class _QuestionReader(RowReader):
 
     def __init__(self, llm: Llama, question: Question, options: RowOptions) -> None:
         super().__init__(llm)
-        self._options = options.of_question()
-        self._named = read_questions(question, self._options, llm)
-        asked = self._named[None]
-        if isinstance(asked, SetAsked):
+        prepared = prepare(question, options.of_question(), llm)
+        if isinstance(prepared, PreparedSet):
             raise ArgumentError("choices: a set that is searched gives no scores of all answers, which this needs")
-        assert isinstance(asked, FormAsked)
-        self._asked = asked
+        self._question = asked = prepared
         other = (None,) if len(asked.classes) > len(question.values) else ()
         self.values = (*question.values, *other)
         _require_distinct(asked.classes)
         self.binding = Binding(
-            fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END, columns=options.columns
+            fingerprint(llm), _core.llama_loaded(), asked.binding_text, asked.classes, LEAF_END, columns=options.columns
         )
 
     def prompts(self, row: Any) -> list[list[int]]:
         """Return the tokens of the question about a state, one list for each view."""
-        return [tokenize_prompt(self._llm, self._reading(view, row, False).prompt) for view in self._asked.views]
+        tokens_of = about(Model.of(self._llm), self._state(row))
+        return [tokens_of(view, is_prior=False) for view in self._question.views]
 
-    def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]:
-        asked, views = self._asked, self._asked.views
-        priors = priors_of(self._llm, self._named, self._options).get(None, ())
+    def plan(self, model: Model, row: Any, *, states: bool) -> Plan[Row]:
+        """Plan the scores of the question about a state, and those less its prior."""
+        question = self._question
+        tokens_of = about(model, self._state(row))
+        scored, priors = yield from question.scored(model, tokens_of, with_state=states)
+        mass = min(1.0, float(np.mean([one.mass for one in scored])))
+        contextual = question.of_options(scored, priors) if priors else None
+        return Row(question.of_options(scored, ()), contextual, mass, scored[0].state)
 
-        def readings() -> Iterator[Callable[[], Reading]]:
-            for row in rows:
-                yield from (partial(self._reading, view, row, states) for view in views)
-
-        results = score_all(self._llm, batch, readings())
-        for first in results:
-            scored = [first, *itertools.islice(results, len(views) - 1)]
-            failed = next((one for one in scored if isinstance(one, TokenTrieError)), None)
-            if failed is not None:
-                yield failed
-                continue
-            known = [one for one in scored if not isinstance(one, TokenTrieError)]
-            raw = asked.of_options(known, ())
-            mass = min(1.0, float(np.mean([one.mass for one in known])))
-            contextual = asked.of_options(known, priors) if priors else None
-            yield Row(raw, contextual, mass, known[0].state)
-
-    def _reading(self, view: FormView, row: object, with_state: bool) -> Reading:
+    def _state(self, row: object) -> str:
         text = state_text(row)
-        if any(shot.state == text for shot in view.shots):
+        if any(shot.state == text for shot in self._question.shots):
             raise ArgumentError("is among the examples, which have its answer; leave it out here or there")
-        return replace(view.reading(self._llm, text), with_state=with_state)
+        return text
 
 
 def _require_distinct(texts: tuple[str, ...]) -> None:

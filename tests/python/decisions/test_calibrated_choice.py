@@ -87,12 +87,17 @@ def test_many_are_calibrated_as_one_is(precise: Any) -> None:
     )
 
 
-def test_a_handle_keeps_its_sequence_and_is_not_calibrated(precise: Any) -> None:
-    with (
-        StreamHandle(precise, n_ctx=128) as stream,
-        pytest.raises(ArgumentError, match="Contextual goes with a Llama"),
-    ):
-        stream.score(["yes"], prompt=PROMPT, calibration=Contextual(EMPTY))
+def test_a_handle_keeps_its_sequence_while_it_is_calibrated(precise: Any) -> None:
+    calibration = Contextual(EMPTY)
+    expected = score(precise, PROMPT, ACTIONS, calibration=calibration)
+    with StreamHandle(precise, n_ctx=128) as stream:
+        stream.prefill("Paris")
+        before = stream.tokens
+        assert stream.score(ACTIONS, prompt=PROMPT, calibration=calibration) == pytest.approx(expected, abs=1e-4)
+        assert stream.tokens == before
+        stream.prefill(PROMPT)
+        decision = stream.choose(ACTIONS, calibration=calibration)
+    assert decision.value == choose(precise, PROMPT, ACTIONS, calibration=calibration).value
 
 
 def test_an_empty_prompt_without_room_is_refused(precise: Any) -> None:

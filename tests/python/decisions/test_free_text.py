@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 from token_trie import ContextError, StreamHandle
-from token_trie.decisions.run import TextRequest, run
+from token_trie.decisions.request import TextRequest
 from token_trie.llama.text import TextOptions
+from token_trie.plan import run
 
 
 class Letters(TextRequest):
@@ -18,10 +19,10 @@ def test_a_text_ends_where_the_context_is_full(request: pytest.FixtureRequest, n
     n_ctx = llm.n_ctx()
     options = TextOptions(temperature=1.0, seed=3)
     for n in (n_ctx - 20, n_ctx - 1):
-        text = run(llm, [5] * n, Letters(10**6, options))
+        text = run(llm, [5] * n, Letters(10**6, options).plan)
         assert (text.stop, n + len(text.tokens)) == ("max_tokens", n_ctx)
     with pytest.raises(ContextError):
-        run(llm, [5] * n_ctx, TextRequest(1))
+        run(llm, [5] * n_ctx, TextRequest(1).plan)
     with StreamHandle(llm) as stream:
         stream.prefill([5] * (n_ctx - 20))
         stream.set_grammar(Letters.GRAMMAR)

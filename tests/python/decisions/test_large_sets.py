@@ -119,7 +119,7 @@ def test_a_beam_finds_in_a_full_batch_what_it_finds_alone(tiny: Any) -> None:
         with closing(Batch(tiny, n_ctx=512)) as batch:
             for first in range(0, len(prompts), n_at_once):
                 tickets = [batch.submit(prompt, query) for prompt in prompts[first : first + n_at_once]]
-                found |= {answer.ticket: answer.leaves.tolist() for answer in (batch.next(-1).found() for _ in tickets)}
+                found |= {answer.ticket: answer.leaves.tolist() for answer in (batch.next(-1) for _ in tickets)}
         return [found[ticket] for ticket in sorted(found)]
 
     together = answers(24)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from pathlib import Path
 from typing import Any
 
-import llama_cpp
 import pytest
-from token_trie import CancelledError, ContextError, Decision, StreamHandle, Think, VocabularyError, choose, choose_many
-from token_trie.decisions import run
-from token_trie.decisions.run import then
+from token_trie import ContextError, Decision, StreamHandle, Think, VocabularyError, choose, choose_many
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "NONE"]
 
@@ -94,18 +90,3 @@ def test_a_thought_that_ends_in_time_has_all_the_room_that_it_has_alone(precise:
         choose(precise, asked, ACTIONS, think=endless)
     with pytest.raises(ContextError, match=r"^prompts\[0\]: the context is full before the thought has ended"):
         list(choose_many(precise, [asked], ACTIONS, think=endless))
-
-
-def test_a_llama_that_is_closed_between_a_thought_and_its_answer_ends_the_iteration(
-    model_paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=256, n_threads=1, n_threads_batch=1, verbose=False)
-
-    def close_first(*answer: Any) -> Any:
-        llm.close()
-        return then(*answer)
-
-    decisions = choose_many(llm, ["Do:"] * 3, ACTIONS, think=Think("\n", 2), on_error="return")
-    monkeypatch.setattr(run, "then", close_first)
-    with pytest.raises(CancelledError):
-        next(decisions)

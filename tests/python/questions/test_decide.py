@@ -216,7 +216,7 @@ def test_a_state_that_cannot_be_answered_about_is_an_error_with_its_position(pre
     first, second, third, fourth = decide_many(precise, states, {"team": TEAM}, on_error="return")
     assert {first["team"].value, fourth["team"].value} <= set(TEAM.values)
     assert isinstance(second, ArgumentError)
-    assert str(second).startswith("states[1]: questions['team']: state: ")
+    assert str(second).startswith("states[1]: state: ")
     assert isinstance(third, ContextError)
     assert str(third).startswith("states[2]: questions['team']: ")
     with pytest.raises(ArgumentError, match=r"states\[1\]"):

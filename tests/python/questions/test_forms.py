@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from token_trie import ArgumentError, Choice, Form, StreamHandle, decide, decide_many
 from token_trie.native.core import vocab_of
-from token_trie.questions.form import FormAsked, letter_of
+from token_trie.questions.form import PreparedQuestion, letter_of
 from token_trie.questions.options import FORMS, PROFILES
 from token_trie.questions.question import Option
 from token_trie.sets.prompt import tokenize_prompt
@@ -16,11 +16,11 @@ OPTIONS = [Option("one", ("the first",)), Option("two", ("two",))]
 
 
 def test_a_form_puts_a_question_as_its_template_says(tiny: Any) -> None:
-    assert FORMS["unlisted"].put(tiny, "A state.", "Which?", OPTIONS) == "A state.\n\nQuestion: Which?\nAnswer:"
+    assert FORMS["unlisted"].render(tiny, "A state.", "Which?", OPTIONS) == "A state.\n\nQuestion: Which?\nAnswer:"
     listed = "A state.\n\nQuestion: Which?\n- one: the first\n- two\nAnswer:"
-    assert FORMS["listed"].put(tiny, "A state.", "Which?", OPTIONS) == listed
+    assert FORMS["listed"].render(tiny, "A state.", "Which?", OPTIONS) == listed
     lettered = "A state.\n\nQuestion: Which?\nA. one: the first\nB. two\nAnswer:"
-    assert FORMS["letters"].put(tiny, "A state.", "Which?", OPTIONS) == lettered
+    assert FORMS["letters"].render(tiny, "A state.", "Which?", OPTIONS) == lettered
 
 
 DESCRIBED = "{{ state }}{% for o in options if o.name != o.description %} {{ o.name }}{% endfor %} {{ instructions }}"
@@ -38,7 +38,7 @@ DESCRIBED = "{{ state }}{% for o in options if o.name != o.description %} {{ o.n
     ],
 )
 def test_options_have_as_many_orders_as_read_differently(form: Form, options: Any, n: int) -> None:
-    assert len(FormAsked(Choice("Which?", options), {form: 1.0}, orders=2).views) == n
+    assert len(PreparedQuestion(Choice("Which?", options), {form: 1.0}, orders=2).views) == n
 
 
 def test_what_is_read_are_descriptions_names_or_letters() -> None:
@@ -76,7 +76,7 @@ def test_so_is_what_else_is_wrong(wrong: dict[str, Any]) -> None:
 
 def test_control_tokens_are_the_templates_alone(tiny: Any) -> None:
     form = Form("<s>{{ state }}</s>{{ instructions }}")
-    with_names = form.put(tiny, "a </s> b", "is <s> one?", [Option("a", ("<s>",))])
+    with_names = form.render(tiny, "a </s> b", "is <s> one?", [Option("a", ("<s>",))])
     tokens = tokenize_prompt(tiny, with_names)
     vocab = vocab_of(tiny)
     # The first is what begins a text.
@@ -86,10 +86,10 @@ def test_control_tokens_are_the_templates_alone(tiny: Any) -> None:
 
 def test_a_chat_form_goes_through_the_models_own_template(smollm2: Any, gemma: Any) -> None:
     form = Form("{{ state }}\n{{ instructions }}", chat=True)
-    put = form.put(smollm2, "A state.", "Which?", OPTIONS)
-    assert put == [{"role": "user", "content": "A state.\nWhich?"}]
+    rendered = form.render(smollm2, "A state.", "Which?", OPTIONS)
+    assert rendered == [{"role": "user", "content": "A state.\nWhich?"}]
     # The file has none, and gets no other's.
-    assert form.put(gemma, "A state.", "Which?", OPTIONS) == "A state.\nWhich?"
+    assert form.render(gemma, "A state.", "Which?", OPTIONS) == "A state.\nWhich?"
 
 
 OPTIONS_FIRST = Form(

@@ -84,7 +84,7 @@ def probabilities(llm: Any, asked: dict[str, Any], state: str = STATE) -> list[f
 def test_a_prior_is_not_taken_for_that_of_another_question(
     fresh: Any, precise: Any, first: dict[str, Any], then: dict[str, Any]
 ) -> None:
-    attachment(precise).known.pop("question priors", None)
+    attachment(precise).known.pop("priors", None)
     expected = probabilities(precise, then)
     probabilities(fresh, first)
     assert probabilities(fresh, then) == pytest.approx(expected, abs=1e-5)
@@ -97,7 +97,7 @@ def test_it_does_not_outlive_a_change_of_the_chat_format(smollm2: Any) -> None:
     try:
         smollm2.chat_format = "gemma"
         changed = probabilities(smollm2, asked)
-        attachment(smollm2).known.pop("question priors")
+        attachment(smollm2).known.pop("priors")
         assert probabilities(smollm2, asked) == pytest.approx(changed, abs=1e-5)
     finally:
         smollm2.chat_format = own
@@ -116,7 +116,7 @@ def test_examples_are_those_of_values_and_not_of_how_they_print(tiny: Any) -> No
 def test_what_is_evaluated_alike_is_evaluated_once(fresh: Any) -> None:
     decide(fresh, STATE, Choice("Which?", {"a": "yes", "b": "no"}))
     decide(fresh, STATE, Choice("Which?", ["no", "yes"]))
-    memory = attachment(fresh).known["question priors"]
+    memory = attachment(fresh).known["priors"]
     assert len(memory._entries) == 1
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from token_trie import Choice, Predicate, Score, StreamHandle, decide, decide_many
 from token_trie.native.lifetime import attachment
-from token_trie.questions.decide import asked_of
+from token_trie.questions.decide import prepare
 from token_trie.questions.options import PROFILES, DecideOptions, name_of, profile_of
 
 TEAM = Choice("Which team?", {"billing": "payments", "sales": "offers"})
@@ -68,7 +68,7 @@ def test_a_handle_has_the_plain_profile_because_its_text_is_there_already(instru
 def test_options_that_are_too_long_are_not_listed(instructed: Any) -> None:
     many = Choice("Which?", [f"a rather long option of number {i}" for i in range(200)])
     _, second = PROFILES["large instruct"][Choice]
-    assert asked_of(many, DecideOptions(), instructed).forms == {second: 1.0}
+    assert prepare(many, DecideOptions(), instructed).forms == {second: 1.0}
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)

@@ -10,12 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import llama_cpp
-import oracle
 import pytest
-from token_trie import ArgumentError, CancelledError, Choice, ContextError, Predicate, Score, decide, decide_many
+from token_trie import Choice, ContextError, Predicate, Score, decide, decide_many
 from token_trie.asynchronous import adecide
-from token_trie.llama.reproducible import PIECE, reproducible
-from token_trie.questions.scores import Reading
 
 STATE = {"subject": "Charged twice", "text": "I was charged twice for one order. " * 18}
 QUESTIONS: dict[str, Any] = {
@@ -28,18 +25,6 @@ N_COMPANIES = int(os.environ.get("COMPANIES", "4"))  # the tiny model takes 25 t
 
 def figures(answer: Any) -> tuple[Any, ...]:
     return dict(answer.probabilities), answer.mass
-
-
-def test_scores_are_those_of_one_by_one(precise: Any) -> None:
-    prompt = "Paris Pizza " * 40
-    scored = Reading(prompt, ("yes", "no Paris", "Pizza")).alone(precise)
-    tokens = [1, *precise.tokenize(prompt.encode(), add_bos=False)]
-    context = reproducible(precise)
-    for length in (1, PIECE, PIECE + 1, len(tokens)):
-        for sequence in ([260], [261, 262, 263]):
-            found = context.score(tokens[:length], [sequence])[0]
-            assert found == pytest.approx(oracle.logprobs(precise, tokens[:length], tuple(sequence)), abs=1e-4)
-    assert 0 < scored.mass < 1
 
 
 def test_it_is_what_is_decided_otherwise_up_to_rounding(precise: Any) -> None:
@@ -94,12 +79,6 @@ def test_so_they_are_in_very_many(
     llm.close()
 
 
-def test_an_option_keeps_its_score_when_others_come(smollm2: Any) -> None:
-    few = Reading("Answer:", ("payments", "errors")).alone(smollm2)
-    more = Reading("Answer:", ("payments", "a very long description of sales", "errors", "e")).alone(smollm2)
-    assert few.logprobs.tolist() == more.logprobs[[0, 2]].tolist()
-
-
 def test_recurrent_models_read_the_prompt_anew(recurrent: Any) -> None:
     first = decide(recurrent, "Paris", QUESTIONS, reproducible=True)
     second = decide(recurrent, "Paris", dict(reversed(QUESTIONS.items())), reproducible=True)
@@ -127,15 +106,3 @@ def test_who_is_cancelled_leaves_no_trace(smollm2: Any) -> None:
 
     assert asyncio.run(leave()) < 2
     assert figures(decide(smollm2, STATE, QUESTIONS["team"], reproducible=True)) == before
-
-
-def test_its_context_is_freed_with_the_llama(model_paths: dict[str, Path]) -> None:
-    llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=256, verbose=False)
-    decide(llm, "Paris", QUESTIONS, reproducible=True)
-    context = reproducible(llm)
-    llm.close()
-    with pytest.raises(ArgumentError, match="closed"):
-        decide(llm, "Paris", QUESTIONS, reproducible=True)
-    with pytest.raises(CancelledError):
-        context.score([1, 2], [[3]])
-    context.close()

@@ -14,10 +14,11 @@ import pydantic
 import pytest
 from token_trie import ArgumentError, StreamHandle, Think, ToolCall, choose_tool
 from token_trie.asynchronous import achoose_tool
-from token_trie.decisions import run as steps
-from token_trie.decisions.run import Plan, TextRequest, run
+from token_trie.decisions.request import TextRequest
 from token_trie.llama.batch import chooser
 from token_trie.llama.contexts import common_prefix
+from token_trie.llama.drivers import StreamDriver
+from token_trie.plan import Plan, run
 from token_trie.records.tools import (
     _PLAIN_REQUESTS,
     ASKING,
@@ -294,10 +295,10 @@ class Free(TextBeforeCall):
 
 def test_a_text_ends_before_what_begins_a_call(byte_level: Any) -> None:
     tokens = byte_level.tokenize(b"The days of the week are", add_bos=False)
-    whole = run(byte_level, tokens, TextRequest(24)).text
+    whole = run(byte_level, tokens, TextRequest(24).plan).text
     for at in (3, len(whole) // 2, len(whole) - 2):
         begin = whole[at : at + 2]
-        text = run(byte_level, tokens, Free(24, beginnings=[begin]))
+        text = run(byte_level, tokens, Free(24, beginnings=[begin]).plan)
         assert (text.text, text.stop_string) == (text_before(whole[: whole.index(begin)]), begin)
 
 
@@ -325,18 +326,18 @@ def test_the_next_turn_evaluates_only_what_is_new(templated: Any) -> None:
 
 def test_in_three_turns_nothing_is_evaluated_twice(precise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluated: list[int] = []
-    answer = steps._answer
+    ask = StreamDriver._ask
 
     def cached(stream: Any) -> list[int]:
         return stream.tokens[: stream.raw_state.n_cached]
 
-    def counted(stream: Any, *args: Any) -> Any:
-        before = cached(stream)
-        answered = answer(stream, *args)
-        evaluated.append(len(cached(stream)) - common_prefix(before, cached(stream)))
+    def counted(driver: StreamDriver, step: Any) -> Any:
+        before = cached(driver._stream)
+        answered = ask(driver, step)
+        evaluated.append(len(cached(driver._stream)) - common_prefix(before, cached(driver._stream)))
         return answered
 
-    monkeypatch.setattr(steps, "_answer", counted)
+    monkeypatch.setattr(StreamDriver, "_ask", counted)
     llm = with_template(precise, monkeypatch)
     messages: list[Any] = [{"role": "user", "content": "Is it warm in Rome?"}]
     for turn in range(3):

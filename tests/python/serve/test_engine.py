@@ -196,7 +196,7 @@ def test_few_rows_after_a_long_prompt_have_the_same_scores_with_flash_attention(
         batch = Batch(llm, 0, 2048, CHUNK_ROWS)
         for n in (440, 442):  # the second evaluates two tokens, and the set
             ticket = batch.submit([200 + i % 150 for i in range(n)], Query("scores", words))
-            answer = batch.next(-1).found()
+            answer = batch.next(-1)
             assert answer.ticket == ticket
         scores.append(answer.logprobs.tolist())
         batch.close()
@@ -249,7 +249,7 @@ def test_a_record_that_is_answered_alone_is_streamed_once(model: Path) -> None:
         schema = {"type": "array", "items": {"enum": ["u", "v"]}, "minItems": 1, "maxItems": 2}
         request = record_request(read_template(schema), RecordOptions(on_text=parts.append))
         engine = Engine(llama_cpp.Llama(str(model), n_ctx=256, verbose=False), reproducible=True)
-        outcome = await engine.read(lambda: ("Once", request))
+        outcome = await engine.read("Once", request.plan)
         engine.close()
         return outcome.result.text, "".join(parts)
 

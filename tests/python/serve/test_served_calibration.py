@@ -10,8 +10,8 @@ import pytest
 from serving import Serving
 from token_trie import Calibration, Choice, Predicate, decide
 from token_trie.native.lifetime import attachment
-from token_trie.questions.decide import asked_of
-from token_trie.questions.form import FormAsked
+from token_trie.questions.decide import prepare
+from token_trie.questions.form import PreparedQuestion
 from token_trie.questions.options import DecideOptions
 from token_trie.serve.service import Calibrations
 
@@ -71,8 +71,8 @@ def test_a_calibration_of_several_forms_is_taken(tiny: Any, tmp_path: Path, monk
     calibrations = Calibrations([path])
     calibrations.require_fitting(tiny)
     options = DecideOptions()
-    asked = calibrations.apply(asked_of(TEAM, options, tiny), options)
-    assert isinstance(asked, FormAsked)
+    asked = calibrations.apply(prepare(TEAM, options, tiny), options)
+    assert isinstance(asked, PreparedQuestion)
     assert asked.calibrator is not None
     assert asked.calibrator.binding is not None
 

@@ -21,8 +21,9 @@ from token_trie import (
     decide,
     score,
 )
-from token_trie.decisions.run import TextRequest, run
+from token_trie.decisions.request import TextRequest
 from token_trie.native.core import vocab_of
+from token_trie.plan import run
 from token_trie.sets.prompt import _token_bytes, tokenize_prompt
 from tokenized_choices import fit_choices
 
@@ -280,8 +281,8 @@ def test_a_model_that_thinks_or_writes_text_gets_the_template_as_it_is(thinking:
     with StreamHandle(thinking) as stream:
         stream.prefill(ASKED)
         assert stream.tokens == before
-    assert run(thinking, ASKED, TextRequest(1)).n_prompt == len(before)
-    of_grammar = run(thinking, ASKED, Yes(1))
+    assert run(thinking, ASKED, TextRequest(1).plan).n_prompt == len(before)
+    of_grammar = run(thinking, ASKED, Yes(1).plan)
     assert of_grammar.n_prompt == len(thinking.tokenize(CLOSED.encode(), False, True))
     think = Think("</think>", max_tokens=4)
     thought, expected = (choose(thinking, prompt, ["yes", "no"], think=think) for prompt in (ASKED, OPEN))
