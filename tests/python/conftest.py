@@ -65,6 +65,7 @@ QUICK = [
     "questions/test_weighing.py",
     "records/test_fill.py",
     "records/test_gbnf.py",
+    "records/test_record_plans.py",
     "records/test_records_schema.py",
     "sets/test_choices.py",
     "sets/test_subset.py",

@@ -190,7 +190,7 @@ class Alternatives:
 
 
 _FORCED = Alternatives(("",), (("",),), ("",))
-_MAX_SETS, _MAX_TEXTS = 512, 100_000
+_MAX_KEPT, _MAX_TEXTS = 1024, 100_000
 _MAX_OPEN = 1 << 14
 """Maximum bytes of open text; more is written to the sequence, whose length is limited."""
 
@@ -269,6 +269,7 @@ class Writer:
 
     def __init__(self, model: Model, options: RecordOptions, tokens: list[int]) -> None:
         self._model = model
+        self._known: LruCache[Any] = cache_in(model.known, "records", _MAX_KEPT, _MAX_TEXTS)
         self._mode: RecordMode = options.mode or "exact"
         self._max_nodes = options.max_nodes or 0
         self._sampling = options.settled(self._mode == "sampled")
@@ -297,16 +298,16 @@ class Writer:
         if len(self.tokens) > self._model.n_ctx:
             raise ContextError(f"the record does not fit the context of {self._model.n_ctx:,} tokens")
 
-    def choose(self, alternatives: Alternatives) -> Plan[tuple[int, float, float]]:
+    def choose(self, alternatives: Alternatives) -> Plan[tuple[int, float, float | None]]:
         """Write one of several texts.
 
         Returns
         -------
         tuple of int and two floats
-            Index of the text, and the logarithms of the probabilities of its kind and of the text.
+            Index of the text, and the logarithms of the probabilities of its kind and of the text, which is None if no
+            other is of this kind.
         """
-        kind = alternatives.kinds[0]
-        of_kind = of_text = 0.0
+        kind, of_kind, of_text = alternatives.kinds[0], 0.0, None
         if len(alternatives.parts) > 1:
             tokens, spelled = self._spell(alternatives)
             mode: QueryMode = "sampled" if self._mode == "sampled" else "greedy"
@@ -385,20 +386,13 @@ class Writer:
 
     def _spell(self, alternatives: Alternatives) -> tuple[list[int], Spelled]:
         """Spell alternatives after the open text; return the tokens before the remaining ones, and these."""
-        spelled = self._spelled(alternatives)
-        return self.tokens[: len(self.tokens) - spelled.n_back] + spelled.forced, spelled
-
-    def _spelled(self, alternatives: Alternatives) -> Spelled:
-        vocab = self._model.vocab
-        memory: LruCache[Any] = cache_in(self._model.known, "records", _MAX_SETS, _MAX_TEXTS)
-        before, opened = tuple(self.tokens[-64:]), self._open
-        seam = memory.get(before, 1, lambda: inner_seam(vocab, before))
-        key = seam, opened, alternatives
-        spelled: Spelled = memory.get(key, len(alternatives.texts), lambda: _spell(vocab, *key))
+        vocab, before = self._model.vocab, tuple(self.tokens[-64:])
+        key = self._known.get(before, 1, lambda: inner_seam(vocab, before)), self._open, alternatives
+        spelled: Spelled = self._known.get(key, len(alternatives.texts), lambda: _spell(vocab, *key))
         if spelled.n_back >= len(before) and not spelled.forced:
             # If the text merges with all tokens before it, keep them: the model continues from a token.
-            spelled = _spell(vocab, inner_seam(vocab, []), opened, alternatives)
-        return spelled
+            spelled = _spell(vocab, inner_seam(vocab, []), self._open, alternatives)
+        return self.tokens[: len(self.tokens) - spelled.n_back] + spelled.forced, spelled
 
 
 def _spell(vocab: _core.Vocab, seam: Seam, text: bytes, alternatives: Alternatives) -> Spelled:
@@ -563,8 +557,9 @@ class RecordDecoder:
             self.writer.write(texts[0])
             index, logprob = 0, 0.0
         else:
-            index, *logprobs = yield from self.writer.choose(_alternatives_of(texts, after, self.writer.is_exact))
-            logprob = sum(logprobs)
+            alternatives = _alternatives_of(texts, after, self.writer.is_exact)
+            index, of_kind, of_text = yield from self.writer.choose(alternatives)
+            logprob = of_kind + (of_text or 0.0)
         if self._on_text is not None:
             self._report(self._on_text)
         return index, math.exp(logprob)
@@ -574,14 +569,12 @@ class RecordDecoder:
         decision = _decision_of(pending, waiting, self._layouts, self._end, self.writer.is_exact)
         found = decision.continuations
         if decision.alternatives is not None:
-            alternatives = decision.alternatives
-            index, of_kind, of_value = yield from self.writer.choose(alternatives)
-            text = alternatives.texts[index]
+            index, of_kind, of_value = yield from self.writer.choose(decision.alternatives)
+            text = decision.alternatives.texts[index]
             chosen, _ = found[text]
-            is_alone = len(alternatives.parts[alternatives.kinds[index]][0]) == 1
             if decision.is_of_record:
-                self._multiply(chosen.pointer if chosen.is_value and is_alone else pending.pointer, of_kind)
-            if not is_alone:
+                self._multiply(chosen.pointer if chosen.is_value and of_value is None else pending.pointer, of_kind)
+            if of_value is not None:
                 self._multiply(chosen.pointer, of_value)
         elif "" in found and (slot := found[""][0].slot) is not None:
             grammar = slot.compact_grammar if self._layouts == (COMPACT,) else slot.grammar
