@@ -16,6 +16,7 @@ from token_trie.decisions.lists import choose_list
 from token_trie.decisions.many import choose_many
 from token_trie.llama.batch import cancel
 from token_trie.native.threads import and_release_threads, release_threads
+from token_trie.plan import run, run_many
 from token_trie.questions.decide import decide, decide_many
 from token_trie.records.fill import fill, fill_many
 from token_trie.records.tools import choose_tool, choose_tool_many
@@ -124,4 +125,6 @@ adecide_many = _iterator_of(decide_many)
 aexplain = _form_of(explain)
 afill = _form_of(fill)
 afill_many = _iterator_of(fill_many)
+arun = _form_of(run)
+arun_many = _iterator_of(run_many)
 ascore = _form_of(score)

@@ -21,6 +21,7 @@ from token_trie.llama.stream import Generation, Stream, StreamState
 from token_trie.llama.text import Text, TextOptions, append, write_text
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
+from token_trie.plan import PlanOf
 from token_trie.questions.options import DecideOptions
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
@@ -434,6 +435,24 @@ class StreamHandle:
         read = DecideOptions.read("decide", options)
         text = None if state is None else state_text(state)
         return decide_after(self._stream, text, questions, read)
+
+    def run(self, plan: PlanOf[list[int], T]) -> T:
+        """Run a plan about the text so far.
+
+        A trie that was set is removed, and a grammar starts again.
+
+        Parameters
+        ----------
+        plan : function
+            Returns the plan, given the `token_trie.plan.Model` and the tokens of the text. The text then ends as the
+            plan leaves it: with the tokens of its last `Ask` and of the answer, or with those of its last `Keep`.
+
+        Returns
+        -------
+        object
+            The result of the plan. If it raises an error, the text stays as it was.
+        """
+        return run_after(self._stream, plan)
 
     def explain(
         self,

@@ -1,25 +1,26 @@
-"""Plans: requests as generators of steps. This module says how to write one, and runs one or many.
+r"""Plans: requests as generators of steps. This module says how to write one, and runs one or many.
 
 A plan is a generator. It yields a list of steps that may run at once. It is sent their answers, in the order of the
 list, or one error is raised at its yield. What it returns is the result.
 
     def triage(model, mail):
-        team = yield from choose_plan(model, mail, TEAMS)                      # another plan is a part of this one
-        tokens = model.append([*model.tokenize(mail), *team.tokens], "Urgent:")
-        yes, no = yield from score_plan(model, tokens, [" yes", " no"])
+        mail = model.tokenize(mail)
+        team = yield from choose_plan(model, mail, TEAMS)      # another plan is a part of this one
+        mail = model.append(mail + list(team.tokens), "\nUrgent:")
+        yes, no = yield from score_plan(model, mail, ["yes", "no"])
         return team.value, yes > no
 
-    run(llm, mail, triage)                   # alone
-    run_many(llm, mails, triage)             # many in one context, lazily
+    run(llm, mail, triage)                                     # alone
+    run_many(llm, mails, triage)                               # many in one context, lazily
     await asynchronous.arun(llm, mail, triage)
-    handle.run(triage)                       # after the text of a handle; `mail` are then its tokens
+    handle.run(triage)                                         # `mail` are then the tokens of its text
 
 Steps are types: `Ask`, `AskBeside`, `AskOn`, `Keep`. Two drivers run them, on a stream and in a batch. They hold the
 model while the code of a plan runs, which evaluates nothing by itself. So a plan is tested without running a model:
 
     plan = triage(model, mail)
-    (step,) = next(plan)                     # an Ask: its tokens, its query
-    (step,) = plan.send([answer])            # an Answer of one's own
+    (step,) = next(plan)                                       # an Ask, with its tokens and its query
+    (step,) = plan.send([Answer(leaf=0)])                      # a made-up answer
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from token_trie import ArgumentError, BusyError, ContextError, Contextual, StreamHandle, TokenTrie, choose, explain
+from token_trie import ArgumentError, BusyError, ContextError, StreamHandle, TokenTrie, Weights, choose, explain
 from token_trie.llama.drivers import StreamDriver
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "NONE"]
@@ -224,8 +224,8 @@ def test_a_decision_that_fails_puts_the_trie_back(precise: Any, stream: StreamHa
     with pytest.raises(ContextError):
         stream.choose(["x" * 3000, "y"])
     assert stream.state.span == "constrained"
-    with pytest.raises(ArgumentError, match="calibration: Contextual goes with a Llama"):
-        stream.choose(ACTIONS, calibration=Contextual(PROMPT))
+    with pytest.raises(ArgumentError, match="calibration: 1 weights"):
+        stream.choose(ACTIONS, calibration=Weights([1.0]))
     assert "".join(step.text for step in stream.generate()).strip() in ("yes", "no")
 
 

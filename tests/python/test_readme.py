@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import pytest
@@ -48,6 +49,19 @@ def test_the_python_of_the_page_on_python_runs_from_top_to_bottom(capsys: pytest
     assert printed[0].startswith("Mood.BAD negative -0.")
     assert "Paris, of course | Paris" in printed
     assert printed[-1] == "descriptors[0].leaves[0].tokens[1]: 300000 is outside the vocabulary (49152 tokens)"
+
+
+def test_the_plan_of_the_page_on_python_says_the_same_alone_about_many_rows_after_a_text_and_as_a_task(
+    precise: Any,
+) -> None:
+    (block,) = (block for block in blocks("python", DOCS / "python.md") if "def triage" in block)
+    said: dict[str, Any] = {"llm": precise, "StreamHandle": token_trie.StreamHandle}
+    exec(block.replace("range(2, 12)", "range(2, 202)").replace("print(", "found = (handle.tokens, "), said)
+    assert len(said["many"]) == 200
+    for team, urgent, reply in (said["many"][0], said["task"]):
+        assert (team, reply) == (said["alone"][0], said["alone"][2])
+        assert urgent == pytest.approx(said["alone"][1], abs=1e-4)
+    assert said["found"][1] == said["alone"][0]
 
 
 def test_the_python_of_the_page_on_records_and_tools_runs(capsys: pytest.CaptureFixture[str]) -> None:

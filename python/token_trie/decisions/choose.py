@@ -74,6 +74,12 @@ def score(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Unpack[Sc
     return run(llm, prompt, ScoreRequest.read(choices, ScoreOptions.read("score", options)).plan)
 
 
+@takes(ScoreOptions)
+def score_plan(model: Model, prompt: Prompt, choices: ChoicesLike, **options: Unpack[ScoreKeywords]) -> Plan[Floats]:
+    """Plan what `score` does, as a part of another plan; after `model`, parameters and result are those of `score`."""
+    return ScoreRequest.read(choices, ScoreOptions.read("score_plan", options)).plan(model, prompt)
+
+
 def score_beside(stream: Stream, choices: ChoicesLike, prompt: Prompt | None, options: ScoreOptions) -> Floats:
     """Score choices after a stream's sequence, or after a separate prompt; the stream does not change."""
     request = ScoreRequest.read(choices, options)
@@ -497,3 +503,9 @@ def choose(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any) -> 
     recurrent and hybrid models, the calls run one after the other.
     """
     return run(llm, prompt, ChoiceRequest.read(choices, ChooseOptions.read("choose", options)).plan)
+
+
+@takes(ChooseOptions)
+def choose_plan(model: Model, prompt: Prompt, choices: ChoicesLike, **options: Any) -> Plan[Decision[Any]]:
+    """Plan what `choose` does, as a part of another plan; after `model`, parameters are those of `choose`."""
+    return ChoiceRequest.read(choices, ChooseOptions.read("choose_plan", options)).plan(model, prompt)

@@ -266,6 +266,12 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     return run(llm, prompt, record_request(read_template(schema), RecordOptions.read("fill", options)).plan)
 
 
+@takes(RecordOptions)
+def fill_plan(model: Model, prompt: Prompt, schema: object, **options: Any) -> Plan[Record[Any]]:
+    """Plan what `fill` does, as a part of another plan; after `model`, parameters and result are those of `fill`."""
+    return record_request(read_template(schema), RecordOptions.read("fill_plan", options)).plan(model, prompt)
+
+
 N_RECORDS = 16
 """Default number of sequences for records."""
 
