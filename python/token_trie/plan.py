@@ -110,6 +110,8 @@ class Model:
 
         If the text merges with the last tokens, these are replaced.
         """
+        if not tokens:
+            raise ArgumentError("tokens: none given to append to; tokenize makes the first ones")
         n_kept, more = tokenize_after(self.vocab, tokens, encode(text, "text"))
         return tokens[:n_kept] + more
 
@@ -124,7 +126,10 @@ PlanOf: TypeAlias = Callable[[Model, A], Plan[R]]
 
 
 def together(plans: Iterable[Plan[Any]]) -> Plan[list[Any]]:
-    """Run plans side by side and return their results; an error is raised in the plan whose step it is."""
+    """Run plans side by side and return their results; an error is raised in the plan whose step it is.
+
+    If that plan goes on, the others ask their steps again.
+    """
     runs: list[Run[Any]] = [Run(plan) for plan in plans]
     while under_way := [run for run in runs if not run.is_over]:
         owners = [(run, run.steps, i) for run in under_way for i in range(len(run.steps))]
@@ -134,11 +139,11 @@ def together(plans: Iterable[Plan[Any]]) -> Plan[list[Any]]:
             run, steps, i = owners[error.step]
             run.give(steps, i, error)
             run.go_on()
-            raise
-        for (run, steps, i), answer in zip(owners, answers, strict=True):
-            run.give(steps, i, answer)
-        for run in under_way:
-            run.go_on()
+        else:
+            for (run, steps, i), answer in zip(owners, answers, strict=True):
+                run.give(steps, i, answer)
+            for run in under_way:
+                run.go_on()
     return [run.result for run in runs]
 
 

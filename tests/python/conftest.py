@@ -74,6 +74,7 @@ QUICK = [
     "test_errors.py",
     "test_exports.py",
     "test_house.py",
+    "test_plan.py",
     "test_privacy.py",
     "test_progress.py",
     "test_release.py",
