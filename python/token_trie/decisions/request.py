@@ -58,10 +58,12 @@ class Request(ABC, Generic[R]):
 
     def plan(self, model: Model, prompt: Prompt) -> Plan[R]:
         """Plan a thought, if one is requested, and the answer."""
-        prefix = Prefix(model.tokenize(prompt, thinks=self.thinks))
-        if self.think is not None:
-            next(self.silent().after(model, prefix))  # before the model thinks, because they may not fit together
-            prefix = yield from thought_after(self.think, prefix.tokens, model)
+        prefix, think = Prefix(model.tokenize(prompt, thinks=self.thinks)), self.think
+        return self.after(model, prefix) if think is None else self._after_thought(model, prefix, think)
+
+    def _after_thought(self, model: Model, prefix: Prefix, think: Think) -> Plan[R]:
+        next(self.silent().after(model, prefix))  # before the model thinks, because they may not fit together
+        prefix = yield from thought_after(think, prefix.tokens, model)
         return (yield from self.after(model, prefix))
 
 

@@ -31,14 +31,15 @@ class Run(Generic[R]):
 
     def __init__(self, plan: Plan[R]) -> None:
         self._plan = plan
-        self._answers: dict[int, Answer] = {}
+        self._answers: list[Any] = []
+        self._n_missing = 0
         self._error: TokenTrieError | None = None
         self._advance(partial(next, plan))
 
     @property
     def can_go_on(self) -> bool:
         """Whether all answers are there, or an error."""
-        return self._error is not None or len(self._answers) == len(self.steps)
+        return self._n_missing == 0 or self._error is not None
 
     def give(self, steps: Sequence[Step], i: int, answer: Answer | TokenTrieError) -> None:
         """Give the i-th of its steps an answer or an error; does nothing if it waits for other steps by now."""
@@ -49,27 +50,29 @@ class Run(Generic[R]):
             self._error = answer
         else:
             self._answers[i] = answer
+            self._n_missing -= 1
 
     def go_on(self) -> None:
         """Run the plan's code, up to its next steps or its end; its errors are raised."""
         if self._error is not None:
             self._advance(partial(self._plan.throw, self._error))
             return
-        answers = [self._answers[i] for i in range(len(self.steps))]
-        if self.first is None and answers:
-            self.first = self.steps[0], answers[0]
-        self._advance(partial(self._plan.send, answers))
+        if self.first is None and self.steps:
+            self.first = self.steps[0], self._answers[0]
+        self._advance(partial(self._plan.send, self._answers))
 
     def _advance(self, following: Callable[[], Sequence[Step]]) -> None:
-        self._answers, self._error = {}, None
+        self._error = None
         try:
             found: Any = following()
         except StopIteration as end:
             self.steps, self.is_over, self.result = (), True, end.value
             return
-        if not isinstance(found, (list, tuple)) or not all(isinstance(step, Step) for step in found):
-            raise ArgumentError(f"plan: must yield lists of steps, not {found!r:.80}")
+        for step in found if isinstance(found, (list, tuple)) else [found]:
+            if not isinstance(step, Step) or step is found:
+                raise ArgumentError(f"plan must yield lists of steps, not {found!r:.80}")
         self.steps = list(found)  # a new one, by which late answers are told apart
+        self._answers, self._n_missing = [None] * len(found), len(found)
 
 
 _MAX_PRIORS, _MAX_SCORES = 4096, 1_000_000
@@ -103,29 +106,34 @@ class StreamDriver:
     def finish(self, run: Run[R]) -> R:
         """Run a plan to its end and return its result; its errors are raised."""
         stream, n_cancels = self._stream, self._stream.n_cancels
-        priors = stream.with_model(lambda _, known: _priors_in(known))
+        is_of_file = stream.llm is None  # whose model is freed when another thread closes the handle
         while not run.is_over:
             steps = run.steps
-            # Priors first, because their prompts may take the place of the others.
-            for i in sorted(range(len(steps)), key=lambda i: getattr(steps[i], "key", None) is None):
+            order: Sequence[int] = range(len(steps))
+            if len(steps) > 1:  # priors first, because their prompts may take the place of the others
+                order = sorted(order, key=lambda i: getattr(steps[i], "key", None) is None)
+            for i in order:
                 try:
                     if stream.n_cancels != n_cancels:
                         raise CancelledError("cancelled between two steps")
-                    run.give(steps, i, self._answer(steps[i], priors))
+                    run.give(steps, i, self._answer(steps[i]))
                 except TokenTrieError as error:
                     run.give(steps, i, error)
                     break
-            stream.with_model(lambda *_: run.go_on())
+            if is_of_file:
+                stream.with_vocab(lambda _: run.go_on())
+            else:
+                run.go_on()
         return run.result
 
-    def _answer(self, step: Step, priors: LruCache[Answer]) -> Answer:
+    def _answer(self, step: Step) -> Answer:
         if not isinstance(step, Ask):
             if self._is_handle:
                 self._move_to(step.tokens, is_prompt=False)
             return NO_ANSWER
         if step.key is None:
             return self._ask(step)
-        key = step.key, self._from_empty
+        key, priors = (step.key, self._from_empty), self._stream.with_model(lambda _, known: _priors_in(known))
         found = priors.find(key)
         if found is None:
             found = self._ask(step)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import mul
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 import jinja2
@@ -426,7 +427,7 @@ class PreparedQuestion:
         n_prompt, n_evaluated = sum(s.n_prompt for s in scored), sum(s.n_evaluated for s in scored)
         n_cached = [s.n_cached for s in scored]
         stats = QuestionStats(n_prompt, n_evaluated, n_prompt - sum(n_cached), min(n_cached))
-        mass = min(float(np.mean([s.mass for s in scored])), 1.0)
+        mass = min(math.fsum(s.mass for s in scored) / len(scored), 1.0)
         kind: Any = "raw"
         calibrator, weights = self.calibrator, self.of_options(scored, priors)
         if calibrator is not None:
@@ -442,8 +443,9 @@ class PreparedQuestion:
         for view, own, prior in zip(self.views, scored, without, strict=True):
             # Options that are the same answer in one form, as their texts are the same, may be two in another.
             of_forms.setdefault(view.form, []).append(view.weighing.of_options(view.weights(own, prior)))
-        means = [np.mean(of_views, axis=0) for of_views in of_forms.values()]
-        weights: Floats = np.average(means, axis=0, weights=[self.forms[form] for form in of_forms])
+        means = [sum(of_views) / len(of_views) for of_views in of_forms.values()]
+        shares = [self.forms[form] for form in of_forms]
+        weights: Floats = sum(map(mul, means, shares)) / sum(shares)
         return weights
 
 

@@ -174,7 +174,7 @@ def _spells(vocab: Speller, tokens: list[int], text: bytes) -> bool:
         spelled, _ = vocab.tokenize([text], "prompt")
     except (VocabularyError, LimitError):
         return False
-    return bool(np.array_equal(spelled, tokens))
+    return bool(spelled.tolist() == tokens)
 
 
 _OPENING = frozenset("([{<¿¡“‘«„/\\#@$-")
