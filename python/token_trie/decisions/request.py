@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions, Think
 from token_trie.errors import ArgumentError, ContextError
@@ -179,28 +179,21 @@ class TextRequest(Request[Text]):
     max_tokens: int | None = None
     """Largest number of tokens, limited by the space in the context; None: `MAX_TOKENS`."""
     options: TextOptions = field(default_factory=TextOptions)
-    GRAMMAR: ClassVar[str | None] = None
-    """The grammar of the text, if any."""
 
     def __post_init__(self) -> None:
         check_limits(0, max_tokens=self.max_tokens)
 
     @property
     def thinks(self) -> bool:
-        """Whether a grammar leaves room for a thought, which is text too."""
-        return self.GRAMMAR is None
-
-    @property
-    def stops(self) -> list[str]:
-        """The stop strings."""
-        return list(self.options.stop)
+        """A thought is text too."""
+        return True
 
     def after(self, model: Model, prefix: Prefix) -> Plan[Text]:
         """Plan the text."""
-        max_tokens, stops, n_prompt = self.max_tokens, self.stops, len(prefix.tokens)
+        max_tokens, stops, n_prompt = self.max_tokens, list(self.options.stop), len(prefix.tokens)
         max_tokens = MAX_TOKENS if max_tokens is None else max_tokens
         model.check_room(n_prompt, min(max_tokens, 1))
-        query = Query("text", sampling=self.options, max_tokens=max_tokens, stop_strings=stops, gbnf=self.GRAMMAR)
+        query = Query("text", sampling=self.options, max_tokens=max_tokens, stop_strings=stops)
         (answer,) = yield [Ask(prefix.tokens, query)]
         tokens, found = list(answer.tokens), answer.figures.stop_string
         stop, text = STOPS[answer.figures.stop], text_of(model.vocab, tokens)

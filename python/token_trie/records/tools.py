@@ -1,12 +1,4 @@
-r"""`choose_tool`: call one of several tools; how tools are read, and the template of a call.
-
-The template is read off the model's own chat template, by rendering a call with the marks N and A:
-
-    <tool_call>\n{"name": "N", "arguments": {"K": "V"}}\n</tool_call><|im_end|>
-    |---- before -----|   |-- between --|   A      |--- after ---|
-
-With ``tool_choice="auto"``, `CallOrText` decides between a call and text.
-"""
+"""`choose_tool`: call one of several tools; with ``tool_choice="auto"``, call one or answer in text."""
 
 from __future__ import annotations
 
@@ -15,23 +7,17 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_type_hints, overload
 
-import numpy as np
-
-from token_trie.arrays import Floats
-from token_trie.decisions.bound_choices import BoundChoices, bind
 from token_trie.decisions.options import RecordOptions
 from token_trie.decisions.request import Prefix, Request, TextRequest
 from token_trie.errors import ArgumentError
-from token_trie.llama.query import Ask, Plan, Query
+from token_trie.llama.query import Plan
 from token_trie.llama.text import Text, TextOptions
-from token_trie.native.core import Llama, vocab_of
-from token_trie.native.lifetime import LruCache, attachment, cache_in
+from token_trie.native.core import Llama
+from token_trie.native.lifetime import LruCache, attachment
 from token_trie.native.options import check_name, takes
 from token_trie.plan import Many, Model, OnError, PlanOf, run
 from token_trie.records.fill import (
@@ -42,278 +28,15 @@ from token_trie.records.fill import (
     read_for_many,
     read_template,
 )
-from token_trie.records.nodes import Layout, Node, Object, types_in
+from token_trie.records.nodes import Node, Object, types_in
 from token_trie.records.schema import read_schema
-from token_trie.records.write import RecordDecoder, n_distinct
-from token_trie.sets.choices import Choices, read_choices
-from token_trie.sets.control_tokens import JSONObject, read, render
-from token_trie.sets.prompt import (
-    chat_handler_of,
-    closed,
-    render_chat,
-    template_of,
-    tokenize_prompt,
-    tokenize_rendered,
-    without_thought,
-)
-from token_trie.sets.trie import TokenTrie
+from token_trie.records.tool_prompt import PLAIN, CallTemplate, ask_for_tools
+from token_trie.records.write import RecordDecoder
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from token_trie.decisions.options import RecordKeywords
-
-_A = {"type": "object", "properties": {"a": {"type": "string", "description": "a"}}, "required": ["a"]}
-_SHORT = {
-    "messages": [{"role": "user", "content": "a"}],
-    "tools": [{"type": "function", "function": {"name": "a", "description": "a", "parameters": _A}}],
-}
-_NAME, _ARGUMENTS = "tool_name_here", JSONObject(argument="value_here")
-ASKING = 'Answer with one call of these tools, as JSON of this form: {"name":…,"arguments":{…}}'
-OFFERING = (
-    'If one of these tools helps, answer with one call, as JSON of this form: {"name":…,"arguments":{…}}; '
-    "otherwise answer in plain text."
-)
-
-
-class CallTemplate(NamedTuple):
-    """Texts around the name and arguments of a call."""
-
-    before: str
-    between: str
-    after: str
-    layout: Layout | None = None
-    """White space of the arguments; None: the model's own."""
-
-
-def ask_for_tools(
-    llm: Llama,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[dict[str, Any]],
-    n_ctx: int,
-    *,
-    must: bool = True,
-    thinks: bool = False,
-) -> tuple[list[int], CallTemplate]:
-    """Return the tokens of a prompt that describes tools, and the template of a call after it.
-
-    `must`: whether the model is asked for a call, if the chat template does not describe the tools; `thinks`: whether a
-    thought comes before the call. ArgumentError if the messages are invalid, or the chat template refuses them.
-    """
-    is_list = isinstance(messages, Sequence) and not isinstance(messages, (str, bytes))
-    if not is_list or not all(isinstance(message, Mapping) for message in messages):
-        raise ArgumentError("messages: not a list of chat messages")
-    if not messages:
-        raise ArgumentError("messages: none given")
-    given = [_with_objects(message, f"messages[{i}]") for i, message in enumerate(messages)]
-    given = for_template(llm, given, tools, must=must)
-    if not has_calls(llm):
-        return tokenize_prompt(llm, given, n_ctx, thinks=thinks), PLAIN
-    failed: ArgumentError | None = None
-    for shown in (list(tools), [_with_defaults(tool) for tool in tools]):
-        data = {"messages": given, "tools": shown}
-        try:
-            prompt = render(llm, data, lambda data, mark: read(llm, _render(llm, data, thinks=thinks), mark))
-            before = _render(llm, data) if thinks else prompt.text
-            break
-        except ArgumentError as error:
-            failed = failed or error
-    else:
-        assert failed is not None
-        raise failed
-    return tokenize_rendered(llm, prompt, n_ctx), _call_after(llm, before, data) or _short_call(llm)
-
-
-def _with_defaults(tool: dict[str, Any]) -> dict[str, Any]:
-    """Return a tool with what OpenAI's format leaves out and some chat templates expect."""
-    defaults = {"description": "", "parameters": {"type": "object", "properties": {}}}
-    return {**tool, "function": {**defaults, **tool["function"]}}
-
-
-def has_calls(llm: Llama) -> bool:
-    """Return whether the chat template describes tools, and has calls with their arguments as JSON.
-
-    Some templates write arguments in another way, as Qwen3.5's, or fail.
-    """
-    return _short_call(llm) is not PLAIN
-
-
-def _short_call(llm: Llama) -> CallTemplate:
-    """Return the template of a call after a short prompt with one tool; `PLAIN` if there is none."""
-    known, key = attachment(llm).known, ("short call", template_of(llm))
-    if key not in known:
-        call = None
-        if "tools" in (template_of(llm) or ""):
-            with suppress(ArgumentError):
-                call = _call_after(llm, _render(llm, _SHORT), _SHORT)
-        known[key] = call or PLAIN
-    found: CallTemplate = known[key]
-    return found
-
-
-def _render(llm: Llama, data: dict[str, Any], *, thinks: bool = False) -> str:
-    """Return the text of a prompt, after which the answer follows at once unless the model `thinks`."""
-    text: str = render_chat(
-        llm, data["messages"], tools=data["tools"], **({} if thinks else without_thought(llm))
-    ).prompt
-    return text if thinks else closed(text)
-
-
-def _call_after(llm: Llama, prompt: str, data: dict[str, Any]) -> CallTemplate | None:
-    """Return the template of a call after a rendered prompt; None if there is none, or it changes the prompt."""
-    call = {"id": "000000000", "type": "function", "function": {"name": _NAME, "arguments": _ARGUMENTS}}
-    answer = {"role": "assistant", "content": "", "tool_calls": [call]}
-    try:
-        whole = render_chat(
-            llm, [*data["messages"], answer], is_prompt=False, tools=data["tools"], **without_thought(llm)
-        ).prompt
-    except ArgumentError:
-        return None
-    before, found, rest = whole.removeprefix(prompt).partition(_NAME)
-    between, found_too, end = rest.partition(str(_ARGUMENTS))
-    is_found = whole.startswith(prompt) and found and found_too and between
-    if not is_found or between != _plain_beginning(llm, between):
-        return None
-    return CallTemplate(before, between, _plain_beginning(llm, end), Layout(is_spaced=True))
-
-
-def _plain_beginning(llm: Llama, text: str) -> str:
-    """Return the text before the first control token."""
-    vocab = vocab_of(llm)
-    plain = []
-    for token in llm.tokenize(text.encode(), add_bos=False, special=True):
-        if vocab.is_control(token):
-            break
-        plain.append(token)
-    kept = vocab.detokenize(plain).decode(errors="ignore")
-    return kept if text.startswith(kept) else kept.removeprefix(" ")
-
-
-def read_arguments(given: object) -> JSONObject:
-    """Return the arguments of a call, an object or its JSON text, as chat templates take them; else ArgumentError."""
-    if isinstance(given, str):
-        try:
-            given = json.loads(given or "{}")
-        except (ValueError, RecursionError) as error:
-            raise ArgumentError(f"not JSON ({error}); give a JSON object, or its text") from None
-    if not isinstance(given, Mapping):
-        raise ArgumentError(f"must be a JSON object or its text, not {type(given).__name__}")
-    return JSONObject(given)
-
-
-def _with_objects(message: Mapping[str, Any], position: str) -> dict[str, Any]:
-    """Copy a message and parse the arguments of its calls."""
-    calls = message.get("tool_calls") or ()
-    if not isinstance(calls, (list, tuple)):
-        raise ArgumentError(f"{position}.tool_calls must be a list of calls, not {type(calls).__name__}")
-    made = []
-    for i, call in enumerate(calls):
-        at = f"{position}.tool_calls[{i}]"
-        function = _function(call)
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise ArgumentError(f"{at}: no function with a name")
-        try:
-            function = {**function, "arguments": read_arguments(function.get("arguments", ""))}
-        except ArgumentError as error:
-            raise ArgumentError(f"{at}.function.arguments: {error}") from None
-        made.append({**call, "function": function} if "function" in call else function)
-    # Without text as ``""``, as in `_call_after`: some templates write None.
-    return {**message, "content": message.get("content") or "", "tool_calls": made} if made else dict(message)
-
-
-def _function(call: Any) -> Any:
-    """Return the function of a call; transformers also accepts calls without the key."""
-    return call.get("function", call) if isinstance(call, Mapping) else None
-
-
-def for_template(
-    llm: Llama, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] = (), *, must: bool = True
-) -> list[dict[str, Any]]:
-    """Rewrite as text what the chat template does not support: tools, calls, results, system messages."""
-    if not has_calls(llm):
-        messages = _calls_as_text(messages)
-        messages = tell_of_tools(messages, tools, must=must) if tools else messages
-    if messages[0].get("role") == "system" and not _takes_system(llm):
-        system, *rest = messages
-        i = next((i for i, message in enumerate(rest) if message.get("role") == "user"), None)
-        if i is None:
-            return [{**system, "role": "user"}, *rest]
-        rest[i] = _joined(system, rest[i], "\n\n")
-        return rest
-    return messages
-
-
-def _takes_system(llm: Llama) -> bool:
-    """Return whether the chat template shows a system message; some refuse it, others omit it."""
-    try:
-        handler = chat_handler_of(llm)
-    except Exception:
-        return True  # the prompt itself will report the unknown handler
-    known = attachment(llm).known
-    of, takes = known.get("takes a system message", (None, False))
-    if of is not handler:
-        user = {"role": "user", "content": "a"}
-        try:
-            takes = tokenize_prompt(llm, [{"role": "system", "content": "b"}, user]) != tokenize_prompt(llm, [user])
-        except ArgumentError:
-            takes = False
-        known["takes a system message"] = handler, takes
-    return bool(takes)
-
-
-def _calls_as_text(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    names: dict[Any, str] = {}
-    written: list[dict[str, Any]] = []
-    after_result = False
-    for message in messages:
-        if calls := message.get("tool_calls"):
-            names |= {call.get("id"): _function(call)["name"] for call in calls}
-            functions = [{name: _function(call)[name] for name in ("name", "arguments")} for call in calls]
-            text = {"role": "assistant", "content": "\n".join(map(_json, functions))}
-            message = _joined(message, text, "\n") if message.get("content") else text
-        is_result = message.get("role") in ("tool", "function")
-        if is_result:
-            name = message.get("name") or names.get(message.get("tool_call_id"))
-            result = {"name": name} if name else {}
-            message = {"role": "user", "content": _json({**result, "result": _text(message.get("content"))})}
-        if written and after_result and message.get("role") == "user":
-            written[-1] = _joined(written[-1], message, "\n")
-        else:
-            written.append(message)
-        after_result = is_result or (after_result and message.get("role") == "user")
-    return written
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _text(content: Any) -> str:
-    """Return the text of a message's content, which can have parts."""
-    if isinstance(content, str) or not isinstance(content, Sequence):
-        return "" if content is None else str(content)
-    return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-
-
-def _joined(first: dict[str, Any], second: dict[str, Any], between: str) -> dict[str, Any]:
-    """Return the second message with the text of the first before it."""
-    before, content = _text(first.get("content")) + between, second.get("content")
-    if isinstance(content, str) or not isinstance(content, Sequence):
-        return {**second, "content": before + _text(content)}
-    return {**second, "content": [{"type": "text", "text": before}, *content]}
-
-
-def tell_of_tools(
-    messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]], *, must: bool = True
-) -> list[dict[str, Any]]:
-    """Describe the tools in the system message, and ask for a call, or offer one."""
-    lines = [ASKING if must else OFFERING, *(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)]
-    system = {"role": "system", "content": "\n".join(lines)}
-    if messages[0].get("role") != "system":
-        return [system, *messages]
-    if messages[0].get("content"):
-        system = _joined(messages[0], system, "\n")
-    return [system, *messages[1:]]
 
 
 class Tool(NamedTuple):
@@ -445,50 +168,28 @@ def _untitled(schema: dict[str, Any]) -> dict[str, Any]:
 T = TypeVar("T")
 R = TypeVar("R")
 
-PLAIN = CallTemplate('{"name":"', '","arguments":', "}")
-"""Template of a call if the model's chat template has none."""
-
 _TAGS = ("<tool_call>", "<tool_calls>", "<function_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>")
 """Texts that begin a call in the templates of Qwen, Hermes, Mistral, Llama, Granite and Phi."""
-_OPENING = re.compile(r"(```\w*|<tools?>|\[|Action:)?\s*\Z")
+_OPENING = re.compile(r"(```\w*|<tools?>|[\[{]|Action:)?\s*\Z")
 """Text that models write before the JSON of a call."""
 OPENINGS = ("```", "<tools>", "Action:")
 """Such texts, which a stream holds back where one may have begun."""
 
 
-def beginnings_of_calls(tools: Sequence[Tool], template: CallTemplate) -> list[str]:
+def beginnings_of_calls(tools: Sequence[Tool], template: CallTemplate) -> tuple[str, ...]:
     """Return texts that begin a call of one of the tools; small models forget the tag, or write another."""
     own = template.before.strip()
     tags = dict.fromkeys([*_TAGS, own] if own and not own.startswith("{") else _TAGS)
     names = [json.dumps(tool.name, ensure_ascii=False) for tool in tools]
     lines = ("{", "{ ", "{\n  ", "{\n    ", "{\n\t")
-    return [
+    return (
         *tags,
         *(f'{line}"{key}":{space}{name}' for name in names for line in lines for key in _KEYS for space in (" ", "")),
         *(f"{before}{tool.name}{after}" for tool in tools for before, after in (("<function=", ""), ("[", "("))),
-    ]
+    )
 
 
 _KEYS = ("name", "function")
-
-
-@dataclass(frozen=True)
-class TextBeforeCall(TextRequest):
-    """A request for text that does not begin as a call, and ends before one."""
-
-    GRAMMAR: ClassVar = r"root ::= [^<{\[`\x20\t\r\n] [\x00-\U0010FFFF]*"
-    beginnings: Sequence[str] = ()
-    """The results of `beginnings_of_calls`."""
-
-    @property
-    def stops(self) -> list[str]:
-        """The stop strings."""
-        return [*super().stops, *self.beginnings]
-
-    def after(self, model: Model, prefix: Prefix) -> Plan[Text]:
-        """Plan the text."""
-        text = yield from super().after(model, prefix)
-        return replace(text, text=text_before(text.text)) if text.stop_string in self.beginnings else text
 
 
 def text_before(text: str) -> str:
@@ -591,109 +292,33 @@ def tool_request(
     return RecordRequest(options, fill, template.before, template.layout)
 
 
-_NONE = "none"
-_PLAIN_REQUESTS = (
-    "Hello, who are you?",
-    "What is the tallest mountain in the world?",
-    "Can you explain how a rainbow forms?",
-    "Thank you, that is all.",
-    "Write a sentence about the sea.",
-    "Which animal sleeps the longest?",
-    "What do you think about friendship?",
-    "How much is 8 times 7?",
-)
-"""Requests that need no tool."""
-_N_FITTING = 6
-"""Tools whose descriptions are read as requests that need one, at most."""
-_KEPT, _KEPT_TOKENS = 256, 1 << 17
+N_BEGINNING = 32
+"""Tokens in which the model can begin a call, where the other answer is no text."""
 
 
 @dataclass(frozen=True)
-class CallOrText(Request[ToolCall[Any] | R]):
-    """A request for a call of a tool, or for another answer where no tool is needed.
+class CallOrText(Request[Any]):
+    """A request for a call of a tool if that is what the model begins to write, and for another answer if not.
 
-    Small models begin calls whatever is asked. So the request has to make the names of the tools more probable, as the
-    name of a call that has begun, and "none" less so, than requests do that need no tool. These log-odds are nearer, in
-    standard deviations, to those of such requests, or to those of requests that are the descriptions of tools.
+    A text is what the model writes when nothing is forbidden, up to what would begin a call.
     """
 
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Tool]
-    prompt: Callable[[list[Any]], list[int]]
-    """Returns the tokens of messages with these tools."""
     call: RecordRequest[ToolCall[Any]]
-    otherwise: Request[R]
+    text: TextRequest
+    """What the model writes, with the beginnings among its stop strings."""
+    beginnings: tuple[str, ...]
+    """The results of `beginnings_of_calls`."""
+    otherwise: PlanOf[Any, Any] | None = None
+    """Plans another answer in place of the text."""
 
-    def after(self, model: Model, prefix: Prefix) -> Plan[ToolCall[Any] | R]:
-        """Plan the decision, and the call or the other answer."""
-        calls = yield from self.calls(model, prefix.tokens)
-        request: Request[Any] = self.call if calls else self.otherwise
-        answer: ToolCall[Any] | R = yield from request.after(model, prefix)
-        return answer
-
-    def calls(self, model: Model, tokens: list[int]) -> Plan[bool]:
-        """Decide whether the model calls a tool after a prompt; what other prompts give is remembered."""
-        memory: LruCache[Any] = cache_in(model.known, "calls", _KEPT, _KEPT_TOKENS)
-        names = self._names()
-        some = [tool.shown["function"] for tool in self.tools[:: -(-len(self.tools) // _N_FITTING)]]
-        fitting = tuple(function.get("description") or function["name"] for function in some)
-
-        def asked(tokens: list[int]) -> tuple[Ask, BoundChoices[str]]:
-            tokens, choices = bind(model, model.append(tokens, self.call.lead), names, leading_space=False)
-            trie = memory.get(choices.trie, 1, lambda: _beginnings_of(choices.trie))
-            return Ask(tokens, Query("scores", trie, leaf_end="any")), choices
-
-        step, choices = asked(tokens)
-        first = self._prompt_of(_PLAIN_REQUESTS[0])
-        key = tuple(first), self.call.lead, tuple(names.texts), fitting
-        rule = memory.find(key)
-        if rule is None:
-            others = [first, *map(self._prompt_of, (*_PLAIN_REQUESTS[1:], *fitting))]
-            asked_before = [asked(other) for other in others]
-            answers = yield [one for one, _ in asked_before]
-            scores = [one.aligned(answer.logprobs) for (_, one), answer in zip(asked_before, answers, strict=True)]
-            rule = _rule_of(np.array(scores))
-            memory.put(key, len(first), rule)
-        mean, least = rule
-        (answer,) = yield [step]
-        return bool(_odds(choices.aligned(answer.logprobs) - mean) > least)
-
-    def _names(self) -> Choices[str]:
-        """Return the names of the tools, and "none" last; with the closing quote."""
-        own, none = [tool.name for tool in self.tools], _NONE
-        while none in own:
-            none += " of these"
-        return read_choices([json.dumps(name, ensure_ascii=False)[1:] for name in (*own, none)])
-
-    def _prompt_of(self, request: str) -> list[int]:
-        """Return the tokens of a prompt with another request."""
-        system = [message for message in self.messages[:1] if message.get("role") == "system"]
-        return self.prompt([*system, {"role": "user", "content": request}])
-
-
-def _odds(gains: Floats) -> Floats:
-    """Return the log-odds of the names against "none", which is the last."""
-    odds: Floats = np.logaddexp.reduce(gains[..., :-1], axis=-1) - gains[..., -1]
-    return odds
-
-
-def _rule_of(scores: Floats) -> tuple[Floats, float]:
-    """Return the mean scores after plain requests, and the log-odds between these and those that need a tool."""
-    mean = np.mean(scores[: len(_PLAIN_REQUESTS)], axis=0)
-    plain, fitting = np.split(_odds(scores - mean), [len(_PLAIN_REQUESTS)])
-    # Few descriptions, or one, differ less than requests do: their variance is that of one more, which differs as much.
-    n = len(fitting)
-    near, far = plain.std(), np.sqrt((n * fitting.var() + plain.var()) / (n + 1))
-    between = (plain.mean() * far + fitting.mean() * near) / (near + far) if far else plain.mean()
-    return mean, float(between)
-
-
-def _beginnings_of(trie: TokenTrie) -> TokenTrie:
-    """Return the set with each member cut where it is distinct, so that few tokens are evaluated."""
-    tokens, offsets = trie.core.arrays()
-    rows = [tokens[begin:end].tolist() for begin, end in pairwise(offsets)]
-    lengths = n_distinct(rows, range(len(rows)))
-    return TokenTrie.from_sequences({str(i): row[:n] for i, (row, n) in enumerate(zip(rows, lengths, strict=True))})
+    def after(self, model: Model, prefix: Prefix) -> Plan[Any]:
+        """Plan the answer."""
+        text = yield from self.text.after(model, prefix)
+        if text.stop_string in self.beginnings:
+            text = replace(text, text=text_before(text.text))
+            if not text.text:
+                return (yield from self.call.after(model, prefix))
+        return text if self.otherwise is None else (yield from self.otherwise(model, prefix.tokens))
 
 
 @overload
@@ -748,8 +373,8 @@ def choose_tool(
         is the tool's description, and ``Annotated[…, pydantic.Field(description=…)]`` describes a parameter. Classes
         and functions need the extra ``records``.
     tool_choice : {"required", "auto"}
-        "required": the answer is a call. "auto": a call, or a text of up to `max_tokens`, whichever the request makes
-        more probable (docs/records.md). A text ends before what would begin a call.
+        "required": the answer is a call. "auto": a call if the model begins one at once, else the text that it writes,
+        of up to `max_tokens`, which ends before what would begin a call.
     **options
         Those of `RecordOptions`.
 
@@ -839,20 +464,16 @@ def _plan_of(
     shown = [tool.shown for tool in tools]
 
     def plan(model: Model, messages: Sequence[Mapping[str, Any]]) -> Plan[ToolCall[Any] | Text]:
-        llm = model.llm
-        assert llm is not None
-
-        def prompt(messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], CallTemplate]:
-            return ask_for_tools(llm, messages, shown, model.n_ctx, must=not is_free, thinks=options.think is not None)
-
-        tokens, template = prompt(messages)
+        assert model.llm is not None
+        thinks = options.think is not None
+        tokens, template = ask_for_tools(model.llm, messages, shown, model.n_ctx, must=not is_free, thinks=thinks)
         call = tool_request(tools, options, template)
         if not is_free:
             return (yield from call.plan(model, tokens))
-        drawn = TextOptions(**vars(options.settled(options.mode == "sampled")) | {"seed": options.seed})
-        text = TextBeforeCall(options.max_tokens, drawn, beginnings=beginnings_of_calls(tools, template))
-        return (
-            yield from CallOrText(messages, tools, lambda others: prompt(others)[0], call, text).plan(model, tokens)
-        )
+        beginnings = beginnings_of_calls(tools, template)
+        drawn = vars(options.settled(options.mode == "sampled")) | {"seed": options.seed}
+        text = TextRequest(options.max_tokens, TextOptions(**drawn, stop=beginnings))
+        answer: ToolCall[Any] | Text = yield from CallOrText(call, text, beginnings).plan(model, tokens)
+        return answer
 
     return plan

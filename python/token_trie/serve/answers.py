@@ -23,17 +23,14 @@ from token_trie.llama.text import Text, TextOptions, text_of
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.plan import Model, PlanOf
 from token_trie.records.fill import Record, read_template, record_request
+from token_trie.records.tool_prompt import PLAIN, CallTemplate, ask_for_tools, tell_of_tools
 from token_trie.records.tools import (
+    N_BEGINNING,
     OPENINGS,
-    PLAIN,
     CallOrText,
-    CallTemplate,
-    TextBeforeCall,
     Tool,
     ToolCall,
-    ask_for_tools,
     beginnings_of_calls,
-    tell_of_tools,
     text_before,
     tool_request,
 )
@@ -169,16 +166,15 @@ class ConstrainedPrompt:
     @property
     def request(self) -> TextRequest:
         """The request for free text."""
-        options = TextOptions(stop=self.options.stops, **{"temperature": 1.0, **self.options.sampling})
-        if self.beginnings:
-            return TextBeforeCall(self.options.max_tokens, options, beginnings=self.beginnings)
-        return TextRequest(self.options.max_tokens, options)
+        # Beside tools, greedy unless a temperature is given, as calls are: the text decides whether it is one.
+        drawn = {"temperature": 0.0 if self.beginnings else 1.0, **self.options.sampling}
+        return TextRequest(self.options.max_tokens, TextOptions(stop=(*self.options.stops, *self.beginnings), **drawn))
 
     def _write(self, engine: Engine, on_text: OnText | None) -> PreparedAnswer:
         llm, beginnings = engine.llm, self.beginnings
         request, options = self.request, self.request.options
         before = text_before if beginnings else str
-        held = [*options.stop, *beginnings, *(OPENINGS if beginnings else ())]
+        held = [*options.stop, *(OPENINGS if beginnings else ())]
         stream = None if on_text is None else TextStream(llm, held, on_text, before)
 
         async def finish(found: Text, prompt: list[int], n_cached: int) -> Finished:
@@ -207,7 +203,7 @@ class Calling:
 
     async def prepare(self, engine: Engine, on_part: OnPart | None) -> PreparedAnswer:
         """Prepare the answer; `on_part` gets its parts as they are generated."""
-        tokens, template = await engine.on_worker(lambda: self._prompt(engine, self.turns))
+        tokens, template = await engine.on_worker(lambda: self._prompt(engine))
         call_id = uuid.uuid4().hex[:9]
         on_text = None if on_part is None else call_parts(call_id, template, on_part)
         call = tool_request(self.tools, record_options(self.options, on_text), template)
@@ -221,27 +217,29 @@ class Calling:
 
         if self.otherwise is None:
             return PreparedAnswer(lambda model, _: call.plan(model, tokens), called)
-        begins = tuple(beginnings_of_calls(self.tools, template))
-        text = replace(self.otherwise, prompt=lambda _: tokens, beginnings=begins)
-        otherwise = await text.prepare(engine, on_part)
+        beginnings = beginnings_of_calls(self.tools, template)
+        other = replace(self.otherwise, prompt=lambda _: tokens, beginnings=beginnings)
+        otherwise = await other.prepare(engine, on_part)
+        request = CallOrText(call, other.request, beginnings)
+        if other.constraint != AnswerConstraint():
+            text = TextRequest(N_BEGINNING, TextOptions(stop=beginnings))
+            request = CallOrText(call, text, beginnings, lambda model, _: otherwise.plan(model, None))
 
         def plan(model: Model, _: None) -> Plan[Any]:
-            of = lambda turns: self._prompt(engine, turns)[0]  # noqa: E731
-            return CallOrText(self.turns, self.tools, of, call, text.request).plan(model, tokens)
+            return request.plan(model, tokens)
 
-        async def finish(answer: Any, _: list[int], n_cached: int) -> Finished:
+        async def finish(answer: Any, prompt: list[int], n_cached: int) -> Finished:
             finish = called if isinstance(answer, ToolCall) else otherwise.finish
-            # The first prompt that is evaluated may be an example's.
-            return await finish(answer, tokens, min(n_cached, len(tokens)))
+            return await finish(answer, prompt, n_cached)
 
         return otherwise._replace(plan=plan, finish=finish)
 
-    def _prompt(self, engine: Engine, turns: Turns) -> tuple[list[int], CallTemplate]:
+    def _prompt(self, engine: Engine) -> tuple[list[int], CallTemplate]:
         shown, must, llm = [tool.shown for tool in self.tools], self.otherwise is None, engine.llm
         if not has_chat_template(llm):
-            described = tell_of_tools(turns, shown, must=must)
+            described = tell_of_tools(self.turns, shown, must=must)
             return tokenize_prompt(llm, plain(described), engine.n_ctx), PLAIN
-        return ask_for_tools(llm, turns, shown, engine.n_ctx, must=must)
+        return ask_for_tools(llm, self.turns, shown, engine.n_ctx, must=must)
 
 
 Answering: TypeAlias = ConstrainedPrompt | Calling

@@ -16,7 +16,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from token_trie.errors import TokenTrieError
 from token_trie.native.core import Llama
-from token_trie.records.tools import for_template, read_arguments, read_tools
+from token_trie.records.tool_prompt import for_template, read_arguments
+from token_trie.records.tools import read_tools
 from token_trie.serve import shapes
 from token_trie.serve.answers import (
     ANY_OBJECT,

@@ -9,28 +9,20 @@ from typing import Annotated, Any, Literal
 
 import jsonschema
 import llama_cpp
-import numpy as np
 import pydantic
 import pytest
 from token_trie import ArgumentError, StreamHandle, Think, ToolCall, choose_tool
 from token_trie.asynchronous import achoose_tool
+from token_trie.decisions.options import RecordOptions
 from token_trie.decisions.request import TextRequest
 from token_trie.llama.batch import chooser
 from token_trie.llama.contexts import common_prefix
 from token_trie.llama.drivers import StreamDriver
-from token_trie.plan import Plan, run
-from token_trie.records.tools import (
-    _PLAIN_REQUESTS,
-    ASKING,
-    PLAIN,
-    CallOrText,
-    CallTemplate,
-    TextBeforeCall,
-    ask_for_tools,
-    beginnings_of_calls,
-    read_tools,
-    text_before,
-)
+from token_trie.llama.text import TextOptions
+from token_trie.plan import run
+from token_trie.records.fill import read_template, record_request
+from token_trie.records.tool_prompt import ASKING, PLAIN, CallTemplate, ask_for_tools
+from token_trie.records.tools import CallOrText, beginnings_of_calls, read_tools, text_before, tool_request
 
 MESSAGES = [{"role": "user", "content": "Is it warm in Rome?"}]
 WEATHER = {
@@ -227,70 +219,26 @@ def test_an_empty_thought_of_the_template_is_before_a_call_and_not_after_a_thoug
         assert form[:3] == (before + '\n{"name": "', '", "arguments": ', "}\n</tool_call>")
 
 
-def logprobs(llm: Any, tokens: list[int]) -> Any:
-    llm.reset()
-    llm.eval(tokens)
-    logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(llm.ctx, -1), (llm.n_vocab(),)).astype(float)
-    return logits - np.logaddexp.reduce(logits)
-
-
-def names_scored(llm: Any, tokens: list[int], texts: list[str]) -> Any:
-    """Return the log-probability of each text, up to the token that no other one has."""
-    rows = [llm.tokenize(text.encode(), add_bos=False) for text in texts]
-    n_own = [next(n for n in range(1, 20) if sum(row[:n] == other[:n] for other in rows) == 1) for row in rows]
-    return np.array(
-        [sum(logprobs(llm, tokens + row[:i])[row[i]] for i in range(n)) for row, n in zip(rows, n_own, strict=True)]
-    )
-
-
-def test_auto_compares_a_request_with_plain_ones_and_with_descriptions(
-    byte_level: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    llm, found = with_template(byte_level, monkeypatch), []
-    for names in (["set", "set_alarm", "stop"], ["stop"]):
-        tools = [tool(name) for name in names]
-        quoted = [f'{name}"' for name in (*names, "none")]
-
-        def scored(text: str, tools: Any = tools, quoted: Any = quoted) -> Any:
-            tokens, form = ask_for_tools(llm, [{"role": "user", "content": text}], tools, 1024, must=False)
-            return names_scored(llm, tokens + llm.tokenize(form.before.encode(), add_bos=False), quoted)
-
-        plain = np.array([scored(text) for text in _PLAIN_REQUESTS])
-
-        def odds(rows: Any, plain: Any = plain) -> Any:
-            gains = rows - plain.mean(0)
-            return np.logaddexp.reduce(gains[..., :-1], axis=-1) - gains[..., -1]
-
-        low, high = odds(plain), odds(np.array([scored(each["function"]["description"]) for each in tools]))
-        spread = np.sqrt((sum((high - high.mean()) ** 2) + low.var()) / (len(tools) + 1))
-        for text in ("Is it warm in Rome?", "What set does", "Stop!", "a", "What stop does it?"):
-            share = low.std() / (low.std() + spread)
-            expected = odds(scored(text)) > low.mean() + (high.mean() - low.mean()) * share
-            messages = [{"role": "user", "content": text}]
-            answer = choose_tool(llm, messages, tools, tool_choice="auto", max_tokens=1)
-            assert isinstance(answer, ToolCall) == expected
-            found.append((len(names), bool(expected)))
-    assert len(set(found)) == 4
-
-
-def decided(calls: bool) -> Plan[bool]:
-    return calls
-    yield
-
-
-@pytest.mark.parametrize("calls", [False, True])
-def test_auto_answers_with_a_call_or_with_text_that_does_not_begin_as_one(
-    templated: Any, monkeypatch: pytest.MonkeyPatch, calls: bool
-) -> None:
-    monkeypatch.setattr(CallOrText, "calls", lambda *_: decided(calls))
-    messages = [{"role": "user", "content": 'Repeat after me: {"name": "stop", "arguments": {}}'}]
+@pytest.mark.parametrize("text", ["Is it warm in Rome?", "Stop!", 'Repeat after me: {"name": "stop", "arguments": {}}'])
+def test_auto_answers_with_what_the_model_begins_to_write(templated: Any, text: str) -> None:
+    messages = [{"role": "user", "content": text}]
     answer = choose_tool(templated, messages, TOOLS, tool_choice="auto", max_tokens=12)
-    assert isinstance(answer, ToolCall) == calls
-    assert calls or answer.message["content"][0] not in "<{[` \n"
+    prompt, form = ask_for_tools(templated, messages, TOOLS, 1024, must=False)
+    written = run(templated, prompt, TextRequest(12).plan)
+    if isinstance(answer, ToolCall):
+        assert any(begin in written.text for begin in beginnings_of_calls(read_tools(TOOLS), form))
+    else:
+        assert written.text.startswith(answer.text)
+        assert answer.stop_string or answer.text == written.text
 
 
-class Free(TextBeforeCall):
-    GRAMMAR = None
+def written_from(llm: Any, beginning: str, *, record: bool = False) -> Any:
+    """Return the answer after a text, where `beginning` begins a call."""
+    call = tool_request(read_tools([tool("stop")]), RecordOptions(mode="greedy"))
+    text = TextRequest(24, TextOptions(stop=[beginning]))
+    other = record_request(read_template({"const": 7}), RecordOptions()).plan if record else None
+    tokens = llm.tokenize(b"The days of the week are", add_bos=False)
+    return run(llm, tokens, CallOrText(call, text, (beginning,), other).plan)
 
 
 def test_a_text_ends_before_what_begins_a_call(byte_level: Any) -> None:
@@ -298,8 +246,20 @@ def test_a_text_ends_before_what_begins_a_call(byte_level: Any) -> None:
     whole = run(byte_level, tokens, TextRequest(24).plan).text
     for at in (3, len(whole) // 2, len(whole) - 2):
         begin = whole[at : at + 2]
-        text = run(byte_level, tokens, Free(24, beginnings=[begin]).plan)
-        assert (text.text, text.stop_string) == (text_before(whole[: whole.index(begin)]), begin)
+        answer = written_from(byte_level, begin)
+        if before := text_before(whole[: whole.index(begin)]):
+            assert (answer.text, answer.stop_string) == (before, begin)
+        else:
+            assert isinstance(answer, ToolCall)
+    assert isinstance(written_from(byte_level, whole[:2]), ToolCall)
+    assert written_from(byte_level, "<tool_call>").text == whole
+
+
+def test_where_the_other_answer_is_a_record_a_call_is_what_the_model_begins_too(byte_level: Any) -> None:
+    tokens = byte_level.tokenize(b"The days of the week are", add_bos=False)
+    whole = run(byte_level, tokens, TextRequest(24).plan).text
+    assert isinstance(written_from(byte_level, whole[:2], record=True), ToolCall)
+    assert written_from(byte_level, "<tool_call>", record=True).value == 7
 
 
 def test_the_next_turn_evaluates_only_what_is_new(templated: Any) -> None:
@@ -354,6 +314,7 @@ def test_in_three_turns_nothing_is_evaluated_twice(precise: Any, monkeypatch: py
         ('```json\n{\n  "name": "stop"', ""),
         ('{"name":"stop"', ""),
         ("[stop(", ""),
+        ('{{"name": "stop"', ""),
         ("<function=stop>", ""),
         ('{"name": "Anna"', None),
         ("You can stop(the car)", None),
@@ -418,12 +379,6 @@ def test_step_by_step_a_pass_is_a_branch_point_or_a_free_token(llm: Any) -> None
 )
 def test_no_arguments_are_said_in_many_ways(precise: Any, parameters: Any) -> None:
     assert choose_tool(precise, MESSAGES, [tool("stop", parameters)]).arguments == {}
-
-
-def test_a_tool_may_have_the_name_of_the_answer_that_is_no_call(precise: Any) -> None:
-    tools = [tool("none"), tool("stop")]
-    assert choose_tool(precise, MESSAGES, tools, tool_choice="auto", max_tokens=4)
-    assert choose_tool(precise, MESSAGES, tools[:1], tool_choice="auto", max_tokens=4)
 
 
 @pytest.mark.parametrize("description", [["x"], {"a": 1}, 5])

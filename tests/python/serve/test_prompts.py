@@ -10,7 +10,7 @@ import pytest
 from chat_templates import use_template
 from token_trie import ArgumentError, choose_tool
 from token_trie.native.core import vocab_of
-from token_trie.records.tools import ASKING, ask_for_tools
+from token_trie.records.tool_prompt import ASKING, ask_for_tools
 from token_trie.serve.completions import prompt_of, turns_of
 from token_trie.serve.errors import RefusedError
 from token_trie.serve.shapes import ChatRequest

@@ -272,18 +272,12 @@ def test_an_answer_follows_messages_without_a_thought_if_the_template_can_leave_
     assert asked == decide(thinking, "", question, form=Form(written), calibration=None)
 
 
-class Yes(TextRequest):
-    GRAMMAR = 'root ::= "yes"'
-
-
 def test_a_model_that_thinks_or_writes_text_gets_the_template_as_it_is(thinking: Any) -> None:
     before = thinking.tokenize(OPEN.encode(), False, True)
     with StreamHandle(thinking) as stream:
         stream.prefill(ASKED)
         assert stream.tokens == before
     assert run(thinking, ASKED, TextRequest(1).plan).n_prompt == len(before)
-    of_grammar = run(thinking, ASKED, Yes(1).plan)
-    assert of_grammar.n_prompt == len(thinking.tokenize(CLOSED.encode(), False, True))
     think = Think("</think>", max_tokens=4)
     thought, expected = (choose(thinking, prompt, ["yes", "no"], think=think) for prompt in (ASKED, OPEN))
     assert (thought.thought, thought.logprob) == (expected.thought, expected.logprob)

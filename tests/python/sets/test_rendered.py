@@ -15,7 +15,7 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from tiny_model import write_tiny_model
 from token_trie import ArgumentError, TokenTrie, VocabularyError, choose
 from token_trie.native.core import vocab_of
-from token_trie.records.tools import ask_for_tools
+from token_trie.records.tool_prompt import ask_for_tools
 from token_trie.sets.prompt import Filled, tokenize_prompt
 
 CHATML = """{%- if tools %}<|im_start|>system
