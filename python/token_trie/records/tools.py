@@ -305,7 +305,7 @@ class CallOrText(Request[Any]):
 
     call: RecordRequest[ToolCall[Any]]
     text: TextRequest
-    """What the model writes, with the beginnings among its stop strings."""
+    """The text that the model writes, with the beginnings among its stop strings."""
     beginnings: tuple[str, ...]
     """The results of `beginnings_of_calls`."""
     otherwise: PlanOf[Any, Any] | None = None
