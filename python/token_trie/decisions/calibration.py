@@ -36,7 +36,7 @@ class Binding:
         The digest of the model's files and of the Llama's settings that change a result; see `fingerprint`.
     llama : str
         The version of llama.cpp.
-    asked : str
+    wording : str
         The question: a template of prompts, or a question in its form; empty if it was not given.
     classes : tuple of str
         The answers as the model sees them, in order.
@@ -50,7 +50,7 @@ class Binding:
 
     model: str
     llama: str
-    asked: str
+    wording: str
     classes: tuple[str, ...]
     leaf_end: str
     spelled: str = ""
@@ -59,11 +59,11 @@ class Binding:
     def require(self, other: Binding) -> None:
         """Raise CalibrationError, which names the difference, unless both are equal.
 
-        Empty `asked` and `columns` fit any.
+        Empty `wording` and `columns` fit any.
         """
         for name, what in _NAMES.items():
             own, others = getattr(self, name), getattr(other, name)
-            if own != others and not (name in ("asked", "columns") and not (own and others)):
+            if own != others and not (name in ("wording", "columns") and not (own and others)):
                 raise CalibrationError(
                     f"calibration: was fitted with {what} {_told(own, others)}; use the same, or fit it anew"
                 )
@@ -72,7 +72,7 @@ class Binding:
 _NAMES = {
     "model": "another model, or other settings of it:",
     "classes": "other answers:",
-    "asked": "another question:",
+    "wording": "another question:",
     "columns": "other columns of the table:",
     "leaf_end": "another leaf_end:",
     "spelled": "answers spelled in other tokens:",

@@ -71,7 +71,7 @@ def prepare(question: Question, options: DecideOptions, llm: Llama | None) -> Pr
         return PreparedSet.of(question, forms, options, profile)
     prepared = PreparedQuestion(question, forms, options.orders, calibrator, examples, profile)
     if calibrator is not None and calibrator.binding is not None:
-        own = Binding(fingerprint(llm), _core.llama_loaded(), prepared.binding_text, prepared.classes, LEAF_END)
+        own = Binding(fingerprint(llm), _core.llama_loaded(), prepared.wording, prepared.classes, LEAF_END)
         calibrator.binding.require(own)
     return prepared
 

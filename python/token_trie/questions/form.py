@@ -364,7 +364,7 @@ class PreparedQuestion:
         return self.calibrator is not None and self.calibrator.needs_prior
 
     @property
-    def binding_text(self) -> str:
+    def wording(self) -> str:
         """Text of everything that decides the weights, except the model and option names."""
         views = [(view.instructions, [option.texts for option in view.options]) for view in self.views]
         before = [digest_of(self.shots)] if self.shots else []

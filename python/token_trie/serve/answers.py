@@ -246,9 +246,9 @@ Answering: TypeAlias = ConstrainedPrompt | Calling
 """Makes an answer."""
 
 
-async def answer_of(engine: Engine, asked: Answering, on_part: OnPart | None = None) -> Finished:
+async def answer_of(engine: Engine, answering: Answering, on_part: OnPart | None = None) -> Finished:
     """Return an answer; `on_part` gets its parts as they are generated."""
-    prepared = await asked.prepare(engine, on_part)
+    prepared = await answering.prepare(engine, on_part)
     return await prepared.finish(*await engine.read(None, prepared.plan, prepared.stream))
 
 

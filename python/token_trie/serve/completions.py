@@ -58,16 +58,16 @@ _log = logging.getLogger("token_trie.serve")
 async def chat_completion(service: Service, body: ChatRequest, claim: Claim) -> Any:
     """Answer a chat; RefusedError, with the place, if it cannot be answered."""
     claim.add(_ANSWER_BYTES)
-    asked = await service.engine.on_worker(lambda: _read_chat(service, body))
-    return await _respond(service, body, [asked], Wire(service.config.name, is_chat=True))
+    answering = await service.engine.on_worker(lambda: _read_chat(service, body))
+    return await _respond(service, body, [answering], Wire(service.config.name, is_chat=True))
 
 
 async def completion(service: Service, body: CompletionRequest, claim: Claim) -> Any:
     """Complete prompts; errors as in `chat_completion`."""
     prompts = prompts_of(body)
     claim.add(_ANSWER_BYTES * len(prompts))
-    asked = await service.engine.on_worker(lambda: _read_prompts(service, body, prompts))
-    return await _respond(service, body, asked, Wire(service.config.name, is_chat=False))
+    answerings = await service.engine.on_worker(lambda: _read_prompts(service, body, prompts))
+    return await _respond(service, body, answerings, Wire(service.config.name, is_chat=False))
 
 
 def _read_chat(service: Service, body: ChatRequest) -> Answering:
@@ -87,21 +87,21 @@ def _read_prompts(service: Service, body: CompletionRequest, prompts: list[str |
     constraint = constraint_of(body, service.sets)
     options = _options_of(body, _DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens, body.logprobs)
 
-    def asked(given: str | list[int]) -> ConstrainedPrompt:
+    def constrained(given: str | list[int]) -> ConstrainedPrompt:
         def prompt(_: Llama) -> Prompt:
             return Filled([("", given)]) if isinstance(given, str) and not body.parse_special else given
 
         return ConstrainedPrompt(prompt, constraint, options)
 
-    return [asked(given) for given in prompts]
+    return [constrained(given) for given in prompts]
 
 
-async def _respond(service: Service, body: GenerationRequest, asked: Sequence[Answering], wire: Wire) -> Any:
+async def _respond(service: Service, body: GenerationRequest, answerings: Sequence[Answering], wire: Wire) -> Any:
     if not body.stream:
-        answers = await together(answer_of(service.engine, one) for one in asked)
+        answers = await together(answer_of(service.engine, one) for one in answerings)
         return await service.engine.on_worker(lambda: wire.whole(answers))
     with_usage = body.stream_options is not None and body.stream_options.include_usage
-    return await EventStream(service.engine, asked, wire, with_usage=with_usage).begin()
+    return await EventStream(service.engine, answerings, wire, with_usage=with_usage).begin()
 
 
 # Options
@@ -395,7 +395,7 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, engine: Engine, asked: Sequence[Answering], wire: Wire, *, with_usage: bool) -> None:
+    def __init__(self, engine: Engine, answerings: Sequence[Answering], wire: Wire, *, with_usage: bool) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self.seconds: float | None = None
@@ -403,7 +403,7 @@ class EventStream(Response):
         self._wire, self._with_usage = wire, with_usage
         self._queue: asyncio.Queue[tuple[int, Part | Finished | RefusedError]] = asyncio.Queue()
         self._waiting: list[tuple[int, Part | Finished | RefusedError]] = []
-        self._tasks = [asyncio.ensure_future(self._answer(engine, i, one)) for i, one in enumerate(asked)]
+        self._tasks = [asyncio.ensure_future(self._answer(engine, i, one)) for i, one in enumerate(answerings)]
 
     async def begin(self) -> EventStream:
         """Wait for the first text; RefusedError if there is none."""
@@ -465,10 +465,10 @@ class EventStream(Response):
             yield _event(self._wire.usage([answers[i] for i in sorted(answers)]))
         yield _DONE
 
-    async def _answer(self, engine: Engine, index: int, asked: Answering) -> None:
+    async def _answer(self, engine: Engine, index: int, answering: Answering) -> None:
         try:
             found: Finished | RefusedError = await answer_of(
-                engine, asked, lambda text: self._queue.put_nowait((index, text))
+                engine, answering, lambda text: self._queue.put_nowait((index, text))
             )
         except RefusedError as refusal:
             found = refusal

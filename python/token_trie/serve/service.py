@@ -47,18 +47,18 @@ class Calibrations:
 
     def __init__(self, files: Iterable[Path] = ()) -> None:
         self._loaded = [(file, Calibration.load(file)) for file in files]
-        self._of = {(one.binding.asked, one.classes): one for _, one in self._loaded}
+        self._of = {(one.binding.wording, one.classes): one for _, one in self._loaded}
 
     def require_fitting(self, llm: Llama) -> None:
         """Check them; CalibrationError for one of another model or llama.cpp, or of no question."""
         for file, one in self._loaded:
             try:
-                asked = _question(one.binding.asked)
-                if len(asked) < 2:
+                parts = _question(one.binding.wording)
+                if len(parts) < 2:
                     raise CalibrationError("was fitted on prompts; a server answers questions")
-                if len(asked) > 2:
+                if len(parts) > 2:
                     raise CalibrationError("was fitted with examples before the row, which a server does not have")
-                own = (fingerprint(llm), _core.llama_loaded(), one.binding.asked, one.classes, LEAF_END)
+                own = (fingerprint(llm), _core.llama_loaded(), one.binding.wording, one.classes, LEAF_END)
                 one.binding.require(type(one.binding)(*own))
             except CalibrationError as error:
                 raise CalibrationError(f"{file}: {error}") from error
@@ -67,16 +67,16 @@ class Calibrations:
         """Return a question with the calibration that was fitted on it, unless the options exclude it."""
         if not isinstance(question, PreparedQuestion) or options.calibration != DecideOptions.calibration:
             return question
-        found = self._of.get((question.binding_text, question.classes)) if self._of else None
+        found = self._of.get((question.wording, question.classes)) if self._of else None
         if found is None or (found.needs_state and options.reproducible):
             return question
         return replace(question, calibrator=found)
 
 
-def _question(asked: str) -> list[object]:
+def _question(wording: str) -> list[object]:
     """Return the orders and options of the question in a binding, and its examples if any; empty for prompts."""
     try:
-        read = json.loads(asked)
+        read = json.loads(wording)
     except ValueError:
         return []
     return [part for part in read if not isinstance(part, dict)] if isinstance(read, list) else []  # without forms

@@ -244,12 +244,17 @@ class _QuestionReader(RowReader):
         prepared = prepare(question, options.of_question(), llm)
         if isinstance(prepared, PreparedSet):
             raise ArgumentError("choices: a set that is searched gives no scores of all answers, which this needs")
-        self._question = asked = prepared
-        other = (None,) if len(asked.classes) > len(question.values) else ()
+        self._question = prepared
+        other = (None,) if len(prepared.classes) > len(question.values) else ()
         self.values = (*question.values, *other)
-        _require_distinct(asked.classes)
+        _require_distinct(prepared.classes)
         self.binding = Binding(
-            fingerprint(llm), _core.llama_loaded(), asked.binding_text, asked.classes, LEAF_END, columns=options.columns
+            fingerprint(llm),
+            _core.llama_loaded(),
+            prepared.wording,
+            prepared.classes,
+            LEAF_END,
+            columns=options.columns,
         )
 
     def prompts(self, row: Any) -> list[list[int]]:
@@ -391,7 +396,7 @@ class CachedRows:
 def key_of(options: RowOptions, binding: Binding) -> str:
     """Return the digest of all that readings depend on besides the prompts."""
     # The tokens of prompts differ where the templates or columns do that they were made of.
-    own = replace(binding, columns="", asked="" if options.template else binding.asked)
+    own = replace(binding, columns="", wording="" if options.template else binding.wording)
     return digest_of(_FORMAT, own)
 
 

@@ -105,7 +105,7 @@ def test_another_model_reads_anew_and_another_name_for_the_template_does_not(
     read(precise, tmp_path, PROMPTS)
     assert read(byte_level, tmp_path, PROMPTS)[1] == PROMPTS
     found, rows, _ = read(precise, tmp_path, PROMPTS, template="{text}")
-    assert (rows, found.binding.asked) == ([], "{text}")
+    assert (rows, found.binding.wording) == ([], "{text}")
 
 
 def test_tries_of_the_same_names_and_other_tokens_are_distinct(precise: Any, tmp_path: Path) -> None:
