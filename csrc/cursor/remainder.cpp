@@ -3,9 +3,58 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
-#include <unordered_map>
+#include <map>
 
 namespace [[gnu::visibility("default")]] token_trie {
+
+namespace {
+
+struct Node {
+    std::vector<Token> closed;
+    bool is_ended;
+    bool is_dead = false;
+};
+using Nodes = std::map<NodeId, Node>;
+
+// Puts the edges of the nodes that have changed in the place of those that these nodes had.
+void replace_edges(const Nodes & changed, std::vector<NodeId> & nodes, std::vector<Token> & tokens) {
+    std::vector<NodeId> new_nodes;
+    std::vector<Token> new_tokens;
+    std::size_t i = 0;
+    const auto keep_up_to = [&](NodeId node) {
+        for (; i < nodes.size() && nodes[i] < node; ++i) {
+            new_nodes.push_back(nodes[i]);
+            new_tokens.push_back(tokens[i]);
+        }
+    };
+    for (const auto & [node, here] : changed) {
+        keep_up_to(node);
+        for (; i < nodes.size() && nodes[i] == node; ++i) {
+        }
+        std::vector<Token> closed = here.closed;
+        std::sort(closed.begin(), closed.end());
+        new_nodes.insert(new_nodes.end(), closed.size(), node);
+        new_tokens.insert(new_tokens.end(), closed.begin(), closed.end());
+    }
+    keep_up_to(kNoNode);
+    nodes.swap(new_nodes);
+    tokens.swap(new_tokens);
+}
+
+void replace_ended(const Nodes & changed, std::vector<NodeId> & ended) {
+    std::vector<NodeId> new_ended;
+    const auto is_changed = [&](NodeId node) { return changed.count(node) > 0; };
+    std::copy_if(ended.begin(), ended.end(), std::back_inserter(new_ended), std::not_fn(is_changed));
+    for (const auto & [node, here] : changed) {
+        if (here.is_ended) {
+            new_ended.push_back(node);
+        }
+    }
+    std::sort(new_ended.begin(), new_ended.end());
+    ended.swap(new_ended);
+}
+
+}  // namespace
 
 std::shared_ptr<const Remainder> Remainder::of(const Trie & trie, const std::vector<LeafId> & out) {
     auto left = std::make_shared<Remainder>();
@@ -30,12 +79,7 @@ TokenSpan Remainder::children_out(NodeId node) const noexcept {
 
 // From the members' ends towards the root, as far as nothing is to be had any more.
 void Remainder::take(const Trie & trie, const std::vector<LeafId> & out) {
-    struct Node {
-        std::vector<Token> closed;
-        bool is_ended;
-        bool is_dead = false;
-    };
-    std::unordered_map<NodeId, Node> changed;
+    Nodes changed;
     const auto at = [&](NodeId node) -> Node & {
         const auto found = changed.find(node);
         if (found != changed.end()) {
@@ -65,38 +109,8 @@ void Remainder::take(const Trie & trie, const std::vector<LeafId> & out) {
             }
         }
     }
-    std::vector<NodeId> order;
-    order.reserve(changed.size());
-    for (const auto & [node, here] : changed) {
-        order.push_back(node);
-    }
-    std::sort(order.begin(), order.end());
-    Remainder next;
-    std::size_t i = 0;
-    const auto keep_up_to = [&](NodeId node) {
-        for (; i < nodes_.size() && nodes_[i] < node; ++i) {
-            next.nodes_.push_back(nodes_[i]);
-            next.tokens_.push_back(tokens_[i]);
-        }
-    };
-    for (const NodeId node : order) {
-        keep_up_to(node);
-        for (; i < nodes_.size() && nodes_[i] == node; ++i) {
-        }
-        std::vector<Token> & closed = changed.at(node).closed;
-        std::sort(closed.begin(), closed.end());
-        next.nodes_.insert(next.nodes_.end(), closed.size(), node);
-        next.tokens_.insert(next.tokens_.end(), closed.begin(), closed.end());
-    }
-    keep_up_to(kNoNode);
-    const auto is_changed = [&](NodeId node) { return changed.count(node) > 0; };
-    std::copy_if(ended_.begin(), ended_.end(), std::back_inserter(next.ended_), std::not_fn(is_changed));
-    std::copy_if(order.begin(), order.end(), std::back_inserter(next.ended_),
-                 [&](NodeId node) { return changed.at(node).is_ended; });
-    std::sort(next.ended_.begin(), next.ended_.end());
-    nodes_.swap(next.nodes_);
-    tokens_.swap(next.tokens_);
-    ended_.swap(next.ended_);
+    replace_edges(changed, nodes_, tokens_);
+    replace_ended(changed, ended_);
 }
 
 }  // namespace token_trie

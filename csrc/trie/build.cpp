@@ -42,7 +42,7 @@ class Builder {
 
     void check() {
         throw_if(leaves_.size >= kNoLeaf, Status::limit, "more than 4294967294 leaves");
-        throw_if(leaves_.offsets[0] != 0, Status::argument, "offsets[0]: ", leaves_.offsets[0], " where 0 belongs");
+        throw_if(leaves_.offsets[0] != 0, Status::argument, "offsets[0] must be 0, not ", leaves_.offsets[0]);
         const std::uint64_t * const last = leaves_.offsets + leaves_.size;
         if (const auto * drop = std::adjacent_find(leaves_.offsets, last + 1, std::greater<>()); drop < last) {
             throw Error(Status::argument, "offsets[", drop - leaves_.offsets + 1, "]: ", drop[1],

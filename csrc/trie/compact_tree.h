@@ -110,7 +110,6 @@ class CompactTree final : public Trie {
     const char * stored_name(LeafId leaf) const noexcept override;
     std::uint64_t row(LeafId leaf) const noexcept override { return shape_.has_rows != 0 ? rows_[leaf] : leaf; }
     std::size_t structure_bytes() const noexcept override;
-    std::size_t name_bytes() const noexcept override { return shape_.n_name_bytes; }
 
     bool is_inner(NodeId node) const noexcept { return node < shape_.n_inner; }
     // Edges lead out of inner nodes, and are numbered from 1 on; the edges of a node are in the order of its children.
@@ -143,6 +142,7 @@ class CompactTree final : public Trie {
         std::uint64_t end;
     };
     bool has_layout(Layout layout) const noexcept override { return layout != Layout::flat; }
+    std::size_t name_bytes() const noexcept override { return shape_.n_name_bytes; }
     bool has_names() const noexcept { return shape_.n_name_bytes > 0; }
     // Whether a node of a tail is its first one, to which an edge leads.
     bool begins_tail(std::uint64_t at) const noexcept { return at == 0 || tail_ends_[at - 1]; }

@@ -57,7 +57,7 @@ class Filter final : public Trie {
     const Listed & listed(NodeId inner_node) const;
     std::unique_ptr<Listed> list(NodeId inner_node) const;
     bool has_layout(Layout /*layout*/) const noexcept override { return false; }
-    std::size_t name_bytes() const noexcept override { return tree_->name_bytes(); }
+    std::size_t name_bytes() const noexcept override { return tree_->shape().n_name_bytes; }
 
     const std::shared_ptr<const CompactTree> tree_;
     const std::vector<std::uint64_t> words_;

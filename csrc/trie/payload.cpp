@@ -223,10 +223,10 @@ class Reader final : public nlohmann::json_sax<Json> {
         }
         return true;
     }
-    // Throws where a value of another kind belongs.
+    // Throws if a value of another kind must be here.
     void refuse_if_expecting(const char * found) const {
         if (next_ != nullptr) {
-            throw Error(Status::payload, place(), ": ", found, " where ", called(next_->kind), " belongs");
+            throw Error(Status::payload, place(), " must be ", called(next_->kind), ", not ", found);
         }
     }
 

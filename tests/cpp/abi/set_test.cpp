@@ -237,7 +237,7 @@ TEST_F(AbiSet, WhatThereIsNotIsRefusedByName) {
     EXPECT_EQ(refused(token_trie_set_from_tokens(tokens.data(), falling.data(), 2, nullptr, nullptr)),
               "offsets[2]: 1 is less than the one before it");
     EXPECT_EQ(refused(token_trie_set_from_tokens(tokens.data(), falling.data() + 1, 1, nullptr, nullptr)),
-              "offsets[0]: 2 where 0 belongs");
+              "offsets[0] must be 0, not 2");
     EXPECT_EQ(refused(token_trie_set_from_tokens(nullptr, falling.data(), 1, nullptr, nullptr)), "tokens: null");
     EXPECT_EQ(refused(token_trie_set_from_tokens(tokens.data(), nullptr, 1, nullptr, nullptr)), "offsets: null");
     const char * const none = nullptr;

@@ -157,7 +157,7 @@ TEST(Payload, EveryWrongTypeIsRefusedWithItsPlace) {
         for (const Value & value : values) {
             if (value.fits != place.wanted) {
                 EXPECT_EQ(refusal(place.payload(value.text)),
-                          place.name + ": " + value.called + " where " + place.wanted + " belongs");
+                          place.name + " must be " + place.wanted + ", not " + value.called);
             }
         }
     }
@@ -178,8 +178,8 @@ TEST(Payload, ATokenIsAWholeNumberInsideTheVocabulary) {
         {with_token("4294967297"), place + "4294967297 is not a token id"},
         {with_token("18446744073709551615"), place + "18446744073709551615 is not a token id"},
         {with_token("18446744073709551616"), place + "18446744073709551616 is not a token id"},
-        {with_token("1.0"), place + "a fraction where a token id belongs"},
-        {with_token("1e3"), place + "a fraction where a token id belongs"},
+        {with_token("1.0"), "descriptors[0].leaves[0].tokens[1] must be a token id, not a fraction"},
+        {with_token("1e3"), "descriptors[0].leaves[0].tokens[1] must be a token id, not a fraction"},
         {with_leaves(R"([{"name": "a", "tokens": [1]}, {"name": "b", "tokens": []},
                          {"name": "c", "tokens": [1]}, {"name": "d", "tokens": [1, 300000]}])"),
          "descriptors[0].leaves[3].tokens[1]: 300000" + outside},
