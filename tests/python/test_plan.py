@@ -419,7 +419,7 @@ def test_a_plan_that_yields_something_else_than_steps_is_refused(wrong: Any) -> 
     def plan() -> Plan[None]:
         yield wrong
 
-    with pytest.raises(ArgumentError, match="plan: must yield lists of steps, not "):
+    with pytest.raises(ArgumentError, match="plan must yield lists of steps, not "):
         Run(plan())
 
 

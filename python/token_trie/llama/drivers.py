@@ -252,7 +252,8 @@ class BatchDriver:
                 self._tickets[run].pop(ticket, None)
         for run, steps, i in waiting.runs:
             run.give(steps, i, answer.error or answer)
-        return [run for run, _, _ in waiting.runs if run.can_go_on]
+        # Once each, although several steps of one list may have the same key.
+        return [run for run in dict.fromkeys(run for run, _, _ in waiting.runs) if run.can_go_on]
 
     def _remember(self, key: Hashable, answer: Answer) -> None:
         if key is not None and answer.error is None:

@@ -103,7 +103,7 @@ class Engine:
             return Outcome.of(run)
         finally:
             self._woken.pop(run, None)
-            driver.leave(run)
+            self._leave(driver, run)
 
     async def _advance(self, driver: BatchDriver, run: Run[Any], on_tokens: OnTokens | None) -> bool:
         """Let a worker run the code of a plan and submit its steps; return whether it is over."""
@@ -112,7 +112,8 @@ class Engine:
         try:
             is_over = await asyncio.shield(advancing)
         except asyncio.CancelledError:
-            advancing.add_done_callback(lambda _: driver.leave(run))
+            advancing.add_done_callback(lambda done: done.cancelled() or done.exception())  # asyncio logs one left there
+            advancing.add_done_callback(lambda _: self._leave(driver, run))
             raise
         with self._lock:
             if self._is_closed:
@@ -122,6 +123,13 @@ class Engine:
                     self._read[ticket] = _TextReader(loop, on_tokens)  # no part of a record
             self._is_work.set()
         return is_over
+
+    def _leave(self, driver: BatchDriver, run: Run[Any]) -> None:
+        """Withdraw what a plan still waits for, which may have been submitted without waking the dispatcher."""
+        driver.leave(run)
+        with self._lock:
+            if not driver.is_idle:
+                self._is_work.set()
 
     async def on_worker(self, call: Callable[[], T]) -> T:
         """Make a short call on a worker thread."""
