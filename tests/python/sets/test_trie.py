@@ -185,7 +185,10 @@ def test_descriptors_are_one_set_unless_a_path_selects() -> None:
             '{"descriptors": [{"leaves": [{"name": "a", "tokens": [1.5]}]}]}',
             r"tokens\[0\] must be a token id, not a fraction",
         ),
-        ('{"descriptors": [{"leaves": [{"name": 1, "tokens": [1]}]}]}', r"leaves\[0\].name must be a string, not a number"),
+        (
+            '{"descriptors": [{"leaves": [{"name": 1, "tokens": [1]}]}]}',
+            r"leaves\[0\].name must be a string, not a number",
+        ),
         ('{"descriptors": [{"leaves": [{"tokens": [1]}]}]}', r'leaves\[0\]: the key "name" is missing'),
         ('{"descriptors": [{"leaves": [{"name": "a"}]}]}', r'leaves\[0\]: the key "tokens" is missing'),
         ('{"descriptors": [{"path": "p"}]}', r'descriptors\[0\]: the key "leaves" is missing'),
