@@ -112,7 +112,7 @@ class Engine:
         try:
             is_over = await asyncio.shield(advancing)
         except asyncio.CancelledError:
-            advancing.add_done_callback(lambda done: done.cancelled() or done.exception())  # asyncio logs one left there
+            advancing.add_done_callback(lambda done: done.cancelled() or done.exception())  # else it is logged
             advancing.add_done_callback(lambda _: self._leave(driver, run))
             raise
         with self._lock:
