@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -251,7 +252,7 @@ class BatchDriver:
             for run, _, _ in waiting.runs:
                 self._tickets[run].pop(ticket, None)
         for run, steps, i in waiting.runs:
-            run.give(steps, i, answer.error or answer)
+            run.give(steps, i, copy(answer.error) or answer)  # a copy, which says which step of this plan it is
         # Once each, although several steps of one list may have the same key.
         return [run for run in dict.fromkeys(run for run, _, _ in waiting.runs) if run.can_go_on]
 
@@ -279,7 +280,7 @@ class BatchDriver:
             self._keys.clear()
             self._tickets.clear()
         for run, steps, i in waiting:
-            run.give(steps, i, error)
+            run.give(steps, i, copy(error))
         return [run for run, _, _ in waiting]
 
     @property

@@ -68,9 +68,9 @@ class DecideOptions(Options):
     examples : Examples or mapping of names to Examples, optional
         States with known answers, which the model reads before this state; for several questions, by their names.
     reproducible : bool
-        Whether the answer has to be the same, bit by bit, whatever else is asked, and in which order. Each text is then
-        evaluated alone, which takes longer. Otherwise, scores of a quantized model change by some tenths of a nat with
-        the other texts of a batch.
+        Whether the answer has to be the same, bit by bit, whatever else is asked, and in which order. Each question is
+        then evaluated on an empty sequence, state included, which takes longer. Otherwise, scores of a quantized model
+        change by some tenths of a nat with what is in the same batch.
     """
 
     form: FormName | Form | None = None

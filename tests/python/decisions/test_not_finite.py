@@ -13,6 +13,7 @@ from token_trie import (
     Choice,
     ContextError,
     StreamHandle,
+    TokenTrie,
     choose,
     choose_list,
     choose_many,
@@ -23,6 +24,7 @@ from token_trie import (
     fill,
     score,
 )
+from token_trie.plan import Ask, Keep, Model, Plan, Query, run_many
 
 SCHEMA = {
     "type": "object",
@@ -131,3 +133,17 @@ def test_a_table_with_such_a_row_is_refused_with_its_position(llm: Any) -> None:
     for choices in (TEXTS, QUESTION):
         with pytest.raises(ContextError, match=rf"\[{WRONG[0]}\]: the model gives no finite logits"):
             evaluate(llm, MANY, gold, choices, ways=["exact"])
+
+
+def test_the_error_of_a_prior_says_to_each_plan_that_waits_which_of_its_steps_it_is(llm: Any) -> None:
+    tokens = llm.tokenize(BAD.encode())
+    query = Query("scores", TokenTrie.from_sequences({"a": [5], "b": [6]}))
+
+    def plan(model: Model, n: int) -> Plan[int]:
+        try:
+            yield [*[Keep([1])] * n, Ask(tokens, query, key="a prior")]
+        except ContextError as error:
+            return error.step
+        return -1
+
+    assert list(run_many(llm, range(8), plan)) == [*range(8)]
