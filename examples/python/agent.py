@@ -27,8 +27,10 @@ messages = [
     {"role": "system", "content": "Answer in one sentence, by what the tools return."},
     {"role": "user", "content": "Will it rain in Oslo?"},
 ]
+tool_choice = "required"  # these requests need a tool; then the model decides
 for _ in range(4):  # bounds the loop, as a small model may call again and again
-    answer = token_trie.choose_tool(llm, messages, [set_alarm, get_weather], tool_choice="auto")
+    answer = token_trie.choose_tool(llm, messages, [set_alarm, get_weather], tool_choice=tool_choice)
+    tool_choice = "auto"
     messages.append(answer.message)
     if not isinstance(answer, token_trie.ToolCall):
         print(answer.text)
