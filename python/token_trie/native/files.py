@@ -9,11 +9,13 @@ import json
 import os
 import re
 import secrets
+import stat
 import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,18 +31,25 @@ _MAX_NAME = 255 - len(f".01234567{UNFINISHED}")
 def write_whole(path: Path, data: bytes | memoryview | Iterable[memoryview]) -> None:
     """Write a temporary file, sync it, rename it to `path`, and sync the folder. Raises OSError, with this path.
 
-    Data is one piece or several. If the process or the machine stops, the file is the old one or the new one. What is
-    there and no file, such as a device, is not replaced.
+    Data is one piece or several. If the process or the machine stops, the file is the old one or the new one. A file
+    that is replaced keeps its mode and, where this process may set it, its owner. What is there and no file, such as a
+    device, is not replaced.
     """
     if path.exists() and not path.is_file():
         raise FileExistsError(errno.EEXIST, "is not a file", str(path))
+    old = path.stat() if path.exists() else None
     begin = os.fsencode(path.name)[:_MAX_NAME].decode(errors="ignore")
     unfinished = path.with_name(f"{begin}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
-        with open(unfinished, "xb") as file:
+        # Readable by nobody else before it has the mode of the old one.
+        with open(unfinished, "xb", opener=None if old is None else partial(os.open, mode=0o600)) as file:
             file.writelines([data] if isinstance(data, (bytes, memoryview)) else data)
             file.flush()
             os.fsync(file.fileno())
+        if old is not None:
+            with suppress(OSError, AttributeError):  # not allowed, or Windows
+                os.chown(unfinished, old.st_uid, old.st_gid)
+            os.chmod(unfinished, stat.S_IMODE(old.st_mode))
         os.replace(unfinished, path)
     except BaseException as error:
         with suppress(OSError):

@@ -18,7 +18,7 @@ from token_trie.native.lifetime import LruCache
 from token_trie.native.options import takes
 from token_trie.plan import Many, Model, OnError, run
 from token_trie.records.nodes import LAYOUTS, Layout, Node
-from token_trie.records.schema import read_schema
+from token_trie.records.schema import KEYWORDS, read_schema
 from token_trie.records.write import RecordDecoder, Writer
 from token_trie.sets.prompt import Prompt
 
@@ -136,6 +136,12 @@ def read_template(schema: object, *, strict: bool = True) -> RecordTemplate:
 
 
 def _read_json(schema: Any, strict: bool) -> RecordTemplate:
+    if strict and schema and isinstance(schema, dict) and not schema.keys() & KEYWORDS:
+        first = json.dumps(next(iter(schema)))
+        raise ArgumentError(
+            "schema: an example, without a keyword of JSON Schema; write "
+            f'{{"properties": {{{first}: {{"type": "string"}}, …}}, "required": [{first}, …]}}'
+        )
     ignored: list[str] = []
     node = read_schema(schema, None if strict else ignored)
     return RecordTemplate(node, json.loads, schema, tuple(ignored))

@@ -72,6 +72,12 @@ UNSUPPORTED = frozenset(
 )
 """Keywords that also decide it, but are not supported."""
 KINDS = ("string", "number", "integer", "boolean", "null", "object", "array")
+ANNOTATIONS = frozenset(
+    {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$schema", "$id", "$anchor"}
+    | {"$comment", "$defs", "definitions", "$dynamicAnchor", "$vocabulary", "then", "else", "minContains"}
+    | {"maxContains", "contentEncoding", "contentMediaType", "contentSchema"}
+)
+KEYWORDS = VALIDATING | UNSUPPORTED | ANNOTATIONS
 
 
 def refuse(pointer: str, why: str) -> ArgumentError:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from random_schemas import RandomSchema, spoil
 from token_trie import ArgumentError
+from token_trie.records.fill import read_template
 from token_trie.records.gbnf import Grammar, Matcher
 from token_trie.records.nodes import (
     Array,
@@ -433,3 +434,13 @@ def test_a_schema_that_is_nested_too_deep_is_refused() -> None:
 def test_white_space_is_as_json_dumps_has_it() -> None:
     node = read_schema({"type": "object", "properties": {"a": {"const": {"b": [1]}}}, "required": ["a"]})
     assert continuations(PendingValue(node), Layout(2))[0].text == '{\n  "a": {\n    "b": [\n      1\n    ]\n  }'
+
+
+@pytest.mark.parametrize("example", [{"name": "", "age": 0}, {"a": {"type": "string"}}])
+def test_an_example_in_place_of_a_schema_is_refused_with_what_to_write(example: dict[str, Any]) -> None:
+    first = next(iter(example))
+    with pytest.raises(
+        ArgumentError, match=rf'"properties": {{"{first}": {{"type": "string"}}, …}}, "required": \["{first}", …\]'
+    ):
+        read_template(example)
+    read_template({"title": "anything"})
