@@ -284,7 +284,7 @@ class StreamHandle:
         path : str
             Instead of choices: the set of this path in the payload of `set_payload`.
         **options
-            Those of `token_trie.choose`, except a `Contextual` calibration.
+            Those of `token_trie.choose`.
 
         Returns
         -------
@@ -382,7 +382,7 @@ class StreamHandle:
         prompt : str, sequence of int, or sequence of chat messages, optional
             What the choices follow instead of the sequence. It is removed from the context afterwards.
         **options
-            Those of `token_trie.score`, except a `Contextual` calibration.
+            Those of `token_trie.score`.
 
         Returns
         -------

@@ -194,6 +194,8 @@ def _run_in(shared: SharedBatch, run: Run[R], known: dict[object, Any]) -> R:
     except TokenTrieError:
         shared.batch.require_open()
         raise
+    finally:
+        shared.drop(driver.unanswered)
     return run.result
 
 

@@ -254,7 +254,7 @@ class SharedBatch:
         return bool(self._threads) or time.monotonic() < self._gathered_until
 
     def answers(self, tickets: Iterable[int]) -> Generator[Answer, None, None]:
-        """Yield the answers to tickets of this thread. Those that are not taken are withdrawn. Errors as of `Batch`."""
+        """Yield the answers to tickets of this thread. Errors as of `Batch`."""
         waiting, thread = list(tickets), get_ident()
         try:
             self._threads.update(dict.fromkeys(waiting, thread))
@@ -267,10 +267,14 @@ class SharedBatch:
         finally:
             for ticket in waiting:
                 self._threads.pop(ticket, None)
-                self.batch.withdraw(ticket)
-                with suppress(TokenTrieError):
-                    self.batch.next(-1, ticket)
             release_threads(but_main=True)
+
+    def drop(self, tickets: Iterable[int]) -> None:
+        """Withdraw tickets, and take their answers, because nobody else does."""
+        for ticket in tickets:
+            self.batch.withdraw(ticket)
+            with suppress(TokenTrieError):
+                self.batch.next(-1, ticket)
 
     def cancel_of(self, thread: int) -> None:
         """Cancel the queries of a thread."""

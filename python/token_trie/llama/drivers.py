@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
+from inspect import GEN_CREATED, getgeneratorstate
 from typing import Any, Generic, TypeVar
 
 from token_trie.errors import ArgumentError, CancelledError, ContextError, TokenTrieError
@@ -31,6 +32,10 @@ class Run(Generic[R]):
     """The first step, and its answer."""
 
     def __init__(self, plan: Plan[R]) -> None:
+        if not isinstance(plan, Generator):
+            raise ArgumentError(f"plan must return a generator, not {plan!r:.80}; a function with yield makes one")
+        if getgeneratorstate(plan) != GEN_CREATED:
+            raise ArgumentError("plan must return a new generator each time, not one that has begun")
         self._plan = plan
         self._answers: list[Any] = []
         self._n_missing = 0
@@ -155,7 +160,11 @@ class StreamDriver:
             stream.splice(0, [])
         self._move_to(step.tokens, is_prompt=True)
         prompt_ns = time.perf_counter_ns() - started
-        answer = stream.answer(step.query)
+        try:
+            answer = stream.answer(step.query)
+        except TokenTrieError:
+            self._sequence = stream.tokens  # with the beginning of a text
+            raise
         answer.figures.prompt_ns = prompt_ns
         self._sequence = [*step.tokens, *answer.tokens]
         return answer
@@ -282,6 +291,12 @@ class BatchDriver:
         for run, steps, i in waiting:
             run.give(steps, i, copy(error))
         return [run for run, _, _ in waiting]
+
+    @property
+    def unanswered(self) -> list[int]:
+        """The tickets of all steps without an answer, also of those that no plan waits for."""
+        with self._lock:
+            return list(self._waiting)
 
     @property
     def is_idle(self) -> bool:
