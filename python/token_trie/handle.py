@@ -13,7 +13,6 @@ from token_trie.decisions.choose import ChoiceRequest, score_beside
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.lists import ListDecision, ListRequest
 from token_trie.decisions.options import MAX_SCORED, ChooseOptions, ListOptions, RecordOptions, ScoreOptions
-from token_trie.decisions.request import run_after
 from token_trie.errors import ArgumentError
 from token_trie.llama.contexts import StreamOptions
 from token_trie.llama.query import LeafEnd, Sampling, SpanOptions, StepMode
@@ -21,7 +20,7 @@ from token_trie.llama.stream import Generation, Stream, StreamState
 from token_trie.llama.text import Text, TextOptions, append, write_text
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
-from token_trie.plan import PlanOf
+from token_trie.plan import PlanOf, run_after
 from token_trie.questions.options import DecideOptions
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt

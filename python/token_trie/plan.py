@@ -49,6 +49,7 @@ from token_trie.llama.batch import (
 from token_trie.llama.contexts import check_room, opened
 from token_trie.llama.drivers import BatchDriver, Run, StreamDriver
 from token_trie.llama.query import Answer, Ask, AskBeside, AskOn, Keep, Plan, Query, Step
+from token_trie.llama.stream import Stream
 from token_trie.llama.text import tokenize_after
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lifetime import attachment
@@ -199,6 +200,27 @@ def _run_in(shared: SharedBatch, run: Run[R], known: dict[object, Any]) -> R:
     return run.result
 
 
+def run_after(stream: Stream, plan: PlanOf[list[int], R]) -> R:
+    """Run a plan after the stream's sequence, its prompt, which then is what the plan has kept; the trie is removed.
+
+    If that fails, the sequence and the trie are restored.
+    """
+    with stream.transaction() as before:
+        if not before:
+            raise ArgumentError("there is no text to continue: prefill first")
+        answer = StreamDriver(stream, before).finish(begun_on(stream, before, plan))
+        # Even without tokens, because this restarts the grammar after the answer.
+        stream.splice(stream.raw_state.n_tokens, [])
+        stream.clear_span()
+        return answer
+
+
+def begun_on(stream: Stream, about: A, plan: PlanOf[A, R]) -> Run[R]:
+    """Begin a plan with the stream's own model."""
+    n_ctx, llm = stream.n_ctx_max, stream.llm
+    return stream.with_model(lambda vocab, known: Run(plan(Model(vocab, known, n_ctx, llm, "handle"), about)))
+
+
 def run_many(
     llm: Llama,
     abouts: Iterable[A],
@@ -236,14 +258,14 @@ def run_many(
 
 # Many plans in one context
 
-_WINDOW = 256
+WINDOW = 256
 """Largest number of plans under way or waiting to be yielded, from which a pass may choose."""
 
 OnError: TypeAlias = Literal["raise", "return"]
 
 
 class Admission(Generic[A, R]):
-    """Admits plans to a batch; holds at most `_WINDOW` of them at a time."""
+    """Admits plans to a batch; holds at most `WINDOW` of them at a time."""
 
     def __init__(
         self,
@@ -285,7 +307,7 @@ class Admission(Generic[A, R]):
     def _admit(self) -> None:
         until = time.monotonic() + WAIT_MS / 1000
         # Without a batch there is nothing to choose from, and the caller must not wait for slow prompts.
-        window = 1 if self._driver is None else _WINDOW
+        window = 1 if self._driver is None else WINDOW
         while not self._is_over and len(self._under_way) + len(self._done) < window:
             if self._under_way and time.monotonic() > until:
                 return

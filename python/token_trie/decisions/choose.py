@@ -25,13 +25,13 @@ from token_trie.decisions.bound_choices import (
 from token_trie.decisions.calibration import BatchMean
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.options import ChooseOptions, Mode, ScoreOptions
-from token_trie.decisions.request import Prefix, Request, Written, begun_on
+from token_trie.decisions.request import Prefix, Request, Written
 from token_trie.llama.drivers import StreamDriver
 from token_trie.llama.query import Answer, Ask, AskBeside, Keep, Plan, Query, Sampling
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
-from token_trie.plan import Model, run
+from token_trie.plan import Model, begun_on, run
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.prompt import Prompt, first_token
 from token_trie.sets.trie import TokenTrie

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions, Think
-from token_trie.errors import ArgumentError, ContextError
-from token_trie.llama.drivers import Run, StreamDriver
+from token_trie.errors import ContextError
 from token_trie.llama.query import Ask, Plan, Query, SpanOptions, read_span
-from token_trie.llama.stream import STOPS, Stream
+from token_trie.llama.stream import STOPS
 from token_trie.llama.text import Text, TextOptions, text_of, tokenize_after
 from token_trie.native.core import _core
 from token_trie.native.ffi import lib
 from token_trie.native.options import check_limits, nth_seed
-from token_trie.plan import A, Model, PlanOf
+from token_trie.plan import Model
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.tokenization import inner_tokens
 from token_trie.sets.trie import TokenTrie
@@ -145,27 +144,6 @@ def end_of_thought(
         n_kept, more = tokenize_after(vocab, tokens, text)
         return tokens[:n_kept] + more, written.decode(errors="replace")
     return None
-
-
-def run_after(stream: Stream, plan: PlanOf[list[int], R]) -> R:
-    """Run a plan after the stream's sequence, its prompt, which then is what the plan has kept; the trie is removed.
-
-    If that fails, the sequence and the trie are restored.
-    """
-    with stream.transaction() as before:
-        if not before:
-            raise ArgumentError("there is no text to continue: prefill first")
-        answer = StreamDriver(stream, before).finish(begun_on(stream, before, plan))
-        # Even without tokens, because this restarts the grammar after the answer.
-        stream.splice(stream.raw_state.n_tokens, [])
-        stream.clear_span()
-        return answer
-
-
-def begun_on(stream: Stream, about: A, plan: PlanOf[A, R]) -> Run[R]:
-    """Begin a plan with the stream's own model."""
-    n_ctx, llm = stream.n_ctx_max, stream.llm
-    return stream.with_model(lambda vocab, known: Run(plan(Model(vocab, known, n_ctx, llm, "handle"), about)))
 
 
 MAX_TOKENS = 1024

@@ -87,7 +87,7 @@ class StreamState:
     n_context_max: int
     """Largest number of tokens to which the context can grow."""
     cache_bytes: int
-    """LruCache of the context's cache; 0 until something is evaluated."""
+    """Memory of the context's cache; 0 until something is evaluated."""
     n_imported: int
     """Tokens that were copied from the Llama's context instead of being evaluated."""
     n_closed: int

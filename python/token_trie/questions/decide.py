@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 import numpy as np
 
 from token_trie.decisions.calibration import BATCH_ROWS, Binding, Mean, fingerprint, refuse_batch
-from token_trie.decisions.request import run_after
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
 from token_trie.llama.query import Keep, Plan
 from token_trie.llama.stream import Stream
@@ -18,7 +17,7 @@ from token_trie.llama.text import join_after
 from token_trie.native.core import Llama, _core
 from token_trie.native.lifetime import MAX_SEEN, LruCache, cache_in
 from token_trie.native.options import takes
-from token_trie.plan import Many, Model, Results, run, together, windows
+from token_trie.plan import Many, Model, Results, run, run_after, together, windows
 from token_trie.questions.form import (
     Form,
     FormView,
@@ -355,10 +354,11 @@ def _scores_plan(
 ) -> Plan[tuple[int, dict[str | None, list[Scored]]]]:
     """Plan the scores of the questions about a state, with the hash of the state."""
     text = state_text(state)
+    tokens_of = about(model, text)
 
     def scored(name: str | None, question: PreparedQuestion) -> Plan[list[Scored]]:
         with naming(name):
-            return (yield from question.scored(model, about(model, text)))[0]
+            return (yield from question.scored(model, tokens_of))[0]
 
     found = yield from together(scored(name, question) for name, question in questions.items())
     return hash(text), dict(zip(questions, found, strict=True))

@@ -427,7 +427,7 @@ class PreparedQuestion:
         n_prompt, n_evaluated = sum(s.n_prompt for s in scored), sum(s.n_evaluated for s in scored)
         n_cached = [s.n_cached for s in scored]
         stats = QuestionStats(n_prompt, n_evaluated, n_prompt - sum(n_cached), min(n_cached))
-        mass = min(math.fsum(s.mass for s in scored) / len(scored), 1.0)
+        mass = mass_of(scored)
         kind: Any = "raw"
         calibrator, weights = self.calibrator, self.of_options(scored, priors)
         if calibrator is not None:
@@ -447,6 +447,11 @@ class PreparedQuestion:
         shares = [self.forms[form] for form in of_forms]
         weights: Floats = sum(map(mul, means, shares)) / sum(shares)
         return weights
+
+
+def mass_of(scored: Sequence[Scored]) -> float:
+    """Return the mean probability of all texts over the views of a question."""
+    return min(math.fsum(one.mass for one in scored) / len(scored), 1.0)
 
 
 def offsets(n: int, k: int) -> list[int]:

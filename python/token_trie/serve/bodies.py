@@ -21,7 +21,7 @@ B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
 
 _VALUE_BYTES = 64
-"""LruCache of a JSON value."""
+"""Memory of a JSON value."""
 _MAX_FAULTS = 16
 _MAX_FAULT_CHARS = 400
 _MISSPELT = 0.85

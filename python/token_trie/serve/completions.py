@@ -7,9 +7,9 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -34,7 +34,6 @@ from token_trie.serve.answers import (
     as_completion,
     plain,
 )
-from token_trie.serve.decisions import together
 from token_trie.serve.engine import Engine
 from token_trie.serve.errors import Place, RefusedError, invalid, openai_error, refusal_of, refusing
 from token_trie.serve.limits import Claim, check_depth, levels_of
@@ -43,8 +42,10 @@ from token_trie.serve.sets import AnySet, Sets, read_set
 from token_trie.serve.shapes import ChatRequest, CompletionRequest, GenerationRequest
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template
 
+T = TypeVar("T")
+
 _ANSWER_BYTES = 16 << 10
-"""LruCache of an answer while it is generated."""
+"""Memory of an answer while it is generated."""
 _PART_BYTES = 64 << 10
 _DONE = b"data: [DONE]\n\n"
 _MAX_PROMPTS = 128
@@ -98,10 +99,22 @@ def _read_prompts(service: Service, body: CompletionRequest, prompts: list[str |
 
 async def _respond(service: Service, body: GenerationRequest, answerings: Sequence[Answering], wire: Wire) -> Any:
     if not body.stream:
-        answers = await together(answer_of(service.engine, one) for one in answerings)
+        answers = await _all(answer_of(service.engine, one) for one in answerings)
         return await service.engine.on_worker(lambda: wire.whole(answers))
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     return await EventStream(service.engine, answerings, wire, with_usage=with_usage).begin()
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await all; if one fails, cancel the others before raising."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 # Options

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Sequence
 from operator import mul
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -38,7 +37,7 @@ from token_trie.sets.choices import Choices
 T = TypeVar("T")
 
 _READING_BYTES, _TEXT_BYTES = 8 << 10, 1 << 10
-"""LruCache of a reading of a question, and of a text that it scores."""
+"""Memory of a reading of a question, and of a text that it scores."""
 _JSON_DEPTH, _JSON_VALUES, _JSON_BYTES = 32, 10_000, 256 << 10
 """Limits of OpenAI's format for each JSON value of an input."""
 
@@ -126,18 +125,6 @@ async def _answers(
         return shown, Usage(n_read, min(one.n_cached for one in stats), n_answers)
 
     return (await engine.read(body, plan, reproducible=options.reproducible)).result
-
-
-async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await all; if one fails, cancel the others before raising."""
-    tasks = [asyncio.ensure_future(each) for each in work]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
 
 
 # Questions

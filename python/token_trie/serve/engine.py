@@ -149,7 +149,7 @@ class Engine:
         run = Run(plan(Model.of(self.llm), about))
         with chooser(self.llm) as stream:
             StreamDriver(stream, from_empty=reproducible or self.is_reproducible).finish(run)
-        return Outcome.of(run)._replace(n_cached=0)
+        return Outcome.of(run)
 
     def _dispatch(self) -> None:
         batch, driver = self._batch, self._driver

@@ -39,7 +39,7 @@ class Limits:
 
 
 class Budget:
-    """LruCache shared by the requests in progress."""
+    """Memory shared by the requests in progress."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -52,7 +52,7 @@ class Budget:
 
 
 class Claim:
-    """LruCache of one request until its end. Thread-safe."""
+    """Memory of one request until its end. Thread-safe."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget

@@ -448,7 +448,7 @@ class TokenTrie(Collection[Leaf]):
 
     @property
     def nbytes(self) -> int:
-        """LruCache held, names included, in bytes."""
+        """Memory held, names included, in bytes."""
         return self.core.total_bytes
 
     @property

@@ -29,7 +29,7 @@ from token_trie.native.lifetime import attachment
 from token_trie.native.options import Options, check_counts, check_name, encode
 from token_trie.plan import Many, Model, OnError, Results
 from token_trie.questions.decide import about, prepare
-from token_trie.questions.form import Form
+from token_trie.questions.form import Form, mass_of
 from token_trie.questions.options import DecideOptions, FormName
 from token_trie.questions.question import Choice, Examples, Predicate, Question, Score, state_text
 from token_trie.questions.scores import LEAF_END
@@ -267,9 +267,8 @@ class _QuestionReader(RowReader):
         question = self._question
         tokens_of = about(model, self._state(row))
         scored, priors = yield from question.scored(model, tokens_of, with_state=states)
-        mass = min(1.0, float(np.mean([one.mass for one in scored])))
         contextual = question.of_options(scored, priors) if priors else None
-        return Row(question.of_options(scored, ()), contextual, mass, scored[0].state)
+        return Row(question.of_options(scored, ()), contextual, mass_of(scored), scored[0].state)
 
     def _state(self, row: object) -> str:
         text = state_text(row)

@@ -31,7 +31,7 @@ from token_trie import (
     score_many,
 )
 from token_trie.asynchronous import achoose_many
-from token_trie.plan import _WINDOW as WINDOW
+from token_trie.plan import WINDOW
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
 NEAR = 1e-4
