@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gguf
@@ -13,22 +14,39 @@ N_INNER, N_STATE, N_CONV, N_RANK = 64, 8, 4, 2  # sizes of Mamba
 WORDS = ["▁Pizza", "Pizza", "▁Pa", "▁Paris", "ris", "▁yes", "▁no", "yes", "no", "▁Answer", "[INST]", "[/INST]"]
 # Two words that are always equally probable.
 EQUAL = ("▁yes", "▁no")
+CONTROL = [("<unk>", gguf.TokenType.UNKNOWN), ("<s>", gguf.TokenType.CONTROL), ("</s>", gguf.TokenType.CONTROL)]
+Token = tuple[str, gguf.TokenType]
+Said = str | float | bool | list[int]
 
 
-def vocabulary() -> tuple[list[str], list[float], list[gguf.TokenType]]:
+@dataclass(frozen=True)
+class Tokenizer:
+    """A vocabulary as a GGUF file holds it: scored by place, or with merges."""
+
+    model: str
+    pre: str
+    tokens: list[Token]
+    merges: list[str] | None = None
+
+
+def sentence_pieces() -> Tokenizer:
     """Control tokens, bytes, characters, and words built up by merges of higher and higher score."""
-    tokens = [("<unk>", gguf.TokenType.UNKNOWN), ("<s>", gguf.TokenType.CONTROL), ("</s>", gguf.TokenType.CONTROL)]
-    tokens += [(f"<0x{i:02X}>", gguf.TokenType.BYTE) for i in range(256)]
+    bytes_ = [(f"<0x{i:02X}>", gguf.TokenType.BYTE) for i in range(256)]
     pieces = ["▁", *(chr(c) for c in range(33, 127))]
     for word in WORDS:
         pieces += [word[:n] for n in range(2, len(word) + 1)]
-    tokens += [(piece, gguf.TokenType.NORMAL) for piece in dict.fromkeys(pieces)]
-    scores = [-float(i) for i in range(len(tokens))]
-    return [text for text, _ in tokens], scores, [kind for _, kind in tokens]
+    tokens = [*CONTROL, *bytes_, *((piece, gguf.TokenType.NORMAL) for piece in dict.fromkeys(pieces))]
+    return Tokenizer("llama", "default", tokens)
 
 
-def byte_pairs() -> tuple[list[tuple[str, gguf.TokenType]], list[str]]:
-    """Return tokens of a byte-level BPE, and its merges: GPT-2's letters for bytes, words, and what JSON has often."""
+def unigrams() -> Tokenizer:
+    """Return the pieces without the bytes, as T5 has them: a character that is none of them is unknown."""
+    tokens = [token for token in sentence_pieces().tokens if token[1] is not gguf.TokenType.BYTE]
+    return Tokenizer("t5", "default", tokens)
+
+
+def byte_pairs() -> Tokenizer:
+    """Byte-level BPE: GPT-2's letters for bytes, words, and what JSON has often."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
     letter = {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
@@ -56,8 +74,67 @@ def byte_pairs() -> tuple[list[tuple[str, gguf.TokenType]], list[str]]:
         for n in range(1, len(spelled)):
             merges[f"{''.join(spelled[:n])} {spelled[n]}"] = None
             pieces["".join(spelled[: n + 1])] = None
-    control = [("<unk>", gguf.TokenType.UNKNOWN), ("<s>", gguf.TokenType.CONTROL), ("</s>", gguf.TokenType.CONTROL)]
-    return control + [(piece, gguf.TokenType.NORMAL) for piece in [*letter.values(), *pieces]], list(merges)
+    tokens = [*CONTROL, *((piece, gguf.TokenType.NORMAL) for piece in [*letter.values(), *pieces])]
+    return Tokenizer("gpt2", "gpt-2", tokens, list(merges))
+
+
+class ModelFile:
+    """A GGUF file in the making: keys, a tokenizer, and tensors in F32, whose sizes are in llama.cpp's order."""
+
+    def __init__(self, path: Path, architecture: str, tokenizer: Tokenizer, *, seed: int = 0) -> None:
+        self.n_vocab = len(tokenizer.tokens)
+        self._architecture = architecture
+        self._writer = writer = gguf.GGUFWriter(path, architecture)
+        self._rng = np.random.default_rng(seed)
+        writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+        writer.add_tokenizer_model(tokenizer.model)
+        writer.add_tokenizer_pre(tokenizer.pre)
+        writer.add_token_list([text for text, _ in tokenizer.tokens])
+        if tokenizer.merges is None:
+            writer.add_token_scores([-float(i) for i in range(self.n_vocab)])
+        else:
+            writer.add_token_merges(tokenizer.merges)
+        writer.add_token_types([kind for _, kind in tokenizer.tokens])
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        writer.add_unk_token_id(0)
+        writer.add_add_bos_token(True)
+        writer.add_add_space_prefix(tokenizer.merges is None)
+
+    def say(self, said: Mapping[str, Said]) -> None:
+        """Add keys by their whole names."""
+        adds = {
+            str: self._writer.add_string,
+            bool: self._writer.add_bool,
+            int: self._writer.add_uint32,
+            float: self._writer.add_float32,
+            list: self._writer.add_array,
+        }
+        for key, value in said.items():
+            adds[type(value)](key, value)
+
+    def say_own(self, said: Mapping[str, Said]) -> None:
+        """Add keys behind the architecture's name."""
+        self.say({f"{self._architecture}.{key}": value for key, value in said.items()})
+
+    def drawn(self, *sizes: int, spread: float = 0.5) -> np.ndarray:
+        """Draw weights at random, to be added or changed first."""
+        return self._rng.normal(0, spread, sizes[::-1]).astype(np.float32)
+
+    def add(self, name: str, values: np.ndarray) -> None:
+        self._writer.add_tensor(name, values)
+
+    def random(self, name: str, *sizes: int, spread: float = 0.5) -> None:
+        self.add(name, self.drawn(*sizes, spread=spread))
+
+    def fill(self, name: str, value: float, *sizes: int) -> None:
+        self.add(name, np.full(sizes[::-1], value, np.float32))
+
+    def write(self) -> None:
+        self._writer.write_header_to_file()
+        self._writer.write_kv_data_to_file()
+        self._writer.write_tensors_to_file()
+        self._writer.close()
 
 
 def write_tiny_model(
@@ -65,89 +142,77 @@ def write_tiny_model(
     *,
     is_recurrent: bool = False,
     is_bpe: bool = False,
-    more: Sequence[tuple[str, gguf.TokenType]] = (),
-    said: Mapping[str, str | float | bool] | None = None,
+    more: Sequence[Token] = (),
+    said: Mapping[str, Said] | None = None,
     broken: Sequence[str] = (),
 ) -> None:
     """Write a llama or a mamba, with more tokens behind its own, and more said of it; the same bytes each time.
 
     Where a broken token has been read, no logits are numbers.
     """
-    rng = np.random.default_rng(0)
-    tokens, scores, kinds = vocabulary()
-    merges: list[str] = []
-    if is_bpe:
-        pairs, merges = byte_pairs()
-        tokens, kinds = [text for text, _ in pairs], [kind for _, kind in pairs]
-    tokens += [text for text, _ in more]
-    scores += [-float(i) for i in range(len(scores), len(tokens))]
-    kinds += [kind for _, kind in more]
-    writer = gguf.GGUFWriter(path, "mamba" if is_recurrent else "llama")
-    writer.add_context_length(N_CTX)
-    writer.add_embedding_length(N_EMBD)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(N_FF)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_tokenizer_model("gpt2" if is_bpe else "llama")
-    writer.add_tokenizer_pre("gpt-2" if is_bpe else "default")
-    writer.add_token_list(tokens)
-    if is_bpe:
-        writer.add_token_merges(merges)
-    else:
-        writer.add_token_scores(scores)
-    writer.add_token_types(kinds)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_add_bos_token(True)
-    writer.add_add_space_prefix(not is_bpe)
+    tokenizer = byte_pairs() if is_bpe else sentence_pieces()
+    tokenizer = replace(tokenizer, tokens=[*tokenizer.tokens, *more])
+    tokens = [text for text, _ in tokenizer.tokens]
+    file = ModelFile(path, "mamba" if is_recurrent else "llama", tokenizer)
+    file.say_own(
+        {
+            "context_length": N_CTX,
+            "embedding_length": N_EMBD,
+            "block_count": 1,
+            "feed_forward_length": N_FF,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+        }
+    )
+    file.say(said or {})
 
-    for key, value in (said or {}).items():
-        add = {str: writer.add_string, bool: writer.add_bool, float: writer.add_float32}[type(value)]
-        add(key, value)
-
-    def tensor(name: str, *shape: int) -> None:
-        writer.add_tensor(name, rng.normal(0, 0.5, shape).astype(np.float32))
-
-    embedding = rng.normal(0, 0.5, (len(tokens), N_EMBD)).astype(np.float32)
+    embedding = file.drawn(N_EMBD, len(tokens))
     embedding[[tokens.index(text) for text in broken]] = np.nan
-    writer.add_tensor("token_embd.weight", embedding)
-    output = rng.normal(0, 0.5, (len(tokens), N_EMBD)).astype(np.float32)
+    file.add("token_embd.weight", embedding)
+    output = file.drawn(N_EMBD, len(tokens))
     if not is_bpe:
         first, second = map(tokens.index, EQUAL)
         output[second] = output[first]
-    writer.add_tensor("output.weight", output)
-    writer.add_tensor("output_norm.weight", np.ones(N_EMBD, np.float32))
-    writer.add_tensor("blk.0.attn_norm.weight", np.ones(N_EMBD, np.float32))
-    if is_recurrent:
-        writer.add_ssm_conv_kernel(N_CONV)
-        writer.add_ssm_inner_size(N_INNER)
-        writer.add_ssm_state_size(N_STATE)
-        writer.add_ssm_time_step_rank(N_RANK)
-        tensor("blk.0.ssm_in.weight", 2 * N_INNER, N_EMBD)
-        tensor("blk.0.ssm_conv1d.weight", N_INNER, N_CONV)
-        tensor("blk.0.ssm_conv1d.bias", N_INNER)
-        tensor("blk.0.ssm_x.weight", N_RANK + 2 * N_STATE, N_INNER)
-        tensor("blk.0.ssm_dt.weight", N_INNER, N_RANK)
-        tensor("blk.0.ssm_dt.bias", N_INNER)
-        writer.add_tensor("blk.0.ssm_a", -np.ones((N_INNER, N_STATE), np.float32))
-        writer.add_tensor("blk.0.ssm_d", np.ones(N_INNER, np.float32))
-        tensor("blk.0.ssm_out.weight", N_EMBD, N_INNER)
-    else:
-        writer.add_head_count(N_HEAD)
-        writer.add_head_count_kv(N_HEAD)
-        writer.add_rope_dimension_count(N_EMBD // N_HEAD)
-        writer.add_tensor("blk.0.ffn_norm.weight", np.ones(N_EMBD, np.float32))
-        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            tensor(f"blk.0.{name}.weight", N_EMBD, N_EMBD)
-        tensor("blk.0.ffn_gate.weight", N_FF, N_EMBD)
-        tensor("blk.0.ffn_up.weight", N_FF, N_EMBD)
-        tensor("blk.0.ffn_down.weight", N_EMBD, N_FF)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    file.add("output.weight", output)
+    file.fill("output_norm.weight", 1, N_EMBD)
+    file.fill("blk.0.attn_norm.weight", 1, N_EMBD)
+    (_add_mamba if is_recurrent else _add_llama)(file)
+    file.write()
+
+
+def _add_mamba(file: ModelFile) -> None:
+    file.say_own(
+        {
+            "ssm.conv_kernel": N_CONV,
+            "ssm.inner_size": N_INNER,
+            "ssm.state_size": N_STATE,
+            "ssm.time_step_rank": N_RANK,
+        }
+    )
+    file.random("blk.0.ssm_in.weight", N_EMBD, 2 * N_INNER)
+    file.random("blk.0.ssm_conv1d.weight", N_CONV, N_INNER)
+    file.random("blk.0.ssm_conv1d.bias", N_INNER)
+    file.random("blk.0.ssm_x.weight", N_INNER, N_RANK + 2 * N_STATE)
+    file.random("blk.0.ssm_dt.weight", N_RANK, N_INNER)
+    file.random("blk.0.ssm_dt.bias", N_INNER)
+    file.fill("blk.0.ssm_a", -1, N_STATE, N_INNER)
+    file.fill("blk.0.ssm_d", 1, N_INNER)
+    file.random("blk.0.ssm_out.weight", N_INNER, N_EMBD)
+
+
+def _add_llama(file: ModelFile) -> None:
+    file.say_own(
+        {
+            "attention.head_count": N_HEAD,
+            "attention.head_count_kv": N_HEAD,
+            "rope.dimension_count": N_EMBD // N_HEAD,
+        }
+    )
+    file.fill("blk.0.ffn_norm.weight", 1, N_EMBD)
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+        file.random(f"blk.0.{name}.weight", N_EMBD, N_EMBD)
+    file.random("blk.0.ffn_gate.weight", N_EMBD, N_FF)
+    file.random("blk.0.ffn_up.weight", N_EMBD, N_FF)
+    file.random("blk.0.ffn_down.weight", N_FF, N_EMBD)
 
 
 def write_tiny_adapter(path: Path, seed: int = 0) -> None:

@@ -1,0 +1,77 @@
+"""Parts that models have in common, small and in F32: what is read first and last, attention, feed-forward layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tiny_model import ModelFile, Said, Tokenizer
+
+N_EMBD, N_FF, N_CTX = 32, 48, 1024
+N_HEAD, N_HEAD_KV, HEAD = 2, 1, 16
+N_EXPERT, N_EXPERT_USED, N_FF_EXPERT = 4, 2, 24
+
+# Keys of a mixture of experts, behind the architecture's name.
+EXPERTS: dict[str, Said] = {
+    "expert_count": N_EXPERT,
+    "expert_used_count": N_EXPERT_USED,
+    "expert_feed_forward_length": N_FF_EXPERT,
+}
+
+
+def begin(path: Path, architecture: str, tokenizer: Tokenizer, n_layer: int, *, norm: str = "output_norm") -> ModelFile:
+    """Begin a model with its keys of sizes, its embedding and its output, each token's apart."""
+    file = ModelFile(path, architecture, tokenizer)
+    file.say_own(
+        {
+            "context_length": N_CTX,
+            "embedding_length": N_EMBD,
+            "block_count": n_layer,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+            "attention.layer_norm_epsilon": 1e-5,
+        }
+    )
+    file.random("token_embd.weight", N_EMBD, file.n_vocab)
+    file.random("output.weight", N_EMBD, file.n_vocab)
+    vector(file, norm)
+    return file
+
+
+def matrix(file: ModelFile, name: str, n_in: int, *n_out: int) -> None:
+    """Add weights that keep the spread of what they are multiplied with."""
+    file.random(f"{name}.weight", n_in, *n_out, spread=n_in**-0.5)
+
+
+def vector(file: ModelFile, name: str, size: int = N_EMBD) -> None:
+    """Add the weights of a norm."""
+    file.add(f"{name}.weight", 1 + file.drawn(size, spread=0.1))
+
+
+def attention(
+    file: ModelFile, layer: int, *, n_head: int = N_HEAD, n_head_kv: int = N_HEAD_KV, head: int = HEAD
+) -> None:
+    """Add what queries, keys and values are made with, and what is made of them."""
+    at = f"blk.{layer}.attn"
+    matrix(file, f"{at}_q", N_EMBD, n_head * head)
+    matrix(file, f"{at}_k", N_EMBD, n_head_kv * head)
+    matrix(file, f"{at}_v", N_EMBD, n_head_kv * head)
+    matrix(file, f"{at}_output", n_head * head, N_EMBD)
+
+
+def feed_forward(file: ModelFile, layer: int, *, is_gated: bool = True, part: str = "", size: int = N_FF) -> None:
+    """Add a dense layer, or the part of a mixture that all tokens share (`_shexp`)."""
+    at = f"blk.{layer}.ffn"
+    if is_gated:
+        matrix(file, f"{at}_gate{part}", N_EMBD, size)
+    matrix(file, f"{at}_up{part}", N_EMBD, size)
+    matrix(file, f"{at}_down{part}", size, N_EMBD)
+
+
+def experts(file: ModelFile, layer: int, *, is_biased: bool = False) -> None:
+    """Add a mixture of experts, and where asked for the bias by which they are picked."""
+    at = f"blk.{layer}.ffn"
+    matrix(file, f"{at}_gate_inp", N_EMBD, N_EXPERT)
+    matrix(file, f"{at}_gate_exps", N_EMBD, N_FF_EXPERT, N_EXPERT)
+    matrix(file, f"{at}_up_exps", N_EMBD, N_FF_EXPERT, N_EXPERT)
+    matrix(file, f"{at}_down_exps", N_FF_EXPERT, N_EMBD, N_EXPERT)
+    if is_biased:
+        file.random(f"blk.{layer}.exp_probs_b.bias", N_EXPERT, spread=0.1)
