@@ -18,21 +18,29 @@ EXPERTS: dict[str, Said] = {
 }
 
 
-def begin(path: Path, architecture: str, tokenizer: Tokenizer, n_layer: int, *, norm: str = "output_norm") -> ModelFile:
+def begin(
+    path: Path,
+    architecture: str,
+    tokenizer: Tokenizer,
+    n_layer: int,
+    *,
+    norm: str = "output_norm",
+    n_embd: int = N_EMBD,
+) -> ModelFile:
     """Begin a model with its keys of sizes, its embedding and its output, each token's apart."""
     file = ModelFile(path, architecture, tokenizer)
     file.say_own(
         {
             "context_length": N_CTX,
-            "embedding_length": N_EMBD,
+            "embedding_length": n_embd,
             "block_count": n_layer,
             "attention.layer_norm_rms_epsilon": 1e-5,
             "attention.layer_norm_epsilon": 1e-5,
         }
     )
-    file.random("token_embd.weight", N_EMBD, file.n_vocab)
-    file.random("output.weight", N_EMBD, file.n_vocab)
-    vector(file, norm)
+    file.random("token_embd.weight", n_embd, file.n_vocab)
+    file.random("output.weight", n_embd, file.n_vocab, spread=2.8 * n_embd**-0.5)
+    vector(file, norm, n_embd)
     return file
 
 
@@ -47,11 +55,17 @@ def vector(file: ModelFile, name: str, size: int = N_EMBD) -> None:
 
 
 def attention(
-    file: ModelFile, layer: int, *, n_head: int = N_HEAD, n_head_kv: int = N_HEAD_KV, head: int = HEAD
+    file: ModelFile,
+    layer: int,
+    *,
+    n_head: int = N_HEAD,
+    n_head_kv: int = N_HEAD_KV,
+    head: int = HEAD,
+    has_gates: bool = False,
 ) -> None:
-    """Add what queries, keys and values are made with, and what is made of them."""
+    """Add what queries (where asked for, with gates), keys and values are made with, and what is made of them."""
     at = f"blk.{layer}.attn"
-    matrix(file, f"{at}_q", N_EMBD, n_head * head)
+    matrix(file, f"{at}_q", N_EMBD, (1 + has_gates) * n_head * head)
     matrix(file, f"{at}_k", N_EMBD, n_head_kv * head)
     matrix(file, f"{at}_v", N_EMBD, n_head_kv * head)
     matrix(file, f"{at}_output", n_head * head, N_EMBD)
@@ -66,12 +80,15 @@ def feed_forward(file: ModelFile, layer: int, *, is_gated: bool = True, part: st
     matrix(file, f"{at}_down{part}", size, N_EMBD)
 
 
-def experts(file: ModelFile, layer: int, *, is_biased: bool = False) -> None:
+def experts(
+    file: ModelFile, layer: int, *, is_gated: bool = True, is_biased: bool = False, size: int = N_FF_EXPERT
+) -> None:
     """Add a mixture of experts, and where asked for the bias by which they are picked."""
     at = f"blk.{layer}.ffn"
     matrix(file, f"{at}_gate_inp", N_EMBD, N_EXPERT)
-    matrix(file, f"{at}_gate_exps", N_EMBD, N_FF_EXPERT, N_EXPERT)
-    matrix(file, f"{at}_up_exps", N_EMBD, N_FF_EXPERT, N_EXPERT)
-    matrix(file, f"{at}_down_exps", N_FF_EXPERT, N_EMBD, N_EXPERT)
+    if is_gated:
+        matrix(file, f"{at}_gate_exps", N_EMBD, size, N_EXPERT)
+    matrix(file, f"{at}_up_exps", N_EMBD, size, N_EXPERT)
+    matrix(file, f"{at}_down_exps", size, N_EMBD, N_EXPERT)
     if is_biased:
         file.random(f"blk.{layer}.exp_probs_b.bias", N_EXPERT, spread=0.1)

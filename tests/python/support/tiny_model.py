@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -103,7 +104,7 @@ class ModelFile:
 
     def say(self, said: Mapping[str, Said]) -> None:
         """Add keys by their whole names."""
-        adds = {
+        adds: dict[type, Callable[[str, Any], None]] = {
             str: self._writer.add_string,
             bool: self._writer.add_bool,
             int: self._writer.add_uint32,
