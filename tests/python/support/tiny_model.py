@@ -41,9 +41,9 @@ def sentence_pieces() -> Tokenizer:
 
 
 def unigrams() -> Tokenizer:
-    """Return the pieces without the bytes, as T5 has them: a character that is none of them is unknown."""
+    """Return the pieces without the bytes, as T5 has them, and the line break: other characters are unknown."""
     tokens = [token for token in sentence_pieces().tokens if token[1] is not gguf.TokenType.BYTE]
-    return Tokenizer("t5", "default", tokens)
+    return Tokenizer("t5", "default", [*tokens, ("\n", gguf.TokenType.NORMAL)])
 
 
 def byte_pairs() -> Tokenizer:

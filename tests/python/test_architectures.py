@@ -1,0 +1,271 @@
+"""Models with states: whatever is asked of them, each answer is that of the model read plainly from its first token.
+
+The cases of a seed are always the same, one after the other on one Llama, whose memory they share. ARCHITECTURE_CASES
+says how many for each architecture, and ARCHITECTURE_SEED which come first.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from architectures import HYBRID, RECURRENT
+from plain_model import PlainModel, opened, watching
+from tiny_model import byte_pairs, sentence_pieces, unigrams
+from token_trie import (
+    Choice,
+    Contextual,
+    Predicate,
+    Score,
+    StreamHandle,
+    Think,
+    TokenTrie,
+    choose,
+    choose_list,
+    choose_many,
+    choose_tool,
+    constrain,
+    decide,
+    decide_many,
+    explain,
+    fill,
+    fill_many,
+    score,
+    score_many,
+)
+
+N_CASES = int(os.environ.get("ARCHITECTURE_CASES", "36"))
+SEED = int(os.environ.get("ARCHITECTURE_SEED", "0"))
+AT_ONCE = min(50, math.ceil(N_CASES / 3))
+N_CTX = 1024
+LONGEST = 300
+"""More tokens of a text begin another."""
+
+WRITERS = HYBRID | RECURRENT
+TOKENIZERS = [sentence_pieces, byte_pairs, unigrams]
+UNKNOWN: frozenset[str] = frozenset()
+"""Architectures that this libllama does not load."""
+
+BEGINNINGS = ["", "Pizza in Paris? ", "The answers are yes and no. " * 3, "Rome, Oslo, Bern and Paris have Pizza. " * 5]
+ENDS = ["Answer:", "Where? Answer:", "yes or no:", "Is it Paris?"]
+WORDS = [" Paris", " Pa", " Rome", " Oslo", " Pizza", " Bern", " ris", " yes", " no", " Pari"]
+SCHEMAS: list[Any] = [
+    {
+        "type": "object",
+        "properties": {"a": {"enum": ["x", "yz", "y"]}, "b": {"type": "boolean"}},
+        "required": ["a", "b"],
+    },
+    {"type": "array", "items": {"enum": ["x", "y"]}, "minItems": 1, "maxItems": 3},
+    {"properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["n"]},
+    {"properties": {"s": {"type": "string", "maxLength": 4}, "t": {"type": "number"}}},
+]
+TOOLS = [
+    {"type": "function", "function": {"name": "pay", "parameters": SCHEMAS[0]}},
+    {"type": "function", "function": {"name": "play", "parameters": SCHEMAS[2]}},
+]
+
+
+class Cases:
+    """One Llama, and a handle on it, that answer one request after the other."""
+
+    def __init__(self, llm: Any, plain: PlainModel, rng: random.Random) -> None:
+        self.llm, self.plain, self.rng = llm, plain, rng
+        self.said = ""
+        self.handle = StreamHandle(llm, n_ctx=N_CTX)
+
+    def run(self) -> None:
+        kinds = [self.choose, self.score, self.many, self.decide, self.fill, self.tool, self.list_, self.explain]
+        kinds += [self.choose, self.constrain, *[self.on_handle] * 3]
+        with watching() as seen:
+            self.rng.choice(kinds)()
+        for step, answer in seen:
+            self.plain.check(step, answer)
+
+    def prompt(self) -> str:
+        """Return the last prompt again, with a turn more, or one that shares a beginning with others."""
+        rng = self.rng
+        if not self.said or len(self.said) > LONGEST or rng.random() < 0.6:
+            self.said = f"{rng.choice(BEGINNINGS)}{rng.randrange(4)}. {rng.choice(ENDS)}"
+        elif rng.random() < 0.6:
+            self.said += f"{rng.choice(WORDS)}. {rng.randrange(4)}. {rng.choice(ENDS)}"
+        return self.said
+
+    def prompts(self) -> list[str]:
+        return [self.prompt() for _ in range(self.rng.randint(2, 6))]
+
+    def choices(self) -> list[str]:
+        rng = self.rng
+        made = {"".join(rng.choices("abxy ", k=rng.randint(1, 4))).strip() for _ in range(rng.randint(0, 6))}
+        return [*rng.sample(WORDS, rng.randint(2, len(WORDS))), *(f" {one}" for one in sorted(made) if one)]
+
+    def ways(self) -> dict[str, Any]:
+        rng = self.rng
+        return rng.choice(
+            [
+                {},
+                {"n_best": 3, "leaf_end": rng.choice(["any", "longest", "follow"])},
+                {"max_nodes": 4},
+                {"mode": "greedy"},
+                {"mode": "sampled", "seed": rng.randrange(99)},
+                {"mode": "aligned", "seed": rng.randrange(99)},
+                {"mode": "beam", "beam_width": 3},
+                {"probabilities": True},
+                {"calibration": Contextual(rng.choice(ENDS))},
+                {"think": Think("!", max_tokens=rng.randint(0, 6))},
+            ]
+        )
+
+    def scoring(self) -> dict[str, Any]:
+        return self.rng.choice(
+            [{}, {"leaf_end": "longest"}, {"leaf_end": "follow"}, {"branches": True}, {"normalize": "prior"}]
+        )
+
+    def questions(self) -> dict[str, Any]:
+        rng = self.rng
+        made: list[Any] = [
+            Choice("Where?", self.choices()[:4]),
+            Choice("Who pays?", ["Anna", "Ben"]),
+            Predicate("Is it Paris?"),
+            Score("How many?", ["no", "a few", "all"]),
+        ]
+        return {str(i): one for i, one in enumerate(rng.sample(made, rng.randint(1, 4)))}
+
+    # Each of these is one request.
+
+    def choose(self) -> None:
+        choose(self.llm, self.prompt(), self.choices(), **self.ways())
+
+    def score(self) -> None:
+        score(self.llm, self.prompt(), self.choices(), **self.scoring())
+
+    def many(self) -> None:
+        rng, prompts, n = self.rng, self.prompts(), self.rng.choice([2, 3, None])
+        makers: list[Callable[[], Iterable[Any]]] = [
+            lambda: choose_many(self.llm, prompts, self.choices(), n_parallel=n, **self.ways()),
+            lambda: score_many(self.llm, prompts, self.choices(), n_parallel=n, **self.scoring()),
+            lambda: decide_many(self.llm, prompts[:3], self.questions(), n_parallel=n),
+            lambda: fill_many(self.llm, prompts[:3], rng.choice(SCHEMAS), n_parallel=n, **self.record_ways()),
+        ]
+        assert len(list(rng.choice(makers)())) in (len(prompts), len(prompts[:3]))
+
+    def decide(self) -> None:
+        decide(self.llm, self.prompt(), self.questions(), reproducible=self.rng.random() < 0.3)
+
+    def record_ways(self) -> dict[str, Any]:
+        rng = self.rng
+        mode = rng.choice(["exact", "greedy", "sampled"])
+        return {"mode": mode, "seed": rng.randrange(99) if mode == "sampled" else None, "max_tokens": 12}
+
+    def fill(self) -> None:
+        fill(self.llm, self.prompt(), self.rng.choice(SCHEMAS), **self.record_ways())
+
+    def tool(self) -> None:
+        choose_tool(self.llm, [{"role": "user", "content": self.prompt()}], TOOLS, **self.record_ways())
+
+    def list_ways(self) -> dict[str, Any]:
+        return self.rng.choice([{"max_items": 2}, {"max_tokens": 9}, {"mode": "sampled", "seed": 7, "max_items": 3}])
+
+    def list_(self) -> None:
+        choose_list(self.llm, self.prompt(), self.choices(), **self.list_ways())
+
+    def explain(self) -> None:
+        explain(self.llm, self.prompt(), self.choices())
+
+    def constrain(self) -> None:
+        prompt = self.llm.tokenize(self.prompt().encode())
+        trie = TokenTrie.from_choices(self.llm, self.choices(), prompt=prompt)
+        with constrain(self.llm, trie) as constraint:
+            self.llm(prompt, max_tokens=16)
+        self.plain.check_walk(prompt, trie, constraint.names)
+
+    def on_handle(self) -> None:
+        """Ask something about a text that goes on; what is asked beside it, and a fork, change nothing."""
+        rng, handle = self.rng, self.handle
+        if rng.random() < 0.3 or not handle.tokens or len(handle.tokens) > LONGEST:
+            handle.prefill(self.prompt())
+        elif rng.random() < 0.5:
+            handle.append(f"{rng.choice(WORDS)}. {rng.choice(ENDS)}")
+        before = handle.tokens
+        beside: list[Callable[[], Any]] = [
+            lambda: handle.score(self.choices(), **self.scoring()),
+            lambda: handle.score(self.choices(), prompt=self.prompt()),
+            lambda: handle.decide(self.questions()),
+            lambda: handle.explain(self.choices()),
+            self.on_fork,
+        ]
+        for ask in rng.sample(beside, rng.randint(0, 2)):
+            ask()
+            assert handle.tokens == before
+        self.write(handle)
+
+    def on_fork(self) -> None:
+        with self.handle.fork() as fork:
+            self.write(fork)
+
+    def write(self, handle: StreamHandle) -> None:
+        rng, before = self.rng, handle.tokens
+        kind = rng.randrange(5)
+        if kind == 0:
+            written = handle.text(rng.randint(1, 8)).tokens
+            assert handle.tokens == [*before, *written]
+            self.plain.check_best(before, written)
+        elif kind == 1:
+            handle.fill(rng.choice(SCHEMAS), **self.record_ways())
+        elif kind == 2:
+            handle.choose_list(self.choices(), **self.list_ways())
+        else:
+            decision = handle.choose(self.choices(), **self.ways())
+            assert tuple(handle.tokens[-len(decision.tokens) :]) == decision.tokens
+
+
+def chunks() -> list[int]:
+    return list(range(SEED, SEED + N_CASES, AT_ONCE))
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Callable[[str, Callable[[], Any]], Path]:
+    def write(architecture: str, tokenizer: Callable[[], Any]) -> Path:
+        if architecture in UNKNOWN:
+            pytest.skip(f"this libllama does not know {architecture}")
+        path = tmp_path / f"{architecture}.gguf"
+        WRITERS[architecture](path, tokenizer())
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("architecture", WRITERS)
+def test_a_model_of_each_architecture_loads_and_its_logits_are_numbers(paths: Any, architecture: str) -> None:
+    for tokenizer in TOKENIZERS:
+        plain = PlainModel(paths(architecture, tokenizer), N_CTX)
+        assert np.isfinite(plain.after((1,), tuple(plain.llm.tokenize(b"Answer:", add_bos=False)))).all()
+        plain.close()
+
+
+def test_the_architectures_that_are_skipped_are_none_that_this_libllama_loads(tmp_path: Path) -> None:
+    for architecture in UNKNOWN:
+        WRITERS[architecture](path := tmp_path / "unknown.gguf", sentence_pieces())
+        with pytest.raises(ValueError, match="load"):
+            opened(path, N_CTX)
+
+
+@pytest.mark.parametrize("first", chunks())
+@pytest.mark.parametrize("architecture", WRITERS)
+def test_each_answer_is_that_of_the_model_read_from_its_first_token(paths: Any, architecture: str, first: int) -> None:
+    path = paths(architecture, TOKENIZERS[first // AT_ONCE % len(TOKENIZERS)])
+    plain, llm = PlainModel(path, N_CTX), opened(path, N_CTX)
+    cases = Cases(llm, plain, random.Random(first))
+    for i in range(min(AT_ONCE, SEED + N_CASES - first)):
+        try:
+            cases.run()
+        except Exception as error:
+            error.add_note(f"case {i} after {first} of {architecture}")
+            raise
+    llm.close()
+    plain.close()
