@@ -10,6 +10,8 @@ import math
 import os
 import random
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,9 @@ from plain_model import PlainModel, opened, watching
 from tiny_model import byte_pairs, sentence_pieces, unigrams
 from token_trie import (
     Choice,
+    ContextError,
     Contextual,
+    LimitError,
     Predicate,
     Score,
     StreamHandle,
@@ -39,16 +43,21 @@ from token_trie import (
     score,
     score_many,
 )
+from token_trie.plan import Ask, Model, Plan, Query, run
 
-N_CASES = int(os.environ.get("ARCHITECTURE_CASES", "36"))
+N_CASES = int(os.environ.get("ARCHITECTURE_CASES", "24"))
 SEED = int(os.environ.get("ARCHITECTURE_SEED", "0"))
 AT_ONCE = min(50, math.ceil(N_CASES / 3))
 N_CTX = 1024
+N_FEW = 160
+"""Tokens of a context that texts fill."""
 LONGEST = 300
-"""More tokens of a text begin another."""
+"""A longer text is ended, and another begins."""
 
 WRITERS = HYBRID | RECURRENT
 TOKENIZERS = [sentence_pieces, byte_pairs, unigrams]
+Request = Callable[[], Any]
+
 UNKNOWN: frozenset[str] = frozenset()
 """Architectures that this libllama does not load."""
 
@@ -77,13 +86,13 @@ class Cases:
     def __init__(self, llm: Any, plain: PlainModel, rng: random.Random) -> None:
         self.llm, self.plain, self.rng = llm, plain, rng
         self.said = ""
-        self.handle = StreamHandle(llm, n_ctx=N_CTX)
+        self.handle = StreamHandle(llm, n_ctx=rng.choice([N_FEW, N_CTX]))
 
     def run(self) -> None:
-        kinds = [self.choose, self.score, self.many, self.decide, self.fill, self.tool, self.list_, self.explain]
-        kinds += [self.choose, self.constrain, *[self.on_handle] * 3]
+        kinds = [self.choose, self.score, self.decide, self.fill, self.tool, self.list_, self.explain, self.state]
+        kinds += [self.many, self.in_company, self.constrain, self.read_by_llama, *[self.on_handle] * 4]
         with watching() as seen:
-            self.rng.choice(kinds)()
+            self.rng.choice(kinds)()()
         for step, answer in seen:
             self.plain.check(step, answer)
 
@@ -96,35 +105,36 @@ class Cases:
             self.said += f"{rng.choice(WORDS)}. {rng.randrange(4)}. {rng.choice(ENDS)}"
         return self.said
 
-    def prompts(self) -> list[str]:
-        return [self.prompt() for _ in range(self.rng.randint(2, 6))]
-
     def choices(self) -> list[str]:
-        rng = self.rng
-        made = {"".join(rng.choices("abxy ", k=rng.randint(1, 4))).strip() for _ in range(rng.randint(0, 6))}
+        rng, n = self.rng, self.rng.choice([0, 0, 3, 3, 6, 6, 6, 120])
+        made = {"".join(rng.choices("abxy ", k=rng.randint(1, 4))).strip() for _ in range(n)}
         return [*rng.sample(WORDS, rng.randint(2, len(WORDS))), *(f" {one}" for one in sorted(made) if one)]
 
     def ways(self) -> dict[str, Any]:
         rng = self.rng
-        return rng.choice(
-            [
-                {},
-                {"n_best": 3, "leaf_end": rng.choice(["any", "longest", "follow"])},
-                {"max_nodes": 4},
-                {"mode": "greedy"},
-                {"mode": "sampled", "seed": rng.randrange(99)},
-                {"mode": "aligned", "seed": rng.randrange(99)},
-                {"mode": "beam", "beam_width": 3},
-                {"probabilities": True},
-                {"calibration": Contextual(rng.choice(ENDS))},
-                {"think": Think("!", max_tokens=rng.randint(0, 6))},
-            ]
-        )
+        ways: list[dict[str, Any]] = [
+            {},
+            {"n_best": 3, "leaf_end": rng.choice(["any", "longest", "follow"])},
+            {"max_nodes": 4},
+            {"mode": "greedy"},
+            {"mode": "sampled", "seed": rng.randrange(99)},
+            {"mode": "aligned", "seed": rng.randrange(99)},
+            {"mode": "beam", "beam_width": 3},
+            {"probabilities": True},
+            {"calibration": Contextual(rng.choice(ENDS))},
+            {"think": Think("!", max_tokens=rng.randint(0, 6))},
+        ]
+        return rng.choice(ways)
 
     def scoring(self) -> dict[str, Any]:
-        return self.rng.choice(
-            [{}, {"leaf_end": "longest"}, {"leaf_end": "follow"}, {"branches": True}, {"normalize": "prior"}]
-        )
+        return self.rng.choice([{}, {"leaf_end": "longest"}, {"leaf_end": "follow"}, {"branches": True}])
+
+    def writing(self) -> dict[str, Any]:
+        mode = self.rng.choice(["exact", "greedy", "sampled"])
+        return {"mode": mode, "seed": self.rng.randrange(99) if mode == "sampled" else None, "max_tokens": 12}
+
+    def listing(self) -> dict[str, Any]:
+        return self.rng.choice([{"max_items": 2}, {"max_tokens": 9}, {"mode": "sampled", "seed": 7, "max_items": 3}])
 
     def questions(self) -> dict[str, Any]:
         rng = self.rng
@@ -136,73 +146,114 @@ class Cases:
         ]
         return {str(i): one for i, one in enumerate(rng.sample(made, rng.randint(1, 4)))}
 
-    # Each of these is one request.
+    # Each of these draws a request.
 
-    def choose(self) -> None:
-        choose(self.llm, self.prompt(), self.choices(), **self.ways())
+    def choose(self) -> Request:
+        return partial(choose, self.llm, self.prompt(), self.choices(), **self.ways())
 
-    def score(self) -> None:
-        score(self.llm, self.prompt(), self.choices(), **self.scoring())
+    def score(self) -> Request:
+        scoring = self.rng.choice([{"normalize": "prior"}, self.scoring()])
+        return partial(score, self.llm, self.prompt(), self.choices(), **scoring)
 
-    def many(self) -> None:
-        rng, prompts, n = self.rng, self.prompts(), self.rng.choice([2, 3, None])
-        makers: list[Callable[[], Iterable[Any]]] = [
-            lambda: choose_many(self.llm, prompts, self.choices(), n_parallel=n, **self.ways()),
-            lambda: score_many(self.llm, prompts, self.choices(), n_parallel=n, **self.scoring()),
-            lambda: decide_many(self.llm, prompts[:3], self.questions(), n_parallel=n),
-            lambda: fill_many(self.llm, prompts[:3], rng.choice(SCHEMAS), n_parallel=n, **self.record_ways()),
+    def decide(self) -> Request:
+        return partial(decide, self.llm, self.prompt(), self.questions(), reproducible=self.rng.random() < 0.3)
+
+    def fill(self) -> Request:
+        return partial(fill, self.llm, self.prompt(), self.rng.choice(SCHEMAS), **self.writing())
+
+    def tool(self) -> Request:
+        return partial(choose_tool, self.llm, [{"role": "user", "content": self.prompt()}], TOOLS, **self.writing())
+
+    def list_(self) -> Request:
+        return partial(choose_list, self.llm, self.prompt(), self.choices(), **self.listing())
+
+    def explain(self) -> Request:
+        return partial(explain, self.llm, self.prompt(), self.choices())
+
+    def state(self) -> Request:
+        """Ask for the state after a prompt too."""
+        trie = TokenTrie.from_choices(self.llm, self.choices())
+        query = self.rng.choice([Query(mode, trie, with_state=True) for mode in ("scores", "best", "greedy")])
+
+        def plan(model: Model, prompt: str) -> Plan[None]:
+            yield [Ask(model.tokenize(prompt), query)]
+
+        return partial(run, self.llm, self.prompt(), plan)
+
+    def many(self) -> Request:
+        rng, n = self.rng, self.rng.choice([2, 3, None])
+        prompts = [self.prompt() for _ in range(rng.randint(2, 6))]
+        several: list[Callable[[], Iterable[Any]]] = [
+            partial(choose_many, self.llm, prompts, self.choices(), n_parallel=n, **self.ways()),
+            partial(score_many, self.llm, prompts, self.choices(), n_parallel=n, **self.scoring()),
+            partial(decide_many, self.llm, prompts, self.questions(), n_parallel=n),
+            partial(fill_many, self.llm, prompts, rng.choice(SCHEMAS), n_parallel=n, **self.writing()),
         ]
-        assert len(list(rng.choice(makers)())) in (len(prompts), len(prompts[:3]))
+        ask = rng.choice(several)
+        return lambda: list(ask())
 
-    def decide(self) -> None:
-        decide(self.llm, self.prompt(), self.questions(), reproducible=self.rng.random() < 0.3)
+    def in_company(self) -> Request:
+        """Make several requests at once, each on a thread."""
+        kinds = [self.choose, self.score, self.decide, self.fill, self.list_]
+        asks = [self.rng.choice(kinds)() for _ in range(self.rng.randint(2, 4))]
 
-    def record_ways(self) -> dict[str, Any]:
-        rng = self.rng
-        mode = rng.choice(["exact", "greedy", "sampled"])
-        return {"mode": mode, "seed": rng.randrange(99) if mode == "sampled" else None, "max_tokens": 12}
+        def ask_all() -> None:
+            with ThreadPoolExecutor(len(asks)) as pool:
+                for future in [pool.submit(ask) for ask in asks]:
+                    future.result()
 
-    def fill(self) -> None:
-        fill(self.llm, self.prompt(), self.rng.choice(SCHEMAS), **self.record_ways())
+        return ask_all
 
-    def tool(self) -> None:
-        choose_tool(self.llm, [{"role": "user", "content": self.prompt()}], TOOLS, **self.record_ways())
-
-    def list_ways(self) -> dict[str, Any]:
-        return self.rng.choice([{"max_items": 2}, {"max_tokens": 9}, {"mode": "sampled", "seed": 7, "max_items": 3}])
-
-    def list_(self) -> None:
-        choose_list(self.llm, self.prompt(), self.choices(), **self.list_ways())
-
-    def explain(self) -> None:
-        explain(self.llm, self.prompt(), self.choices())
-
-    def constrain(self) -> None:
+    def constrain(self) -> Request:
         prompt = self.llm.tokenize(self.prompt().encode())
         trie = TokenTrie.from_choices(self.llm, self.choices(), prompt=prompt)
-        with constrain(self.llm, trie) as constraint:
-            self.llm(prompt, max_tokens=16)
-        self.plain.check_walk(prompt, trie, constraint.names)
 
-    def on_handle(self) -> None:
-        """Ask something about a text that goes on; what is asked beside it, and a fork, change nothing."""
+        def generate() -> None:
+            with constrain(self.llm, trie) as constraint:
+                self.llm(prompt, max_tokens=16)
+            self.plain.check_walk(prompt, trie, constraint.names)
+
+        return generate
+
+    def read_by_llama(self) -> Request:
+        """Ask about a prompt whose beginning the Llama itself has evaluated."""
+        tokens = self.llm.tokenize(self.prompt().encode())
+        self.llm.reset()
+        self.llm.eval(tokens[: self.rng.randint(1, len(tokens))])
+        return partial(choose, self.llm, self.said, self.choices(), **self.ways())
+
+    def on_handle(self) -> Request:
+        """Ask about a text that goes on; what is asked beside it, a fork, and what fails change nothing."""
         rng, handle = self.rng, self.handle
         if rng.random() < 0.3 or not handle.tokens or len(handle.tokens) > LONGEST:
-            handle.prefill(self.prompt())
+            self.said = self.said if len(self.said) < N_FEW else ""
+            self.attempt(partial(handle.prefill, self.prompt()))
         elif rng.random() < 0.5:
-            handle.append(f"{rng.choice(WORDS)}. {rng.choice(ENDS)}")
-        before = handle.tokens
-        beside: list[Callable[[], Any]] = [
-            lambda: handle.score(self.choices(), **self.scoring()),
-            lambda: handle.score(self.choices(), prompt=self.prompt()),
-            lambda: handle.decide(self.questions()),
-            lambda: handle.explain(self.choices()),
+            self.attempt(partial(handle.append, f"{rng.choice(WORDS)}. {rng.choice(ENDS)}"))
+        if not handle.tokens:
+            return partial(handle.prefill, [1])
+        asks: list[Request] = [
+            partial(handle.score, self.choices(), **self.scoring()),
+            partial(handle.score, self.choices(), prompt=self.prompt()),
+            partial(handle.decide, self.questions()),
+            partial(handle.explain, self.choices()),
             self.on_fork,
         ]
-        for ask in rng.sample(beside, rng.randint(0, 2)):
-            ask()
+        before = handle.tokens
+        for ask in rng.sample(asks, rng.randint(0, 2)):
+            self.attempt(ask)
             assert handle.tokens == before
-        self.write(handle)
+        return partial(self.write, handle)
+
+    def attempt(self, ask: Request) -> bool:
+        """Return whether it fits; what does not changes nothing."""
+        before = self.handle.tokens
+        try:
+            ask()
+        except (ContextError, LimitError):
+            assert self.handle.tokens == before
+            return False
+        return True
 
     def on_fork(self) -> None:
         with self.handle.fork() as fork:
@@ -216,12 +267,11 @@ class Cases:
             assert handle.tokens == [*before, *written]
             self.plain.check_best(before, written)
         elif kind == 1:
-            handle.fill(rng.choice(SCHEMAS), **self.record_ways())
+            self.attempt(partial(handle.fill, rng.choice(SCHEMAS), **self.writing()))
         elif kind == 2:
-            handle.choose_list(self.choices(), **self.list_ways())
+            self.attempt(partial(handle.choose_list, self.choices(), **self.listing()))
         else:
-            decision = handle.choose(self.choices(), **self.ways())
-            assert tuple(handle.tokens[-len(decision.tokens) :]) == decision.tokens
+            self.attempt(partial(handle.choose, self.choices(), **self.ways()))
 
 
 def chunks() -> list[int]:
