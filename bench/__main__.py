@@ -16,6 +16,7 @@ Device = Literal["cpu", "vulkan", "cuda", "metal"]
 Mode = Literal[  # modules of bench/modes; the first two are one, strict
     "strict-guided", "strict-trie-ffi",
     "sampler", "decide", "score", "record", "tools", "mask", "many", "questions", "calibration", "catalogue", "serve",
+    "states",
 ]  # fmt: skip
 
 
@@ -27,7 +28,8 @@ def main(
         list[str] | None,
         typer.Option(
             help="smollm2, gemma3, qwen05 or qwen15 (downloaded once, 0.5 and 1.1 GB), or a GGUF file; repeatable. "
-            "Default: the first two."
+            "Default: the first two; for states: lfm2-350m and qwen3-350m. These, granite-4-h-350m and qwen3.5-0.8b "
+            "are written once, with random weights."
         ),
     ] = None,
     output: Annotated[
@@ -106,6 +108,9 @@ def main(
     [bold]serve[/bold]: servers on loopback under 1, 8 and 32 clients: records, calls of tools, choices, decisions (also
     between a million titles, with a filter) and plain text of token-trie serve, of llama.cpp's own server (on the PATH,
     in the environment variable LLAMA_SERVER, or built once), and of llama-cpp-python's (its extra `server`).
+
+    [bold]states[/bold]: choices, scores, records and questions on prompts that share their beginning, as parts of a
+    cold choose of the same model, with states or dense; rows, passes and bytes of states copied, counted (on Linux).
     """
     if context.invoked_subcommand is not None:
         return
@@ -116,7 +121,8 @@ def main(
         raise typer.Exit(2)
     options = Namespace(**context.params)
     is_strict = mode.startswith("strict")
-    options.models = model or (["smollm2"] if is_strict else ["smollm2", "gemma3"])
+    defaults = {"states": ["lfm2-350m", "qwen3-350m"]}
+    options.models = model or (["smollm2"] if is_strict else defaults.get(mode, ["smollm2", "gemma3"]))
     if is_strict and len(options.models) > 1:
         raise typer.BadParameter("one model for this mode", param_hint="--model")
     # llama-cpp-python's own number for one-token passes. For larger batches it takes a thread a core, which wait

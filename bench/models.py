@@ -19,6 +19,8 @@ from token_trie.native.core import vocab_of
 from token_trie.native.files import users_cache
 from tqdm import tqdm
 
+from bench.shapes import SHAPES, random_model
+
 # As ggml's backends call themselves.
 _BACKENDS = {"cpu": {"CPU"}, "vulkan": {"Vulkan"}, "cuda": {"CUDA"}, "metal": {"Metal", "MTL"}}
 
@@ -100,6 +102,8 @@ def find(name: str) -> Path:
     """Return the path of one of the known models, or of a GGUF file."""
     if name in _IN_PARTS:
         return _joined(*_IN_PARTS[name])
+    if name in SHAPES:
+        return random_model(name)
     if name == "smollm2":
         return Path(demo_model())
     if name == "gemma3":

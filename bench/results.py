@@ -31,6 +31,7 @@ _TITLES = {
     "questions": ("Questions about a state", "Many questions at once, beside bare passes for the same tokens."),
     "many": ("Many prompts", "1 to 512 prompts at once."),
     "mask": ("Masks of batches", "Bits on the host and tensors on a device."),
+    "states": ("Models with states", "What shared beginnings cost hybrids, of random weights in real shapes."),
     "serve": ("Servers", "Answers over HTTP, beside llama.cpp's own server."),
     "catalogue": ("Catalogues", "Ids and titles by the million."),
 }
