@@ -1,6 +1,7 @@
 #include "abi/constraint.h"
 #include "bindings/bindings.h"
 #include "llama/library.h"
+#include "llama/model.h"
 #include "llama/vocab.h"
 
 #include <chrono>
@@ -109,6 +110,12 @@ void register_library(py::module_ & module) {
         return out;
     });
     module.def("samples_in_graph", samples_in_graph);
+    module.def(
+        "check_model",
+        [](std::uintptr_t address) {
+            check_model(reinterpret_cast<const llama_model *>(address));  // NOLINT(performance-no-int-to-ptr)
+        },
+        "address"_a);
 }
 
 void register_cursor(const py::module_ & module) {

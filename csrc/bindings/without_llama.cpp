@@ -1,4 +1,5 @@
 #include "llama/library.h"
+#include "llama/model.h"
 #include "llama/vocab.h"
 
 // Without a llama.cpp, the bindings are linked with this in place of csrc/llama, whose signatures it has. A vocabulary
@@ -51,6 +52,8 @@ std::string llama_loaded() { return ""; }
 std::uintptr_t llama_constant() { return 0; }
 
 void require_same_llama() {}
+
+void check_model(const llama_model * /*model*/) { refuse(); }
 
 std::vector<std::pair<std::string, std::size_t>> llama_layout() { return {}; }
 

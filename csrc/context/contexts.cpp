@@ -1,10 +1,10 @@
 #include "context/contexts.h"
 
 #include "llama/library.h"
+#include "llama/model.h"
 
 #include <ggml-backend.h>
 
-#include <array>
 #include <cstdlib>
 #include <fstream>
 
@@ -21,15 +21,6 @@ constexpr std::size_t kCells = 256;
 constexpr std::size_t kIds = 4;
 
 constexpr std::size_t round_up(std::size_t n) { return (n + kCells - 1) / kCells * kCells; }
-
-std::string metadata(const llama_model * model, const std::string & key) {
-    std::array<char, 64> value{};
-    return llama_model_meta_val_str(model, key.c_str(), value.data(), value.size()) < 0 ? "" : value.data();
-}
-// A value under a key that begins with the name of the model's architecture; "" if there is none.
-std::string of_architecture(const llama_model * model, const char * key) {
-    return metadata(model, metadata(model, "general.architecture") + key);
-}
 
 // Sequence ids for a TreeEvaluator to work well with: enough for a batch to be worth it, and not more, as every pass
 // compares them in pairs and the context keeps logits for each. llama.cpp ends the process on more than a batch has
@@ -84,14 +75,6 @@ void check_decoded(std::int32_t result) {
     }
 }
 
-void check_model(const llama_model * model, const std::string & what) {
-    throw_if(llama_model_has_encoder(model) || !llama_model_has_decoder(model), Status::argument, what,
-             " is not a decoder");
-    const llama_vocab * vocab = llama_model_get_vocab(model);
-    throw_if(llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_NONE || llama_vocab_n_tokens(vocab) == 0, Status::argument,
-             what, " has no tokenizer");
-}
-
 void check_threads(std::int32_t n_threads, const std::string & what) {
     throw_if(n_threads > GGML_MAX_N_THREADS, Status::argument, what, ": ", n_threads, " is above ", GGML_MAX_N_THREADS);
 }
@@ -133,7 +116,7 @@ ContextMaker::ContextMaker(const std::string & gguf_path, const FileOptions & op
 
 void ContextMaker::prepare() {
     require_same_llama();
-    check_model(model_, "model: it");
+    check_model(model_);
     check_threads(params_.n_threads, "n_threads");
     check_threads(params_.n_threads_batch, "n_threads_batch");
     max_tokens_ =
@@ -157,6 +140,8 @@ OwnedContext ContextMaker::make(std::size_t n_tokens, std::size_t n_ids) const {
     params.n_seq_max = static_cast<std::uint32_t>(std::min(n_ids, max_ids_));
     params.n_outputs_max = params.n_seq_max;
     OwnedContext context(llama_init_from_model(model_, params));
+    throw_if(context != nullptr && llama_get_memory(context.get()) == nullptr, Status::argument,
+             "model: its contexts have no memory for a sequence");
     if (Adapters given = adapters_; context != nullptr && !given.adapters.empty()) {
         throw_if(llama_set_adapters_lora(context.get(), given.adapters.data(), given.adapters.size(),
                                          given.scales.data()) != 0,
@@ -172,8 +157,6 @@ OwnedContext ContextMaker::make_first() const {
 
 GrowingContext::GrowingContext(ContextMaker maker) : maker_(std::move(maker)), owned_(maker_.make_first()) {
     throw_if(owned_ == nullptr, Status::argument, "no context could be made of the model and the params");
-    throw_if(llama_get_memory(owned_.get()) == nullptr, Status::argument,
-             "model: its contexts have no memory for a sequence");
     adopt(owned_.get());
 }
 

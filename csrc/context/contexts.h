@@ -25,8 +25,6 @@ std::size_t turning_point(const llama_model * model);
 // Sequence ids of a context that is to stay small, as it has memory for the logits of each.
 std::size_t n_frugal_ids(const llama_vocab * vocab);
 
-// Throws Error (argument) where a stream can do nothing with a model.
-void check_model(const llama_model * model, const std::string & what);
 // Throws Error (context) for more tokens than a context may hold.
 void check_fits(std::size_t n_tokens, std::size_t n_ctx);
 // Throws Error (context) for what llama_decode returns, unless that is 0.

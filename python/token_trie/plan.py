@@ -42,11 +42,10 @@ from token_trie.llama.batch import (
     Sequential,
     SharedBatch,
     can_share,
-    n_ctx_of,
     own_stream_of,
     shared_batch_of,
 )
-from token_trie.llama.contexts import check_room, opened
+from token_trie.llama.contexts import check_room, opened, require_decoder
 from token_trie.llama.drivers import BatchDriver, Run, StreamDriver
 from token_trie.llama.query import Answer, Ask, AskBeside, AskOn, Keep, Plan, Query, Step
 from token_trie.llama.stream import Stream
@@ -444,7 +443,7 @@ class Many:
         if is_text or not isinstance(self.given, Iterable):
             kind = "a text" if is_text else type(self.given).__name__
             raise ArgumentError(f"{self.each}s must be a list, not {kind}; for one {self.each} there is {self.alone}")
-        n_ctx_of(self.llm)
+        require_decoder(self.llm)
 
     def run(self, plan: PlanOf[Any, Any], abouts: Iterable[Any] | None = None) -> Results:
         """Run a plan about each input, or about what is read of each instead."""

@@ -184,6 +184,7 @@ bool is_gemma(TinyKind kind) { return tiny_window(kind) > 0; }
 
 const char * arch_of(TinyKind kind) {
     return is_gemma(kind)                ? "gemma3"
+           : kind == TinyKind::diffusion ? "dream"
            : kind == TinyKind::recurrent ? "mamba"
            : kind == TinyKind::hybrid    ? "lfm2"
                                          : "llama";
@@ -284,6 +285,7 @@ llama_model * tiny_model(TinyKind kind) {
         case TinyKind::recurrent: return model_of<TinyKind::recurrent>();
         case TinyKind::hybrid: return model_of<TinyKind::hybrid>();
         case TinyKind::quantized: return model_of<TinyKind::quantized>();
+        case TinyKind::diffusion: return model_of<TinyKind::diffusion>();
         case TinyKind::capped: return model_of<TinyKind::capped>();
         case TinyKind::no_tokenizer: return model_of<TinyKind::no_tokenizer>();
         case TinyKind::wide: return model_of<TinyKind::wide>();
@@ -310,6 +312,7 @@ const std::string & tiny_model_path(TinyKind kind) {
         case TinyKind::recurrent: return path_of<TinyKind::recurrent>();
         case TinyKind::hybrid: return path_of<TinyKind::hybrid>();
         case TinyKind::quantized: return path_of<TinyKind::quantized>();
+        case TinyKind::diffusion: return path_of<TinyKind::diffusion>();
         case TinyKind::capped: return path_of<TinyKind::capped>();
         case TinyKind::no_tokenizer: return path_of<TinyKind::no_tokenizer>();
         case TinyKind::wide: return path_of<TinyKind::wide>();

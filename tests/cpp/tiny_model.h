@@ -36,6 +36,7 @@ enum class TinyKind {
     recurrent,       // mamba
     hybrid,          // lfm2: a layer of convolution, and one of attention with one head
     quantized,       // llama with one head, and its output matrix in Q8_0
+    diffusion,       // dream
     capped,          // gemma 3 whose logits are squeezed behind the output matrix
     no_tokenizer,    // llama with a vocabulary of numbers alone
     wide,            // the same with kWideVocab of them

@@ -29,7 +29,7 @@ from token_trie.cli.options import (
 from token_trie.cli.sets import draw_set
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import can_share
-from token_trie.llama.contexts import devices
+from token_trie.llama.contexts import devices, require_decoder
 from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
 from token_trie.native.llama_facts import model_of
 from token_trie.questions.decide import decide
@@ -90,12 +90,10 @@ def _model(llm: Llama) -> Finding:
     model, buffer = model_of(llm).model, ctypes.create_string_buffer(256)
     llama_cpp.llama_model_desc(model, buffer, len(buffer))
     poor = None
-    if llm.metadata.get(f"{llm.metadata.get('general.architecture')}.attention.causal") == "false":
-        poor = "it makes embeddings, and writes nothing: take a model that generates text"
-    elif not llama_cpp.llama_model_has_decoder(model) or llama_cpp.llama_model_has_encoder(model):
-        poor = "it has an encoder: take a model that only generates text"
-    elif llama_cpp.llama_model_is_diffusion(model):
-        poor = "it writes all tokens at once: take one that writes them one after the other"
+    try:
+        require_decoder(llm)
+    except ArgumentError as error:
+        poor = str(error)
     n = llama_cpp.llama_model_n_params(model)
     return Finding(f"{buffer.value.decode(errors='replace')}, {n:,} parameters", poor=poor)
 

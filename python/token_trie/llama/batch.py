@@ -104,12 +104,6 @@ def own_stream_of(llm: Llama, attached: Attachment) -> OwnStream:
     return attached.make(OwnStream, lambda: OwnStream(Stream(llm, keeps_llm=False)))
 
 
-def n_ctx_of(llm: Llama) -> int:
-    """Return the size of the Llama's context in tokens; ArgumentError if it is closed."""
-    attachment(llm)
-    return int(llm.n_ctx())
-
-
 # Waits return this often, so that Python handles signals.
 WAIT_MS = 100
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, BusyError
+from token_trie.llama.contexts import require_decoder
 from token_trie.llama.query import RELEASE, STEP_MODES, SpanOptions, StepMode, follow_set, read_span
 from token_trie.native.core import Llama, _core, llama_cpp, logger, vocab_of
 from token_trie.native.options import takes
@@ -136,6 +137,7 @@ class Constraint:
                 f"trie must be a TokenTrie, not {type(trie).__name__}; make one with "
                 "TokenTrie.from_choices(llm, choices, prompt=…)"
             )
+        require_decoder(llm)
         vocab = vocab_of(llm)
         span = read_span(vocab, mode, options)
         vocab.check(trie.core)

@@ -175,7 +175,7 @@ def open_on(llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) ->
 
 def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) -> Any:
     """Call a function of the ABI that opens a context on a Llama's weights, with the Llama's params and adapters."""
-    require_weights(llm)
+    require_decoder(llm)
     be_quiet_with(llm)
     like = type(llm.context_params).from_buffer_copy(llm.context_params)
     check_limits(n_ctx=n_ctx)
@@ -190,11 +190,12 @@ def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: i
     return check_pointer(make(model, own, params))
 
 
-def require_weights(llm: Llama) -> None:
-    """Raise ArgumentError if no context can be opened on a Llama's weights: it is closed, or has none."""
+def require_decoder(llm: Llama) -> None:
+    """Raise ArgumentError if a Llama writes no token after another: it is closed, without weights, or no decoder."""
     vocab_of(llm)
     if llm.model_params.vocab_only:
         raise ArgumentError("llm: loaded with vocab_only=True, without weights to generate by")
+    _core.check_model(int(ctypes.cast(model_of(llm).model, ctypes.c_void_p).value or 0))
 
 
 def _pointer_to(struct: str, pointer: Any) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from token_trie.asynchronous import in_worker
 from token_trie.errors import CancelledError, InternalError, TokenTrieError
 from token_trie.llama.batch import ENDED, Batch, can_share, cancel, chooser
+from token_trie.llama.contexts import require_decoder
 from token_trie.llama.drivers import BatchDriver, Run, StreamDriver
 from token_trie.native.core import Llama, llama_cpp
 from token_trie.native.lifetime import attachment
@@ -53,6 +54,7 @@ class Engine:
         *,
         reproducible: bool = False,
     ) -> None:
+        require_decoder(llm)
         self.llm = llm
         self.is_reproducible = reproducible
         # On a device, a row then does not pay for the cells of other requests. On a processor it slows down few rows.

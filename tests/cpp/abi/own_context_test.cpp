@@ -76,6 +76,18 @@ TEST_F(AbiOwnContext, RefusesWhatItCannotOpen) {
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT,
                       token_trie_stream_open_model(tiny_model(TinyKind::no_tokenizer), &context_params, &params)),
               "model: it has no tokenizer");
+    const auto batch_params = sized<token_trie_batch_params>();
+    const std::string all_at_once =
+        "model: dream, a diffusion model, which writes all tokens at once; take a model "
+        "that writes one token after another";
+    llama_model * diffusion = tiny_model(TinyKind::diffusion);
+    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_open_model(diffusion, &context_params, &params)),
+              all_at_once);
+    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT,
+                      token_trie_stream_open_file(tiny_model_path(TinyKind::diffusion).c_str(), &params)),
+              all_at_once);
+    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_batch_open(diffusion, &context_params, &batch_params)),
+              all_at_once);
 }
 
 TEST_F(AbiOwnContext, RefusesAdaptersThatAreNone) {

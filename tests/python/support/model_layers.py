@@ -26,6 +26,7 @@ def begin(
     *,
     norm: str = "output_norm",
     n_embd: int = N_EMBD,
+    has_output: bool = True,
 ) -> ModelFile:
     """Begin a model with its keys of sizes, its embedding and its output, each token's apart."""
     file = ModelFile(path, architecture, tokenizer)
@@ -39,7 +40,8 @@ def begin(
         }
     )
     file.random("token_embd.weight", n_embd, file.n_vocab)
-    file.random("output.weight", n_embd, file.n_vocab, spread=2.8 * n_embd**-0.5)
+    if has_output:
+        file.random("output.weight", n_embd, file.n_vocab, spread=2.8 * n_embd**-0.5)
     vector(file, norm, n_embd)
     return file
 
