@@ -1,4 +1,4 @@
-"""Models with states: whatever is asked of them, each answer is that of the model read plainly from its first token.
+"""Models of many architectures: whatever is asked of them, each answer is that of the model read from its first token.
 
 The cases of a seed are always the same, one after the other on one Llama, whose memory they share. ARCHITECTURE_CASES
 says how many for each architecture, and ARCHITECTURE_SEED which come first.
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from architectures import HYBRID, RECURRENT
+from attention_architectures import ATTENTION
 from plain_model import PlainModel, opened, watching
 from tiny_model import byte_pairs, sentence_pieces, unigrams
 from token_trie import (
@@ -54,7 +55,7 @@ N_FEW = 160
 LONGEST = 300
 """A longer text is ended, and another begins."""
 
-WRITERS = HYBRID | RECURRENT
+WRITERS = HYBRID | RECURRENT | ATTENTION
 TOKENIZERS = [sentence_pieces, byte_pairs, unigrams]
 Request = Callable[[], Any]
 
