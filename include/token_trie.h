@@ -708,8 +708,8 @@ struct token_trie_stream_state {
 /*
  * Opens a stream on a model, with its own contexts. The model and params->adapters must outlive the stream.
  * *context_params are copied. Their n_ctx is the largest number of tokens that the stream holds, rounded up to a
- * multiple of 256; 0: as many as the model was trained with. Returns NULL on failure, such as for a model without a
- * decoder or a tokenizer.
+ * multiple of 256; 0: as many as the model was trained with. Returns NULL on failure, such as for a model that has no
+ * tokenizer or does not write one token after another (encoders, encoder-decoders, diffusion models).
  *
  * The stream sets in its copy: no embeddings, causal attention, no samplers on the backend, one cache for all
  * sequences, the number of sequences (up to 64, for BEST and SCORES), a full cache for sliding windows, and a cb_eval.

@@ -11,7 +11,7 @@ import commands
 import llama_cpp
 import pytest
 import token_trie
-from refused_architectures import REFUSED
+from refused_architectures import REFUSED, gemma4_assistant
 from tiny_model import sentence_pieces, write_tiny_model
 from token_trie import ArgumentError, Choice, StreamHandle, TokenTrie
 from token_trie.engines.sklearn import TrieClassifier
@@ -125,4 +125,10 @@ def test_a_set_of_its_tokens_can_be_made(refused: tuple[str, Any]) -> None:
 def test_attention_in_both_directions_is_an_encoder(tmp_path: Path) -> None:
     write_tiny_model(tmp_path / "model.gguf", said={"llama.attention.causal": False})
     with pytest.raises(ArgumentError, match="model: llama, an encoder, which makes embeddings;"):
+        StreamHandle(tmp_path / "model.gguf")
+
+
+def test_a_draft_of_another_model_is_refused(tmp_path: Path) -> None:
+    gemma4_assistant(tmp_path / "model.gguf", sentence_pieces())
+    with pytest.raises(ArgumentError, match="model: gemma4-assistant, a draft of another model, which does not run"):
         StreamHandle(tmp_path / "model.gguf")

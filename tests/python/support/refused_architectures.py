@@ -119,6 +119,23 @@ def t5encoder(path: Path, tokenizer: Tokenizer) -> None:
     _t5(path, tokenizer, "t5encoder")
 
 
+def gemma4_assistant(path: Path, tokenizer: Tokenizer) -> None:
+    """Write a draft of a Gemma 4, of which llama.cpp makes no context alone."""
+    file = begin(path, "gemma4-assistant", tokenizer, 1, has_output=False)
+    file.say_own({**HEADS, "attention.key_length_swa": HEAD, "attention.value_length_swa": HEAD})
+    file.say_own({"attention.sliding_window": 16, "attention.sliding_window_pattern": [True]})
+    file.say_own({"nextn_predict_layers": 1, "embedding_length_out": 2 * N_EMBD})
+    matrix(file, "nextn.pre_projection", 4 * N_EMBD, N_EMBD)
+    matrix(file, "nextn.post_projection", N_EMBD, 2 * N_EMBD)
+    add_norms(file, 0, "attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
+    add_norms(file, 0, "attn_q_norm", size=HEAD)
+    matrix(file, "blk.0.attn_q", N_EMBD, N_HEAD * HEAD)
+    matrix(file, "blk.0.attn_output", N_HEAD * HEAD, N_EMBD)
+    file.random("blk.0.layer_output_scale.weight", 1)
+    feed_forward(file, 0)
+    file.write()
+
+
 Write = Callable[[Path, Tokenizer], None]
 # By llama.cpp's names, and what each is.
 REFUSED: dict[str, tuple[Write, str]] = {
