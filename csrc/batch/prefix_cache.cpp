@@ -5,9 +5,16 @@
 
 namespace token_trie {
 
-PrefixCache::PrefixCache(
-    llama_memory_t memory, std::size_t n_ids, std::size_t n_cells_max, std::int32_t n_swa, double max_unused)
-    : n_cells_max_(n_cells_max), n_swa_(n_swa), max_unused_(max_unused), cells_(memory, n_ids, n_swa), entries_(n_ids) {
+PrefixCache::PrefixCache(llama_memory_t memory,
+                         const llama_model * model,
+                         std::size_t n_ids,
+                         std::size_t n_cells_max,
+                         double max_unused)
+    : n_cells_max_(n_cells_max),
+      n_swa_(llama_model_n_swa(model)),
+      max_unused_(max_unused),
+      cells_(memory, model, n_ids),
+      entries_(n_ids) {
     free_.reserve(n_ids);
     retained_.reserve(n_ids);
     clear();
@@ -25,7 +32,7 @@ PrefixCache::Source PrefixCache::find_source(const std::vector<Token> & prompt) 
     Source best;
     const auto look_at = [&](llama_seq_id id) {
         const std::size_t n = std::min(cells_.n_common(id, prompt), prompt.size() - 1);
-        if (n > best.n && cells_.has_window(id, n)) {
+        if (n > best.n && cells_.can_continue(id, n)) {
             best = {id, n};
         }
     };
@@ -116,7 +123,7 @@ void PrefixCache::count_use(const Source & source, llama_seq_id id) noexcept {
 // Longer than that, it would lose the window before what others shared.
 void PrefixCache::cut_to_shared(llama_seq_id id) noexcept {
     const std::size_t n = entry(id).n_shared;
-    if (n_swa_ > 0 && n > 0 && cells_.n_held(id) >= static_cast<std::size_t>(n_swa_) && cells_.has_window(id, n)) {
+    if (n_swa_ > 0 && n > 0 && cells_.n_held(id) >= static_cast<std::size_t>(n_swa_) && cells_.can_continue(id, n)) {
         cells_.cut(id, n);
     }
 }
@@ -124,7 +131,7 @@ void PrefixCache::cut_to_shared(llama_seq_id id) noexcept {
 void PrefixCache::retain(llama_seq_id id, const Continuation & continuation) noexcept {
     cut_to_shared(id);
     const std::size_t n_held = cells_.n_held(id);
-    if (n_held == 0 || !cells_.has_window(id, n_held)) {
+    if (n_held == 0 || !cells_.can_continue(id, n_held)) {
         release(id);
         return;
     }
@@ -134,7 +141,7 @@ void PrefixCache::retain(llama_seq_id id, const Continuation & continuation) noe
                                                                          : n_held / 2;
     const auto like = std::find_if(retained_.begin(), retained_.end(), [&](llama_seq_id each) {
         const std::size_t n = cells_.n_common(each, id);
-        return n + n_may_go >= n_held && cells_.has_window(each, n);
+        return n + n_may_go >= n_held && cells_.can_continue(each, n);
     });
     if (like != retained_.end()) {
         entry(*like).used = n_rows_;

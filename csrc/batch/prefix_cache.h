@@ -28,8 +28,11 @@ class PrefixCache {
    public:
     // max_unused: rows of passes after which a prompt that nobody uses is dropped, infinite with flash attention.
     // Without it, each row attends to all cells up to the last one in use.
-    PrefixCache(
-        llama_memory_t memory, std::size_t n_ids, std::size_t n_cells_max, std::int32_t n_swa, double max_unused);
+    PrefixCache(llama_memory_t memory,
+                const llama_model * model,
+                std::size_t n_ids,
+                std::size_t n_cells_max,
+                double max_unused);
 
     CellTable & cells() noexcept { return cells_; }
     const CellTable & cells() const noexcept { return cells_; }

@@ -49,9 +49,9 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options, OnAnsw
       n_ctx_max_(n_cells_max_ - n_cells_max_ / policy_.reserved_part),
       n_paths_(std::max<std::size_t>(std::min(maker.max_ids(), n_frugal_ids(vocab_)), 2) - 1),
       cache_(llama_get_memory(context_.get()),
+             model_,
              n_ids_,
              n_cells_max_,
-             llama_model_n_swa(model_),
              max_unused(maker, depth_)) {}
 
 void Scheduler::add(Requests & requests) noexcept {

@@ -89,7 +89,7 @@ void CellTable::move_to(llama_memory_t memory) {
     memory_ = memory;
     for (llama_seq_id id = 1; static_cast<std::size_t>(id) < held_.size(); ++id) {
         const std::size_t n = n_shared(0, id);
-        forget(id, has_window(0, n) ? n : 0);
+        forget(id, can_continue(0, n) ? n : 0);
         copy(0, id, n_held(id));
     }
 }

@@ -11,14 +11,18 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
+// Whether a model keeps states of its sequences, which cannot be cut back: recurrent and hybrid ones do.
+inline bool has_states(const llama_model * model) {
+    return llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
+}
+
 // How many items two sequences begin with alike.
 template <typename Items>
 std::size_t common_prefix(const Items & a, const Items & b) {
     return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
-// Whether all is there that a token after the first n of a sequence attends to: to be queried wherever cells of a
-// prefix are shared or cut back to, and then it stays so.
+// Whether all is there that a token after the first n of a sequence attends to.
 //
 // With sliding attention, llama.cpp keeps the window before the last token of each sequence. Earlier tokens stay until
 // a row of any sequence takes their cells, in caches of full size too, and a sequence shorter than the one that lost
@@ -42,12 +46,14 @@ inline bool has_window(llama_memory_t memory, llama_seq_id id, std::size_t n, st
 //     id 1   Classify : Awful       cells 0 1 4
 //     id 2   -
 //
+// A model with states (recurrent or hybrid) has one for each id, after all that it holds: what it holds can be shared
+// whole, and is then a snapshot of that text, but not in part.
+//
 // Where memory runs out while cells are shared, llama.cpp has lost count of them, until all is cleared.
 class CellTable {
    public:
-    // n_swa: the model's window of sliding attention; 0: it has none.
-    CellTable(llama_memory_t memory, std::size_t n_ids, std::int32_t n_swa)
-        : memory_(memory), n_swa_(n_swa), held_(n_ids) {}
+    CellTable(llama_memory_t memory, const llama_model * model, std::size_t n_ids)
+        : memory_(memory), has_states_(has_states(model)), n_swa_(llama_model_n_swa(model)), held_(n_ids) {}
 
     std::size_t n_held(llama_seq_id id) const noexcept { return of(id).size(); }
     std::size_t n_cells() const noexcept { return n_refs_.size() - free_.size(); }
@@ -56,12 +62,14 @@ class CellTable {
     std::size_t n_common(llama_seq_id a, llama_seq_id b) const noexcept;
     // Cells that both begin with.
     std::size_t n_shared(llama_seq_id a, llama_seq_id b) const noexcept;
-    // Whether the token after the id's first n can be evaluated: then these may be shared, or cut back to.
-    bool has_window(llama_seq_id id, std::size_t n) const noexcept {
-        return token_trie::has_window(memory_, id, n, n_swa_);
+    // Whether the token after the id's first n can be evaluated: to be queried wherever these are shared or cut back
+    // to, and then it stays so.
+    bool can_continue(llama_seq_id id, std::size_t n) const noexcept {
+        return has_states_ ? n == 0 || n == n_held(id) : has_window(memory_, id, n, n_swa_);
     }
 
-    // Lets an id that holds nothing hold the first n tokens of another. Throws std::bad_alloc.
+    // Lets an id that holds nothing hold the first n tokens of another, where these can be continued. Throws
+    // std::bad_alloc.
     void share(llama_seq_id from, llama_seq_id to, std::size_t n);
     // Lets an id that holds nothing hold what another one did. Throws std::bad_alloc.
     void move(llama_seq_id from, llama_seq_id to);
@@ -91,7 +99,8 @@ class CellTable {
     void copy(llama_seq_id from, llama_seq_id to, std::size_t n);
 
     llama_memory_t memory_;
-    std::int32_t n_swa_;
+    bool has_states_;
+    std::int32_t n_swa_;  // the window of sliding attention; 0: none
     bool has_count_ = true;
     std::vector<Cells> held_;            // by id
     std::vector<std::uint32_t> n_refs_;  // ids that hold each cell, by its name
