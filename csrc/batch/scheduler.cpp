@@ -48,11 +48,7 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options, OnAnsw
       n_cells_max_(llama_n_ctx(context_.get())),
       n_ctx_max_(n_cells_max_ - n_cells_max_ / policy_.reserved_part),
       n_paths_(std::max<std::size_t>(std::min(maker.max_ids(), n_frugal_ids(vocab_)), 2) - 1),
-      cache_(llama_get_memory(context_.get()),
-             model_,
-             n_ids_,
-             n_cells_max_,
-             max_unused(maker, depth_)) {}
+      cache_(llama_get_memory(context_.get()), model_, n_ids_, n_cells_max_, max_unused(maker, depth_)) {}
 
 void Scheduler::add(Requests & requests) noexcept {
     while (!requests.empty()) {
@@ -341,7 +337,7 @@ bool Scheduler::begin(Ticket ticket, Request & request, Eviction max) {
         }
         return false;
     }
-    const Task::Origin origin{llama_get_memory(context_.get()), id, request.prompt.size()};
+    const Task::Origin origin{model_, llama_get_memory(context_.get()), id, request.prompt.size()};
     jobs_.emplace_back(ticket, std::move(request), vocab_, origin, path_id, source.n, n_paths_);
     if (jobs_.back().is_done()) {
         answer(std::prev(jobs_.end()));

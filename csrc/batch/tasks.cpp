@@ -15,7 +15,7 @@ std::unique_ptr<Task> make_task(const Request & request,
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(vocab));
     std::unique_ptr<TreeQuery> query =
         request.mode == Query::Mode::best
-            ? begin_search(cursor, request.search, n_vocab, n_paths, /* rows_are_cheap = */ false)
+            ? begin_search(cursor, request.search, n_vocab, {n_paths, false, has_states(origin.model)})
             : begin_scoring(cursor, request.search, n_vocab);
     return std::make_unique<TreeTask>(std::move(query), cursor.trie(), origin);
 }
@@ -23,23 +23,26 @@ std::unique_ptr<Task> make_task(const Request & request,
 TreeTask::TreeTask(std::unique_ptr<TreeQuery> query, const Trie & trie, const Origin & origin)
     : query_(std::move(query)),
       trie_(trie),
-      paths_(origin.memory, trie, origin.id, static_cast<llama_pos>(origin.n_before)),
+      paths_(make_paths(origin.model, origin.memory, trie, origin.id, static_cast<llama_pos>(origin.n_before))),
       nodes_(query_->next()),
       wants_root_(!nodes_.empty() && nodes_.front() == kRoot) {
     n_placed_ = wants_root_ ? 1 : 0;
 }
 
 std::size_t TreeTask::n_ids_wanted() const noexcept {
+    if (paths_->has_more_rows()) {
+        return 0;
+    }
     const std::size_t n = std::min<std::size_t>(nodes_.size() - n_placed_, trie_.n_leaves());
-    return n - std::min(n, paths_.n_ids());
+    return n - std::min(n, paths_->n_ids());
 }
 
 std::vector<Row> TreeTask::next_rows(std::size_t max_nodes, std::size_t max_cells) {
     if (!needs_cells()) {
         return {};
     }
-    TreePaths::Wave wave =
-        paths_.next_wave(nodes_.data() + n_placed_, std::min(nodes_.size() - n_placed_, max_nodes), max_cells);
+    Paths::Wave wave =
+        paths_->next_wave(nodes_.data() + n_placed_, std::min(nodes_.size() - n_placed_, max_nodes), max_cells);
     n_placed_ += wave.n_queried;
     n_evaluated_ += wave.rows.size();
     n_cells_ = wave.n_cells;

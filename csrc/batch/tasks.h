@@ -45,6 +45,7 @@ class Task : NonCopyable {
    public:
     // Where its rows go: after so many tokens on an id.
     struct Origin {
+        const llama_model * model;
         llama_memory_t memory;
         llama_seq_id id;
         std::size_t n_before;
@@ -102,22 +103,22 @@ class TreeTask final : public Task {
     TreeTask(std::unique_ptr<TreeQuery> query, const Trie & trie, const Origin & origin);
 
     bool wants_root() const noexcept override { return wants_root_; }
-    bool needs_cells() const noexcept override { return n_placed_ < nodes_.size(); }
+    bool needs_cells() const noexcept override { return n_placed_ < nodes_.size() || paths_->has_more_rows(); }
     std::size_t n_ids_wanted() const noexcept override;
-    void lend(llama_seq_id id) override { paths_.add_id(id); }
-    llama_seq_id return_id() noexcept override { return paths_.take_idle_id(); }
+    void lend(llama_seq_id id) override { paths_->add_id(id); }
+    llama_seq_id return_id() noexcept override { return paths_->take_idle_id(); }
     std::vector<Row> next_rows(std::size_t max_nodes, std::size_t max_cells) override;
     std::size_t n_cells() const noexcept override { return n_cells_; }
     void observe(NodeId node, const float * logits) override { query_->observe(node, logits); }
     void advance() override;
     bool is_done() const noexcept override { return nodes_.empty(); }
     void write(Answer & answer) const override;
-    void clear() noexcept override { paths_.clear(); }
+    void clear() noexcept override { paths_->clear(); }
 
    private:
     const std::unique_ptr<TreeQuery> query_;
     const Trie & trie_;
-    TreePaths paths_;
+    const std::unique_ptr<Paths> paths_;
     std::vector<NodeId> nodes_;  // queried, of which the first n_placed_ have had rows
     std::size_t n_placed_ = 0;
     std::uint64_t n_evaluated_ = 0;

@@ -29,10 +29,11 @@ struct Row {
 // The rows of a pass: tokens, some of which have logits.
 class BatchRows {
    public:
-    // Begins another batch, of as many rows and logits at most.
-    void clear(std::size_t max_rows, std::size_t max_wanted) noexcept {
+    // Begins another batch, of as many rows and logits at most, or of rows of one sequence alone.
+    void clear(std::size_t max_rows, std::size_t max_wanted, bool of_one_sequence = false) noexcept {
         max_rows_ = max_rows;
         max_wanted_ = max_wanted;
+        is_of_one_sequence_ = of_one_sequence;
         n_wanted_ = 0;
         tokens_.clear();
         positions_.clear();
@@ -43,6 +44,9 @@ class BatchRows {
     std::size_t size() const noexcept { return tokens_.size(); }
     std::size_t n_wanted() const noexcept { return n_wanted_; }
     bool fits(bool for_wanted) const noexcept { return size() < max_rows_ && (!for_wanted || n_wanted_ < max_wanted_); }
+    bool fits(bool for_wanted, const std::vector<llama_seq_id> & ids) const noexcept {
+        return fits(for_wanted) && (!is_of_one_sequence_ || size() == 0 || *ids_.back() == ids.front());
+    }
     std::size_t n_wanted_left() const noexcept { return std::min(max_rows_ - size(), max_wanted_ - n_wanted_); }
 
     // The ids are the owner's until the pass has ended.
@@ -93,6 +97,7 @@ class BatchRows {
     std::size_t max_rows_ = 0;
     std::size_t max_wanted_ = 0;
     std::size_t n_wanted_ = 0;
+    bool is_of_one_sequence_ = false;
     std::vector<Token> tokens_;
     std::vector<llama_pos> positions_;
     std::vector<std::int32_t> n_ids_;

@@ -1,5 +1,7 @@
 #include "context/contexts.h"
 
+#include "context/cell_table.h"
+
 #include "llama/library.h"
 #include "llama/model.h"
 
@@ -26,9 +28,6 @@ constexpr std::size_t round_up(std::size_t n) { return (n + kCells - 1) / kCells
 // compares them in pairs and the context keeps logits for each. llama.cpp ends the process on more than a batch has
 // tokens.
 std::uint32_t n_ids_for(const llama_model * model, const llama_context_params & params) {
-    if (!can_drop_newest(model)) {
-        return 1;
-    }
     constexpr std::size_t logits_bytes = 64U << 20U;
     const auto row_bytes = sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
     const auto n_ctx = params.n_ctx == 0 ? static_cast<std::size_t>(llama_model_n_ctx_train(model)) : params.n_ctx;
@@ -43,10 +42,6 @@ void check_length(const llama_model * model, std::int32_t n_ctx) {
 }
 
 }  // namespace
-
-bool can_drop_newest(const llama_model * model) {
-    return !llama_model_is_recurrent(model) && !llama_model_is_hybrid(model);
-}
 
 std::size_t turning_point(const llama_model * model) {
     const std::string type = of_architecture(model, ".rope.scaling.type");
@@ -128,10 +123,27 @@ void ContextMaker::prepare() {
     params_.swa_full = true;
     params_.samplers = nullptr;
     params_.n_samplers = 0;
+    const bool has_states = token_trie::has_states(model_);
+    if (has_states) {
+        params_.n_batch = std::max<std::uint32_t>(params_.n_batch, kMinIds);
+    }
     max_ids_ = n_ids_for(model_, params_);
     OutputHead::listen(params_);
     const std::size_t turn = turning_point(model_);
     min_tokens_ = turn > 0 && max_tokens_ > turn ? turn + 1 : 0;
+    if (has_states) {
+        const std::size_t n_most = std::min(max_ids_, n_frugal_ids(llama_model_get_vocab(model_)));
+        max_ids_ = std::clamp(kMaxStateBytes / measure_state(), std::min(kMinIds, n_most), n_most);
+    }
+}
+
+// Bytes of a sequence's state, with its one token, as llama.cpp tells only of what is there.
+std::size_t ContextMaker::measure_state() const {
+    const OwnedContext context = make(1, 1);
+    throw_if(context == nullptr, Status::argument, "no context could be made of the model and the params");
+    Token token = 0;
+    check_decoded(llama_decode(context.get(), llama_batch_get_one(&token, 1)));
+    return std::max<std::size_t>(llama_state_seq_get_size(context.get(), 0), 1);
 }
 
 OwnedContext ContextMaker::make(std::size_t n_tokens, std::size_t n_ids) const {
@@ -151,7 +163,7 @@ OwnedContext ContextMaker::make(std::size_t n_tokens, std::size_t n_ids) const {
 }
 
 OwnedContext ContextMaker::make_first() const {
-    constexpr std::size_t n_ids = 16;
+    const std::size_t n_ids = has_states(model_) ? 1 : 16;
     return make(1, std::min(n_ids, n_frugal_ids(llama_model_get_vocab(model_))));
 }
 
@@ -175,7 +187,9 @@ OwnedContext GrowingContext::make_larger(std::size_t n_tokens, std::size_t n_ids
     const std::size_t n_next = n_tokens <= n_here ? n_here
                                : by_steps         ? std::max(n_tokens, n_here + n_here / 2)
                                                   : n_tokens;
-    OwnedContext next = maker_.make(n_next, n_ids <= this->n_ids() ? this->n_ids() : (n_ids + kIds - 1) / kIds * kIds);
+    OwnedContext next = maker_.make(n_next, has_states(model())      ? n_ids_max()
+                                            : n_ids <= this->n_ids() ? this->n_ids()
+                                                                     : (n_ids + kIds - 1) / kIds * kIds);
     throw_if(next == nullptr, Status::memory, "no context of ", n_next, " tokens could be made");
     return next;
 }

@@ -15,9 +15,6 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// Whether a model's memory can drop the tokens that came last, and share those before: attention alone can.
-bool can_drop_newest(const llama_model * model);
-
 // Tokens of a context above which the model turns them by other angles (LongRoPE), so that nothing may move between a
 // context above and one below; 0 if it does not.
 std::size_t turning_point(const llama_model * model);
@@ -92,6 +89,10 @@ class ContextMaker {
         std::vector<float> scales;
     };
 
+    // Bytes of a context's states, by default: as many sequence ids as have theirs in these, kMinIds at least.
+    static constexpr std::size_t kMaxStateBytes = std::size_t{512} << 20U;
+    static constexpr std::size_t kMinIds = 8;
+
     // On a model and adapters of the caller's, which must outlive this and what it makes. Throws Error (llama) if
     // another llama.cpp is loaded than the one compiled against, and Error (argument) on a model that a stream can do
     // nothing with.
@@ -111,6 +112,7 @@ class ContextMaker {
 
    private:
     void prepare();
+    std::size_t measure_state() const;
 
     std::unique_ptr<llama_model, FreeModel> owned_model_;
     llama_model * model_ = nullptr;
@@ -146,7 +148,8 @@ class GrowingContext : NonCopyable {
     bool has(std::size_t n_tokens, std::size_t n_ids) const noexcept {
         return n_tokens <= n_ctx() && n_ids <= this->n_ids();
     }
-    // Makes one that has; by_steps: tokens for some more, as all that is there has to be copied. Throws Error (memory).
+    // Makes one that has; by_steps: tokens for some more, as all that is there has to be copied. With states, it has as
+    // many ids as there may be: nothing but the sequence at work is copied. Throws Error (memory).
     OwnedContext make_larger(std::size_t n_tokens, std::size_t n_ids, bool by_steps) const;
     // Goes on with it.
     void replace(OwnedContext next);

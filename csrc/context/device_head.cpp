@@ -1,5 +1,6 @@
 #include "context/device_head.h"
 
+#include "context/cell_table.h"
 #include "context/contexts.h"
 #include "llama/runs_in_graph.h"
 
@@ -144,7 +145,7 @@ struct DeviceHead::Part {
 
 bool DeviceHead::prepare(llama_context * context, std::size_t n_taken, const AllowedSet & wanted, Want want) {
     if (!RunsInGraph<llama_sampler_i>::value || is_refused_ || llama_n_seq_max(context) <= n_taken ||
-        !can_drop_newest(llama_get_model(context))) {
+        has_states(llama_get_model(context))) {
         return false;
     }
     const std::size_t n = wanted.max_size();

@@ -1,11 +1,20 @@
 #include "context/sequence.h"
 
+#include <array>
+
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
 
 // A batch of up to so many tokens is as much a step as a prompt, and takes the threads of one: all threads that there
 // are would wait for each other longer than they work.
 constexpr std::size_t kStep = 32;
+
+// A text of so many new tokens is worth a snapshot after it, and where texts part, so many are.
+constexpr std::size_t kMinText = 8;
+constexpr std::size_t kMinShared = 16;
+// Where a text of more new tokens than these may part from the next, before its end: no other is known yet.
+constexpr std::size_t kLongText = 128;
+constexpr std::array<std::size_t, 2> kBeforeEnd{64, 16};
 
 std::size_t n_held_by(llama_context * context, std::int32_t id) {
     const std::int64_t last = llama_memory_seq_pos_max(llama_get_memory(context), id);  // -1: none
@@ -20,7 +29,7 @@ void check_holds(llama_context * from, std::int32_t id, std::size_t n) {
     const llama_pos first = llama_memory_seq_pos_min(memory, id);
     const std::size_t n_held = n_held_by(from, id);
     throw_if(n_held < n, Status::context, "from: its sequence holds ", n_held, " tokens, not ", n);
-    if (!can_drop_newest(model)) {
+    if (has_states(model)) {
         throw_if(n_held > n, Status::context, "from: its sequence holds ", n_held,
                  " tokens, of which the model's state cannot be cut to ", n);
         return;
@@ -85,7 +94,8 @@ const float * Sequence::logits(const AllowedSet & wanted, bool step_by_step, con
 std::vector<float> Sequence::hidden_state(const std::atomic<bool> & cancelled) {
     if (!has_logits() || !logits_.are_of_last_pass()) {
         logits_.forget();
-        evaluate(/* step_by_step = */ false, /* cut = */ true, nullptr, DeviceHead::Want::logits, cancelled);
+        evaluate(/* step_by_step = */ false, /* cut = */ true, nullptr, DeviceHead::Want::logits, cancelled,
+                 /* needs_pass = */ true);
     }
     std::vector<float> state = context_.wait_for([&] {
         llama_synchronize(context());
@@ -121,30 +131,51 @@ void Sequence::or_forget(const Check & check) {
     }
 }
 
-// Catches up; with tokens wanted, the last pass ends on the device if it can, and then true is returned: the context
-// has no logits, but what was wanted.
-bool Sequence::evaluate(bool step_by_step,
-                        bool cut,
-                        const AllowedSet * wanted,
-                        DeviceHead::Want want,
-                        const std::atomic<bool> & cancelled) {
-    throw_if(tokens_.empty(), Status::argument, "nothing to go on from: prefill first");
-    if (has_logits()) {
+// Makes the cache hold a beginning of the tokens and nothing else, as much as it can. False where the logits after all
+// of them are there; not so if a pass is needed that leaves them.
+bool Sequence::catch_up(bool needs_pass) {
+    if (!needs_pass && has_logits()) {
         return false;
     }
-    if (n_cached_ == tokens_.size()) {
+    if (n_cached_ == tokens_.size() && n_cached_ > 0) {
         // All is cached but nobody kept the logits: the last token is evaluated again.
         --n_cached_;
         cache_is_longer_ = true;
     }
+    if (has_states_) {
+        if (!import_.held.empty() && !cache_is_longer_) {
+            import_.held.clear();
+            keep_snapshot();
+        }
+        go_back(needs_pass);
+    }
     trim_cache();
+    return !has_logits();
+}
+
+// Evaluates the lag; with tokens wanted, the last pass ends on the device if it can, and then true is returned: the
+// context has no logits, but what was wanted.
+bool Sequence::evaluate(bool step_by_step,
+                        bool cut,
+                        const AllowedSet * wanted,
+                        DeviceHead::Want want,
+                        const std::atomic<bool> & cancelled,
+                        bool needs_pass) {
+    throw_if(tokens_.empty(), Status::argument, "nothing to go on from: prefill first");
+    if (!catch_up(needs_pass)) {
+        return false;
+    }
     grow(tokens_.size());
     // llama.cpp evaluates so many at a time, however large the batch.
     const std::size_t n_most = step_by_step ? 1 : llama_n_ubatch(context());
+    const bool is_text = tokens_.size() - n_cached_ >= kMinText;
+    const std::vector<std::size_t> stops = is_text ? this->stops() : std::vector<std::size_t>();
+    auto stop = stops.begin();
     while (n_cached_ < tokens_.size()) {
         throw_if(cancelled, Status::cancelled, "cancelled");
         const std::size_t n_left = tokens_.size() - n_cached_;
-        const std::size_t n = std::min(n_most, n_left);
+        const std::size_t n_to_stop = stop == stops.end() ? n_left : *stop - n_cached_;
+        const std::size_t n = std::min({n_most, n_left, n_to_stop});
         const bool is_last = n == n_left;
         Token * const tokens = &tokens_[n_cached_];
         const bool ends_on_device =
@@ -164,6 +195,13 @@ bool Sequence::evaluate(bool step_by_step,
         if (ends_on_device) {
             return true;
         }
+        if (stop != stops.end() && n_cached_ == *stop) {
+            ++stop;
+            keep_snapshot();
+        }
+    }
+    if (is_text) {
+        keep_snapshot();
     }
     return false;
 }
@@ -183,6 +221,13 @@ void Sequence::keep_logits() {
 }
 
 void Sequence::grow(std::size_t n_tokens, std::size_t n_ids) {
+    if (has_states_) {
+        n_ids = std::max<std::size_t>(n_ids, 2);  // for a snapshot
+        const std::size_t n_most = std::min(context_.n_ctx_max(), std::max(2 * n_tokens, n_ctx()));
+        while (!snapshots_.empty() && n_tokens + n_elsewhere() > n_most) {
+            drop_oldest_snapshot();
+        }
+    }
     n_tokens += n_elsewhere();
     n_ids += static_cast<std::size_t>(first_free_id()) - 1;
     if (context_.has(n_tokens, n_ids)) {
@@ -190,6 +235,9 @@ void Sequence::grow(std::size_t n_tokens, std::size_t n_ids) {
     }
     trim_cache();
     keep_logits();
+    if (has_states_) {
+        name_cells();
+    }
     OwnedContext next = context_.make_larger(n_tokens, n_ids, /* by_steps = */ n_cached_ > 0);
     // The state of an empty cache is none to go on from: llama.cpp may end the process on it.
     if (n_cached_ > 0 && !SavedState(context(), 0).restore(next.get(), 0)) {
@@ -240,20 +288,22 @@ void Sequence::forget_cache() noexcept {
 }
 
 void Sequence::check_window() noexcept {
-    if (!cells_.has_window(0, n_cached_)) {
+    if (!has_states_ && !cells_.can_continue(0, n_cached_)) {
         forget_cache();
     }
 }
 
-// Drops the cache entries after n_cached_. Where these cannot be dropped alone, as in recurrent models, or the window
-// of sliding attention before them is gone, the cache begins anew.
+// Drops the cache entries after n_cached_. Where the window of sliding attention before them is gone, the cache begins
+// anew; with states, at a snapshot.
 void Sequence::trim_cache() {
     import_.held.clear();
     if (!cache_is_longer_) {
         return;
     }
     keep_logits();
-    if (!cells_.has_window(0, n_cached_) || !cells_.cut(0, n_cached_)) {
+    if (has_states_) {
+        go_back(/* needs_pass = */ false);
+    } else if (!cells_.can_continue(0, n_cached_) || !cells_.cut(0, n_cached_)) {
         cells_.cut(0, 0);
         n_cached_ = 0;
     }
@@ -268,12 +318,156 @@ llama_seq_id Sequence::first_free_id() const noexcept {
     for (const auto & [branch, suspended] : suspended_) {
         last = std::max(last, suspended.id);
     }
+    for (const Snapshot & snapshot : snapshots_) {
+        last = std::max(last, snapshot.id);
+    }
     return last + 1;
+}
+
+// Cells of suspended branches alone.
+std::size_t Sequence::n_suspended() const noexcept {
+    if (!has_states_) {
+        return n_elsewhere();
+    }
+    std::size_t n = 0;
+    for (auto at = suspended_.begin(); at != suspended_.end(); ++at) {
+        const llama_seq_id id = at->second.id;
+        std::size_t n_shared = id == 0 ? 0 : cells_.n_shared(0, id);
+        for (auto other = suspended_.begin(); id != 0 && other != at; ++other) {
+            n_shared = other->second.id == 0 ? n_shared : std::max(n_shared, cells_.n_shared(other->second.id, id));
+        }
+        n += id == 0 ? 0 : cells_.n_held(id) - n_shared;
+    }
+    return n;
 }
 
 // Half of the ids are left for what evaluates many nodes at a time.
 bool Sequence::shares_cells() const noexcept {
-    return can_drop_newest(context_.model()) && static_cast<std::size_t>(first_free_id()) <= context_.n_ids_max() / 2;
+    return static_cast<std::size_t>(first_free_id()) <= context_.n_ids_max() / 2;
+}
+
+// Notes in the table what the cache holds.
+void Sequence::name_cells() {
+    cells_.forget(0, n_cached_);
+    const std::size_t n_named = cells_.n_held(0);
+    cells_.append(0, tokens_.data() + n_named, n_cached_ - n_named);
+}
+
+// Tokens of a text that a snapshot is the beginning of; 0: it is not.
+std::size_t Sequence::n_begun(const Snapshot & snapshot, const std::vector<Token> & tokens) const noexcept {
+    const std::size_t n = cells_.n_held(snapshot.id);
+    return cells_.n_common(snapshot.id, tokens) == n ? n : 0;
+}
+
+// Goes on from the longest snapshot that the tokens begin with, where that is more than the cache holds of them.
+void Sequence::go_back(bool needs_pass) noexcept {
+    Snapshot * best = nullptr;
+    std::size_t n_best = cache_is_longer_ ? 0 : n_cached_;
+    for (Snapshot & each : snapshots_) {
+        const std::size_t n = n_begun(each, tokens_);
+        if (n > n_best && (n < tokens_.size() || (each.logits.are_there() && !needs_pass))) {
+            best = &each;
+            n_best = n;
+        }
+    }
+    if (best == nullptr && !cache_is_longer_) {
+        return;
+    }
+    cells_.cut(0, 0);
+    n_cached_ = 0;
+    cache_is_longer_ = false;
+    if (best == nullptr) {
+        return;
+    }
+    try {
+        cells_.share(best->id, 0, n_best);
+        best->used = ++n_uses_;
+        n_cached_ = n_best;
+        if (n_best == tokens_.size()) {
+            logits_ = best->logits;
+        }
+    } catch (...) {  // no memory
+        if (!cells_.has_count()) {
+            forget_all_branches();
+        }
+        n_cached_ = 0;
+        cells_.cut(0, 0);
+    }
+}
+
+// Positions at which the lag is to leave a snapshot, in ascending order: where it parts from other texts, or if no such
+// text is known, where the next one may.
+std::vector<std::size_t> Sequence::stops() const {
+    if (!has_states_) {
+        return {};
+    }
+    std::vector<std::size_t> wanted;
+    for (const Snapshot & each : snapshots_) {
+        wanted.push_back(cells_.n_common(each.id, tokens_));
+    }
+    std::sort(wanted.begin(), wanted.end());
+    const bool is_known = !wanted.empty() && wanted.back() >= n_cached_ + kMinShared;
+    if (!is_known && tokens_.size() - n_cached_ > kLongText) {
+        std::transform(kBeforeEnd.begin(), kBeforeEnd.end(), std::back_inserter(wanted),
+                       [this](std::size_t n) { return tokens_.size() - n; });
+    }
+    std::vector<std::size_t> out;
+    for (const std::size_t each : wanted) {
+        if (each >= (out.empty() ? n_cached_ : out.back()) + kMinShared && each < tokens_.size()) {
+            out.push_back(each);
+        }
+    }
+    return out;
+}
+
+// Of what is cached, unless there is one. Without memory or an id for it there will be none.
+void Sequence::keep_snapshot() noexcept {
+    if (!has_states_ || n_cached_ == 0 || cache_is_longer_) {
+        return;
+    }
+    const bool has_logits = this->has_logits();
+    for (Snapshot & each : snapshots_) {
+        if (cells_.n_held(each.id) == n_cached_ && n_begun(each, tokens_) == n_cached_) {
+            each.used = ++n_uses_;
+            return;
+        }
+    }
+    try {
+        if (!make_room_for_snapshot()) {
+            return;
+        }
+        name_cells();
+        llama_seq_id id = 1;
+        const auto is_taken = [&] {
+            return std::any_of(snapshots_.begin(), snapshots_.end(), [&](const Snapshot & s) { return s.id == id; }) ||
+                   std::any_of(suspended_.begin(), suspended_.end(), [&](const auto & s) { return s.second.id == id; });
+        };
+        while (is_taken()) {
+            ++id;
+        }
+        snapshots_.push_back({id, has_logits ? logits_.copy_of(context_) : LastLogits(), ++n_uses_});
+        cells_.share(0, id, n_cached_);
+    } catch (...) {
+        if (!cells_.has_count()) {
+            forget_all_branches();
+        }
+    }
+}
+
+// Half of the ids are left for what evaluates many nodes at a time, and half of the rest for branches.
+bool Sequence::make_room_for_snapshot() noexcept {
+    const std::size_t n_most = context_.n_ids_max() / 4;
+    while (!snapshots_.empty() && (snapshots_.size() >= n_most || !shares_cells())) {
+        drop_oldest_snapshot();
+    }
+    return n_most > 0 && shares_cells() && static_cast<std::size_t>(first_free_id()) < context_.n_ids();
+}
+
+void Sequence::drop_oldest_snapshot() noexcept {
+    const auto oldest = std::min_element(snapshots_.begin(), snapshots_.end(),
+                                         [](const Snapshot & a, const Snapshot & b) { return a.used < b.used; });
+    cells_.cut(oldest->id, 0);
+    snapshots_.erase(oldest);
 }
 
 Sequence::Suspended Sequence::copy_at_work() {
@@ -284,9 +478,7 @@ Sequence::Suspended Sequence::copy_at_work() {
     const bool shares = n_cached_ > 0 && shares_cells();
     if (shares) {
         grow(tokens_.size(), 2);
-        cells_.forget(0, n_cached_);
-        const std::size_t n_named = cells_.n_held(0);
-        cells_.append(0, tokens_.data() + n_named, n_cached_ - n_named);
+        name_cells();
         out.id = first_free_id();
     } else if (n_cached_ > 0) {
         out.state.emplace(context(), 0);
@@ -384,6 +576,7 @@ std::size_t Sequence::n_cached(Branch branch) const {
 
 void Sequence::forget_all_branches() noexcept {
     cells_.clear();
+    snapshots_.clear();
     forget_cache();
     for (auto & [branch, suspended] : suspended_) {
         if (suspended.id != 0) {
@@ -394,11 +587,21 @@ void Sequence::forget_all_branches() noexcept {
 
 // Moves what suspended branches share with the one at work; the rest is evaluated again when it is needed.
 void Sequence::move_cells(llama_memory_t to) noexcept {
+    std::vector<std::size_t> n_held;
     try {
+        for (const Snapshot & each : snapshots_) {
+            n_held.push_back(cells_.n_held(each.id));
+        }
         cells_.move_to(to);
     } catch (...) {
         forget_all_branches();
         return;
+    }
+    for (std::size_t i = snapshots_.size(); i-- > 0;) {
+        if (cells_.n_held(snapshots_[i].id) != n_held[i]) {
+            cells_.cut(snapshots_[i].id, 0);
+            snapshots_.erase(snapshots_.begin() + static_cast<std::ptrdiff_t>(i));
+        }
     }
     for (auto & [branch, suspended] : suspended_) {
         if (suspended.id != 0) {
@@ -411,7 +614,9 @@ void Sequence::import_prefix(llama_context * from, std::int32_t id, const std::v
     const std::size_t n = tokens.size();
     const std::size_t n_here = import_.held.empty() ? std::min(n_cached_, common_prefix(tokens_, tokens))
                                                     : common_prefix(import_.held, tokens);
-    if (n <= n_here) {
+    const bool has_snapshot = std::any_of(snapshots_.begin(), snapshots_.end(),
+                                          [&](const Snapshot & each) { return n_begun(each, tokens) == n; });
+    if (n <= n_here || has_snapshot) {
         return;
     }
     const llama_model * model = context_.model();

@@ -58,6 +58,15 @@ class LastLogits {
     }
     void end_pass() noexcept { are_there_ = true; }
     void forget() noexcept { are_there_ = false; }
+    // A copy of all of them; of none where the last pass has computed only few.
+    LastLogits copy_of(GrowingContext & context) const {
+        LastLogits out;
+        if (are_there_ && (!copy_.empty() || !context.head().was_cut())) {
+            out = *this;
+            out.keep(context);
+        }
+        return out;
+    }
 
     // Before the context's go.
     void keep(GrowingContext & context) {
@@ -106,8 +115,15 @@ class LastLogits {
 //                                    : SET _ TIMER          suspended      1
 //                |--- one cell each, ids 0 1 -|
 //
-// Where cells cannot be shared (recurrent and hybrid models, no id left), a branch that is suspended is a copy of its
-// state.
+// Where no id is left, a branch that is suspended is a copy of its state.
+//
+// A model with states cannot drop the tokens that come last. The sequence then keeps snapshots, forks of itself under
+// ids of their own, and goes on from the longest that it begins with: of where a text ended, where two texts part, and
+// shortly before the end of a long one, where the next may part from it.
+//
+//     tokens     The weather in Oslo : GET _ WEATHER        at work    id  0
+//                |---------- prompt -|                      snapshots      1
+//                |--- other prompts -|                                     2
 //
 // Whatever fails here leaves the tokens as they were; the cache may be shorter, which costs time and nothing else.
 // Logits or a state that are not finite fail (NotFinite), and then all of the cache is forgotten.
@@ -124,7 +140,7 @@ class Sequence {
     std::size_t n_cached() const noexcept { return n_cached_; }
     // Tokens that it can hold, or can be, beside what suspended branches hold.
     std::size_t n_ctx_max() const noexcept {
-        return context_.n_ctx_max() - std::min(context_.n_ctx_max(), n_elsewhere());
+        return context_.n_ctx_max() - std::min(context_.n_ctx_max(), n_suspended());
     }
     // Sequence ids, likewise: 0, and from first_free_id on.
     std::size_t n_ids() const noexcept { return context_.n_ids_max() + 1 - static_cast<std::size_t>(first_free_id()); }
@@ -186,6 +202,8 @@ class Sequence {
     std::uint64_t n_on_device() const noexcept { return device_.n_passes(); }
     // Whether passes may end before the output matrix, where few logits are wanted; without effect on these.
     void allow_cuts(bool allowed) noexcept { context_.head().allow_cuts(allowed); }
+    // Whether a batch may have tokens of one sequence alone.
+    bool takes_one_at_a_time() const noexcept { return false; }
     // Whether all layers are on devices, where a batch of some tens of tokens takes about as long as one of one. Told
     // by the first pass of a context that reports its passes here; until then, and of others: no.
     bool has_layers_on_device() const noexcept { return context_.head().has_layers_on_device(); }
@@ -230,6 +248,12 @@ class Sequence {
             }
         }
     };
+    // A beginning of this or another text, under an id of its own.
+    struct Snapshot {
+        llama_seq_id id;
+        LastLogits logits;
+        std::uint64_t used;  // when it was used last, counted
+    };
     // Tokens that came from another context's cache.
     struct Import {
         std::vector<Token> held;  // by the cache here, if not tokens of the sequence, or more than these
@@ -238,10 +262,18 @@ class Sequence {
     };
 
     bool shares_cells() const noexcept;
+    void name_cells();
+    std::size_t n_begun(const Snapshot & snapshot, const std::vector<Token> & tokens) const noexcept;
+    void go_back(bool needs_pass) noexcept;
+    std::vector<std::size_t> stops() const;
+    void keep_snapshot() noexcept;
+    bool make_room_for_snapshot() noexcept;
+    void drop_oldest_snapshot() noexcept;
     Suspended copy_at_work();
     void suspend_as(Branch branch);
     void put_to_work(Suspended & branch) noexcept;
     std::size_t n_elsewhere() const noexcept { return cells_.n_cells() - cells_.n_held(0); }
+    std::size_t n_suspended() const noexcept;
     void move_cells(llama_memory_t to) noexcept;
     void forget_all_branches() noexcept;
     template <typename Check>
@@ -252,18 +284,21 @@ class Sequence {
     bool is_on_device() const noexcept {
         return device_use_ == Device::on || (device_use_ == Device::automatic && context_.head().is_on_device());
     }
+    bool catch_up(bool needs_pass);
     bool evaluate(bool step_by_step,
                   bool cut,
                   const AllowedSet * wanted,
                   DeviceHead::Want want,
-                  const std::atomic<bool> & cancelled);
+                  const std::atomic<bool> & cancelled,
+                  bool needs_pass = false);
     void keep_logits();
     void check_pass(std::int32_t result);
 
     DeviceHead device_;  // goes after the context, which borrows it
     Device device_use_ = Device::automatic;
     GrowingContext context_;
-    CellTable cells_{context_.memory(), context_.n_ids_max(), context_.n_swa()};  // for branches that share some
+    const bool has_states_ = has_states(context_.model());
+    CellTable cells_{context_.memory(), context_.model(), context_.n_ids_max()};  // for branches that share some
     std::vector<Token> tokens_;
     std::size_t n_cached_ = 0;      // tokens whose cache entries are right
     bool cache_is_longer_ = false;  // entries of dropped tokens follow them
@@ -273,6 +308,8 @@ class Sequence {
     Branch branch_ = 0;      // kNone once it is dropped
     Branch n_branches_ = 1;  // made so far
     std::map<Branch, Suspended> suspended_;
+    std::vector<Snapshot> snapshots_;
+    std::uint64_t n_uses_ = 0;  // of snapshots
 };
 
 }  // namespace token_trie

@@ -101,18 +101,15 @@ using Clock = std::chrono::steady_clock;
 
 class BestLeaves final : public TreeQuery {
    public:
-    BestLeaves(const Cursor & cursor,
-               const SearchOptions & options,
-               std::size_t n_vocab,
-               std::size_t n_paths,
-               bool rows_are_cheap)
+    BestLeaves(const Cursor & cursor, const SearchOptions & options, std::size_t n_vocab, const Batches & batches)
         : trie_(cursor.trie()),
           rules_(cursor, options),
           options_(options),
           weights_(options.weights.get()),
           n_vocab_(n_vocab),
-          n_paths_(n_paths),
-          rows_are_cheap_(rows_are_cheap && n_paths > 0) {}
+          n_paths_(batches.n_paths),
+          rows_are_cheap_(batches.rows_are_cheap && batches.n_paths > 0),
+          guesses_(!batches.has_depths_in_turn) {}
 
     std::vector<NodeId> next() override {
         is_late_ = options_.timeout.count() > 0 && Clock::now() - started_ >= options_.timeout;
@@ -374,7 +371,7 @@ class BestLeaves final : public TreeQuery {
     // Adds the guesses below an entry, unless they are below least.
     void guess_below(const Entry & entry, double least, Heap & guesses) const {
         const std::size_t n = n_ways(entry.node);
-        if (entry.score - std::log(static_cast<double>(n)) < least) {
+        if (!guesses_ || entry.score - std::log(static_cast<double>(n)) < least) {
             return;
         }
         for_each_guess(entry, [&](const Entry & guess) { guesses.push(guess); });
@@ -441,6 +438,7 @@ class BestLeaves final : public TreeQuery {
     const std::size_t n_vocab_;
     const std::size_t n_paths_;
     const bool rows_are_cheap_;
+    const bool guesses_;  // nodes below those of a batch
     const Clock::time_point started_ = Clock::now();
     bool is_late_ = false;
     // Nodes, each once: with few cells, those above are evaluated again, and no less is to be found for that.
@@ -467,9 +465,8 @@ class BestLeaves final : public TreeQuery {
 std::unique_ptr<TreeQuery> begin_search(const Cursor & cursor,
                                         const SearchOptions & options,
                                         std::size_t n_vocab,
-                                        std::size_t n_paths,
-                                        bool rows_are_cheap) {
-    return std::make_unique<BestLeaves>(cursor, options, n_vocab, n_paths, rows_are_cheap);
+                                        const Batches & batches) {
+    return std::make_unique<BestLeaves>(cursor, options, n_vocab, batches);
 }
 
 Answer search(Sequence & sequence,
@@ -479,8 +476,7 @@ Answer search(Sequence & sequence,
     const Trie & trie = cursor.trie();
     TreeEvaluator evaluator(sequence, trie, ScoreRules(cursor, options).depth(), options.prefix, cancelled);
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(sequence.vocab()));
-    return evaluator.answer(
-        *begin_search(cursor, options, n_vocab, evaluator.n_paths(), sequence.has_layers_on_device()));
+    return evaluator.answer(*begin_search(cursor, options, n_vocab, evaluator.batches()));
 }
 
 }  // namespace token_trie

@@ -45,13 +45,11 @@ struct SearchOptions : ScoreOptions {
 //
 // Equal scores are ranked by their tokens.
 //
-// n_paths: that one batch may be on; 0: a batch is a node. rows_are_cheap: as on devices. The cursor's trie must
-// outlive it.
+// The cursor's trie must outlive it.
 std::unique_ptr<TreeQuery> begin_search(const Cursor & cursor,
                                         const SearchOptions & options,
                                         std::size_t n_vocab,
-                                        std::size_t n_paths,
-                                        bool rows_are_cheap);
+                                        const Batches & batches);
 
 // All of it, after a sequence, which is left as it was. Throws Error (context, cancelled).
 Answer search(Sequence & sequence,

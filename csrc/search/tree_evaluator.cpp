@@ -23,19 +23,20 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     base_ = static_cast<llama_pos>(n_base);
     const llama_model * model = llama_get_model(sequence.context());
     n_swa_ = llama_model_n_swa(model);
-    rewinds_ = can_drop_newest(model);
-    keeps_states_ = !rewinds_ || (n_swa_ > 0 && n_base + depth >= static_cast<std::size_t>(n_swa_));
+    has_states_ = has_states(model);
+    loses_window_ = n_swa_ > 0 && n_base + depth >= static_cast<std::size_t>(n_swa_);
     // The sequence has an id, the prefix has one, and a path needs at least one.
     const std::size_t n_reserved = prefix_.empty() ? 1 : 2;
-    const bool shares = rewinds_ && sequence.n_ids() > n_reserved;
+    const bool shares = sequence.n_ids() > n_reserved;
     // After a prefix the first call would know less of where the layers are than the second.
     const bool rows_are_cheap = prefix_.empty() && sequence.has_layers_on_device();
     all = all || rows_are_cheap;
     const std::size_t n_ids = all ? sequence.n_ids() : std::min(sequence.n_ids(), n_frugal_ids(sequence.vocab()));
     n_ids_ = shares ? std::min<std::size_t>(n_ids - n_reserved, trie.n_leaves()) : 0;
     // All paths at once, and what fills up a batch.
+    const std::size_t n_cells_of_paths = std::max<std::size_t>(n_ids_, 1) * depth;
     const std::size_t n_cells =
-        std::min<std::size_t>(std::max<std::size_t>(n_ids_, 1) * depth, trie.n_nodes()) + kRowGroup;
+        (has_states_ ? n_cells_of_paths : std::min<std::size_t>(n_cells_of_paths, trie.n_nodes())) + kRowGroup;
     max_cells_ = std::min(sequence.n_ctx_max() - n_taken, n_cells);
     // A context has logits of as many rows as it has ids, and here a batch may want those of all its rows.
     const std::size_t n_rows = rows_are_cheap ? std::min({n_cells, kMaxRows, sequence.n_ids()}) : 1;
@@ -44,6 +45,8 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     if (prefix_.empty()) {
         static_cast<void>(sequence_.logits({true, {}, {}}, false, cancelled_));
     }
+    first_id_ = sequence.first_free_id();  // now, as the sequence may have kept snapshots
+    n_ids_ = std::min(n_ids_, sequence.n_ids() - std::min(sequence.n_ids(), n_reserved));
     memory_ = llama_get_memory(sequence.context());  // the last context's: it may have grown again
     try {
         begin();
@@ -56,7 +59,7 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
 // Puts what is before the root into the cache.
 void TreeEvaluator::begin() {
     // The state of an empty cache is none to go back to: llama.cpp may end the process on it.
-    if (n_ids_ == 0 && (!rewinds_ || !prefix_.empty()) && sequence_.n_cached() > 0) {
+    if (n_ids_ == 0 && !prefix_.empty() && sequence_.n_cached() > 0) {
         before_ = state();
     }
     if (!prefix_.empty()) {
@@ -76,7 +79,7 @@ void TreeEvaluator::begin() {
         keep_state();
         return;
     }
-    paths_ = std::make_unique<TreePaths>(memory_, trie_, base_id(), base_);
+    paths_ = make_paths(llama_get_model(sequence_.context()), memory_, trie_, base_id(), base_);
     for (std::size_t i = 0; i < n_ids_; ++i) {
         paths_->add_id(id_of(i));
     }
@@ -111,12 +114,13 @@ void TreeEvaluator::evaluate(const std::vector<NodeId> & nodes, const Visit & vi
         return;
     }
     std::size_t n_left = static_cast<std::size_t>(nodes.end() - node);
-    while (n_left > 0) {
-        TreePaths::Wave wave =
-            paths_->next_wave(&*(nodes.end() - static_cast<std::ptrdiff_t>(n_left)), n_left, max_cells_);
+    while (n_left > 0 || paths_->has_more_rows()) {
+        Paths::Wave wave = paths_->next_wave(&*(nodes.end() - static_cast<std::ptrdiff_t>(n_left)), n_left, max_cells_);
         n_left -= wave.n_queried;
         n_evaluated_ += wave.rows.size();
-        fill_up(wave);
+        if (!has_states_) {
+            fill_up(wave);
+        }
         decode(std::move(wave.rows), kMaxRows, visit);
     }
 }
@@ -134,7 +138,7 @@ Answer TreeEvaluator::answer(TreeQuery & query) {
 
 // Where two or three rows of a group remain, rows that nobody observes, after the last path, fill it up. The next
 // wave drops their cells.
-void TreeEvaluator::fill_up(TreePaths::Wave & wave) const {
+void TreeEvaluator::fill_up(Paths::Wave & wave) const {
     const std::size_t n_more = n_to_fill_up(wave.rows.size());
     if (n_more == 0 || wave.n_cells + n_more > max_cells_) {
         return;
@@ -169,15 +173,15 @@ void TreeEvaluator::go_back_to(std::size_t depth) {
         return;
     }
     const llama_pos end = base_ + static_cast<llama_pos>(depth);
-    const bool is_there = rewinds_ && has_window(memory_, 0, static_cast<std::size_t>(end), n_swa_);
+    const bool is_there = has_window(memory_, 0, static_cast<std::size_t>(end), n_swa_);
     throw_if(is_there ? !llama_memory_seq_rm(memory_, 0, end, -1) : !restore(states_[depth]), Status::context,
              "the model's state could not be taken back");
     here_.resize(depth);
-    states_.erase(states_.begin() + static_cast<std::ptrdiff_t>(keeps_states_ ? depth + 1 : 0), states_.end());
+    states_.erase(states_.begin() + static_cast<std::ptrdiff_t>(loses_window_ ? depth + 1 : 0), states_.end());
 }
 
 void TreeEvaluator::keep_state() {
-    if (keeps_states_) {
+    if (loses_window_) {
         states_.push_back(state());
     }
 }
@@ -199,8 +203,8 @@ void TreeEvaluator::decode(std::vector<Row> rows, std::size_t max_rows, const Vi
     const std::size_t n_batch = std::min(sequence_.n_batch(), max_rows);
     for (auto begin = rows.begin(); begin != rows.end();) {
         check_cancelled();
-        batch_.clear(n_batch, max_visited);
-        for (auto row = begin; row != rows.end() && batch_.fits(row->wanted); ++row) {
+        batch_.clear(n_batch, max_visited, sequence_.takes_one_at_a_time());
+        for (auto row = begin; row != rows.end() && batch_.fits(row->wanted, row->ids); ++row) {
             batch_.add(row->token, row->position, row->ids, row->wanted);
         }
         sequence_.evaluate_beside(batch_.batch());

@@ -15,9 +15,9 @@ namespace [[gnu::visibility("default")]] token_trie {
 // Evaluates nodes of a trie after a sequence, as many in one batch as the context holds, each node once. The
 // sequence and its cache are as before when this goes away.
 //
-// Where cells cannot be shared (recurrent and hybrid models, one sequence id), nodes are evaluated one after the other,
-// and the state is taken back or, after what is longer than a window of sliding attention too, restored from a copy in
-// between: a copy of the whole for each node of the path under way.
+// With a single sequence id, nodes are evaluated one after the other, and what is after their common path is dropped in
+// between or, after what is longer than a window of sliding attention, restored from a copy: one of the whole for each
+// node of the path under way.
 class TreeEvaluator : NonCopyable {
    public:
     // After the whole sequence; or, where prefix is not empty, after these tokens instead. All must outlive this.
@@ -42,8 +42,8 @@ class TreeEvaluator : NonCopyable {
     // evaluate does.
     Answer answer(TreeQuery & query);
 
-    // That nodes of one batch may be on; 0: a batch is a node, which has nothing to gain from others beside it.
-    std::size_t n_paths() const noexcept { return n_ids_; }
+    // Of nodes, as a search is to query them.
+    Batches batches() const noexcept { return {n_ids_, sequence_.has_layers_on_device(), has_states_}; }
     // Rows of one batch. From 64 on llama.cpp's flash attention takes another way than below, and scores would depend
     // on how many there are. A multiple of what is multiplied at a time.
     static constexpr std::size_t kMaxRows = 60;
@@ -56,7 +56,7 @@ class TreeEvaluator : NonCopyable {
 
     void begin();
     void end() noexcept;
-    void fill_up(TreePaths::Wave & wave) const;
+    void fill_up(Paths::Wave & wave) const;
     void evaluate_singly(NodeId node, const Visit & visit);
     void go_back_to(std::size_t depth);
     void keep_state();
@@ -72,7 +72,7 @@ class TreeEvaluator : NonCopyable {
 
     Sequence & sequence_;
     const std::uint64_t n_passes_before_ = sequence_.n_passes();
-    const llama_seq_id first_id_ = sequence_.first_free_id();
+    llama_seq_id first_id_ = 0;
     const Trie & trie_;
     const std::vector<Token> prefix_;
     const std::atomic<bool> & cancelled_;
@@ -80,10 +80,10 @@ class TreeEvaluator : NonCopyable {
     llama_pos base_ = 0;         // position of what follows the root
     std::size_t max_cells_ = 0;  // cells for nodes
     std::int32_t n_swa_ = 0;
-    bool rewinds_ = true;               // whether the cache can drop its newest cells,
-    bool keeps_states_ = false;         // and whether it may not be as before them then
+    bool has_states_ = false;
+    bool loses_window_ = false;         // whether the cache may not be as before once its newest cells are dropped
     std::size_t n_ids_ = 0;             // for paths; 0: one node after the other, on the sequence's own id
-    std::unique_ptr<TreePaths> paths_;  // where there are ids for them,
+    std::unique_ptr<Paths> paths_;      // where there are ids for them,
     TreePath here_;                     // and otherwise the only one
     std::vector<float> root_logits_;    // after the prefix
     std::optional<SavedState> before_;  // the sequence's, where it has to be copied back

@@ -1,6 +1,7 @@
 #include "search/tree_paths.h"
 
 #include "context/cell_table.h"
+#include "search/state_paths.h"
 
 #include <algorithm>
 
@@ -23,6 +24,14 @@ void sort_depth_first(const Trie & trie, std::vector<NodeId> & nodes) {
     }
     std::sort(keyed.begin(), keyed.end());
     std::transform(keyed.begin(), keyed.end(), nodes.begin(), [](const auto & pair) { return pair.second; });
+}
+
+std::unique_ptr<Paths> make_paths(
+    const llama_model * model, llama_memory_t memory, const Trie & trie, llama_seq_id base_id, llama_pos base) {
+    if (has_states(model)) {
+        return std::make_unique<StatePaths>(memory, trie, base_id, base);
+    }
+    return std::make_unique<TreePaths>(memory, trie, base_id, base);
 }
 
 llama_seq_id TreePaths::take_idle_id() noexcept {

@@ -9,6 +9,13 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
+// Nodes that are evaluated at once.
+struct Batches {
+    std::size_t n_paths = 0;          // that it is on; 0: a batch is a node
+    bool rows_are_cheap = false;      // as on devices
+    bool has_depths_in_turn = false;  // a pass for each depth, as with states: no node is guessed below another
+};
+
 // Decides over a tree, whoever evaluates its nodes: it queries some, observes the logits after each, and queries more.
 //
 //     next -> READ, _, SEND     observe(READ) observe(_) observe(SEND)     next -> FILE, MAIL     ...     next -> none

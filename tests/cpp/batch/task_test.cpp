@@ -13,7 +13,8 @@ class TaskTest : public WithTinyModel {
     static constexpr std::size_t kPaths = 3;
 
     Answer decide(const Request & asked, std::size_t max_nodes = 100) {
-        const Task::Origin origin{llama_get_memory(context_.get()), 0, asked.prompt.size()};
+        const Task::Origin origin{llama_get_model(context_.get()), llama_get_memory(context_.get()), 0,
+                                  asked.prompt.size()};
         const std::unique_ptr<Task> task = make_task(asked, tiny_vocab(), origin, kPaths);
         for (llama_seq_id id = 0; id < static_cast<llama_seq_id>(kPaths); ++id) {
             task->lend(id);
@@ -121,7 +122,8 @@ class JobTest : public TaskTest {
         return {};
     }
     Job job_of(Request asked, std::size_t n_shared) {
-        const Task::Origin origin{llama_get_memory(context_.get()), 0, asked.prompt.size()};
+        const Task::Origin origin{llama_get_model(context_.get()), llama_get_memory(context_.get()), 0,
+                                  asked.prompt.size()};
         return {1, std::move(asked), tiny_vocab(), origin, -1, n_shared, kPaths};
     }
 };

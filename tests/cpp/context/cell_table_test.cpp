@@ -71,7 +71,7 @@ class CellTableTest : public WithTinyModel {
 TEST_F(CellTableTest, HoldsWhatAPlainModelHolds) {
     std::mt19937 rng(3);
     const auto below = [&](std::size_t n) { return static_cast<std::size_t>(rng() % n); };
-    CellTable table(memory(), kIds, 0);
+    CellTable table(memory(), tiny_model(), kIds);
     for (int step = 0; step < 400; ++step) {
         const auto a = static_cast<llama_seq_id>(below(kIds));
         const auto b = static_cast<llama_seq_id>(below(kIds));
@@ -102,7 +102,7 @@ TEST_F(CellTableTest, HoldsWhatAPlainModelHolds) {
 }
 
 TEST_F(CellTableTest, InAnotherMemoryTheFirstIdIsWholeAndOthersHaveWhatTheyShareWithIt) {
-    CellTable table(memory(), kIds, 0);
+    CellTable table(memory(), tiny_model(), kIds);
     evaluate(table, 0, bytes("Classify: "));
     table.share(0, 1, 6);
     evaluate(table, 1, bytes("-"));
@@ -120,7 +120,7 @@ TEST_F(CellTableTest, InAnotherMemoryTheFirstIdIsWholeAndOthersHaveWhatTheyShare
 }
 
 TEST_F(CellTableTest, WhatIsForgottenTakesNoCells) {
-    CellTable table(memory(), kIds, 0);
+    CellTable table(memory(), tiny_model(), kIds);
     evaluate(table, 0, bytes("abcdef"));
     table.share(0, 1, 4);
     table.forget(0);

@@ -101,7 +101,7 @@ struct WeightedCase {
     }
 
     Answer search() {
-        const auto query = begin_search(cursor, options, kTinyVocab, n_paths, rows_are_cheap);
+        const auto query = begin_search(cursor, options, kTinyVocab, {n_paths, rows_are_cheap});
         n_queried = answer(*query, *trie);
         return result_of(*query);
     }
@@ -204,7 +204,7 @@ TEST(LeafWeights, OfEqualSumsTheFirstByTokensComesFirst) {
     std::vector<double> of_leaves = result_of(*scoring).logprobs;
     std::transform(of_leaves.begin(), of_leaves.end(), of_leaves.begin(), [](double score) { return -score; });
     options.weights = std::make_shared<const LeafWeights>(trie, of_leaves);
-    const auto search = begin_search(cursor, options, kTinyVocab, 64, false);
+    const auto search = begin_search(cursor, options, kTinyVocab, {64});
     answer(*search, *trie);
     const Answer result = result_of(*search);
     ASSERT_EQ(result.leaves.size(), 3U);
@@ -223,7 +223,7 @@ TEST(LeafWeights, OneLeafIsFoundBySmallMeansHoweverWildTheyAre) {
         options.max_nodes = 4;
         options.weights = std::make_shared<const LeafWeights>(trie, random_weights(rng, trie->n_leaves(), spread));
         const Cursor cursor = cursor_of(trie);
-        const auto search = begin_search(cursor, options, kTinyVocab, 64, false);
+        const auto search = begin_search(cursor, options, kTinyVocab, {64});
         EXPECT_LE(answer(*search, *trie), 1 + options.max_nodes + 60 + 14) << spread;
         EXPECT_EQ(result_of(*search).leaves.size(), 1U);
         EXPECT_GE(result_of(*search).info.gap, 0);

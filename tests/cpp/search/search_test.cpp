@@ -113,7 +113,7 @@ std::shared_ptr<const Trie> long_words(std::mt19937 & rng, std::size_t n) {
 // As where all layers are on devices: a batch there may be on so many paths.
 Answer search_of_cheap_rows(Sequence & sequence, const Cursor & cursor, const SearchOptions & options) {
     const Tokens behind = sequence.tokens();
-    const auto search = begin_search(cursor, options, kTinyVocab, 64, /* rows_are_cheap = */ true);
+    const auto search = begin_search(cursor, options, kTinyVocab, {64, /* rows_are_cheap = */ true});
     Answer result;
     for (std::vector<NodeId> nodes = search->next(); !nodes.empty(); nodes = search->next()) {
         for (const NodeId node : nodes) {
