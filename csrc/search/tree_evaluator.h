@@ -34,8 +34,8 @@ class TreeEvaluator : NonCopyable {
 
     using Visit = std::function<void(NodeId node, const float * logits)>;
 
-    // Visits the logits after each of the nodes, which come in depth-first order, over all calls each once and before
-    // those below it. The root may be the first. Throws Error (context, cancelled).
+    // Visits the logits after each of the nodes, a node before those below it. The nodes come in depth-first order, over
+    // all calls each once and before those below it. The root may be the first. Throws Error (context, cancelled).
     void evaluate(const std::vector<NodeId> & nodes, const Visit & visit);
 
     // Until it queries no more; with what that took, and what the sequence's own cache took to catch up. Throws as

@@ -24,12 +24,14 @@ void append(Sequence & sequence, const Tokens & tokens) {
 
 class Branches : public ::testing::TestWithParam<ContextKind> {
    protected:
-    // The result of quantized matrices for a row depends on how many rows there are beside it.
+    // The result of quantized matrices for a row depends on how many rows there are beside it; that of flash attention
+    // does, too, and states carry it on.
     static void expect_near(const std::vector<float> & a, const std::vector<float> & b) {
         const bool is_quantized = GetParam().model == TinyKind::quantized || GetParam().cache == GGML_TYPE_Q8_0;
+        const bool carries_on = GetParam().model == TinyKind::hybrid && GetParam().flash;
         ASSERT_EQ(a.size(), b.size());
         for (std::size_t i = 0; i < a.size(); ++i) {
-            ASSERT_NEAR(a[i], b[i], is_quantized ? 0.1 : 5e-3) << i;
+            ASSERT_NEAR(a[i], b[i], is_quantized ? 0.1 : carries_on ? 3e-2 : 5e-3) << i;
         }
     }
     static Sequence growing(std::uint32_t n_ctx = 2048) {

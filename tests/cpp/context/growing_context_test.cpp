@@ -74,9 +74,15 @@ TEST_P(GrowingContext, GivesTheScoresOfALargeOne) {
                 each->replace(text_of(n), kNotCancelled);
                 scores.push_back(score_all(*each, cursor, options, kNotCancelled).logprobs);
             }
-            expect_same(GetParam(), scores[0], scores[1]);
-            EXPECT_EQ(sequence.n_passes(), other.n_passes()) << "nothing is evaluated again";
-            expect_same(GetParam(), logits_of(sequence), logits_of(other));
+            if (GetParam().is_attention_alone()) {
+                expect_same(GetParam(), scores[0], scores[1]);
+                EXPECT_EQ(sequence.n_passes(), other.n_passes()) << "nothing is evaluated again";
+                expect_same(GetParam(), logits_of(sequence), logits_of(other));
+            } else {  // which have lost other snapshots, and evaluate more or less at once
+                for (std::size_t i = 0; i < scores[0].size(); ++i) {
+                    ASSERT_NEAR(scores[0][i], scores[1][i], GetParam().flash ? 0.1 : 2e-2);
+                }
+            }
         }
     }
 }

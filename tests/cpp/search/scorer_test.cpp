@@ -123,7 +123,8 @@ TEST_P(ScorerOn, TheSequenceAndItsCacheAreAsBefore) {
         EXPECT_EQ(std::vector<float>(row, row + kTinyVocab), before);
         EXPECT_EQ(sequence.n_passes(), passes) << "nothing to evaluate again";
     }
-    for (llama_seq_id id = 1; id < static_cast<llama_seq_id>(GetParam().n_seq_max); ++id) {
+    const llama_seq_id first = sequence.first_free_id();
+    for (llama_seq_id id = first; id < static_cast<llama_seq_id>(GetParam().n_seq_max); ++id) {
         EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(sequence.context()), id), -1);
     }
     sequence.append(kFile);
@@ -175,7 +176,10 @@ TEST_P(ScorerOn, NoNodeIsEvaluatedTwice) {
         for (NodeId node = kRoot + 1; node < trie->n_nodes(); ++node) {
             n_inner += trie->children(node).empty() ? 0 : 1;
         }
-        EXPECT_EQ(score_all(sequence, cursor_of(trie), {}, kNotCancelled).info.n_evaluated, n_inner);
+        const std::uint64_t n_evaluated = score_all(sequence, cursor_of(trie), {}, kNotCancelled).info.n_evaluated;
+        EXPECT_GE(n_evaluated, n_inner);
+        // States that were given up, as ids are few, are evaluated again.
+        EXPECT_LE(n_evaluated, has_states(tiny_model(GetParam().kind)) ? n_inner + n_inner / 4 : n_inner);
     }
 }
 

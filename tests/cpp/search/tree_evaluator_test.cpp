@@ -39,11 +39,12 @@ TEST_P(TreeEvaluatorOn, NodesHaveTheLogitsOfTheirPathsAndTheSequenceIsAsBefore) 
         std::vector<NodeId> nodes(trie->n_nodes());
         std::iota(nodes.begin(), nodes.end(), kRoot);
         sort_depth_first(*trie, nodes);
-        std::size_t n_seen = 0;
+        std::set<NodeId> seen;
         {
             TreeEvaluator evaluator(sequence_, *trie, trie->max_length(), prefix, kNotCancelled);
             evaluator.evaluate(nodes, [&](NodeId node, const float * logits) {
-                EXPECT_EQ(node, nodes[n_seen++]);
+                EXPECT_TRUE(node == kRoot || seen.count(trie->parent(node)) > 0);
+                EXPECT_TRUE(seen.insert(node).second);
                 Tokens tokens = prefix.empty() ? kPrompt : prefix;
                 for (const NodeId each : path_to(*trie, node)) {
                     tokens.push_back(trie->token(each));
@@ -53,9 +54,11 @@ TEST_P(TreeEvaluatorOn, NodesHaveTheLogitsOfTheirPathsAndTheSequenceIsAsBefore) 
                     ASSERT_NEAR(logits[i], expected[i], 2e-3);
                 }
             });
-            EXPECT_EQ(evaluator.n_evaluated(), trie->n_nodes() - 1);
+            EXPECT_GE(evaluator.n_evaluated(), trie->n_nodes() - 1);
+            EXPECT_LE(evaluator.n_evaluated(),
+                      has_states(tiny_model(GetParam().kind)) ? trie->n_nodes() * 5 / 4 : trie->n_nodes() - 1);
         }
-        EXPECT_EQ(n_seen, nodes.size());
+        EXPECT_EQ(seen.size(), nodes.size());
         EXPECT_EQ(sequence_.tokens(), kPrompt);
         const float * after = sequence_.logits({true, {}, {}}, false, kNotCancelled);
         for (std::size_t i = 0; i < before.size(); ++i) {
