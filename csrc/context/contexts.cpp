@@ -132,18 +132,27 @@ void ContextMaker::prepare() {
     const std::size_t turn = turning_point(model_);
     min_tokens_ = turn > 0 && max_tokens_ > turn ? turn + 1 : 0;
     if (has_states) {
-        const std::size_t n_most = std::min(max_ids_, n_frugal_ids(llama_model_get_vocab(model_)));
-        max_ids_ = std::clamp(kMaxStateBytes / measure_state(), std::min(kMinIds, n_most), n_most);
+        prepare_states();
     }
 }
 
-// Bytes of a sequence's state, with its one token, as llama.cpp tells only of what is there.
-std::size_t ContextMaker::measure_state() const {
+// By a pass of one token, as llama.cpp tells the bytes of a state only where there is one. Several sequences a pass end
+// the process where matrices in buffers for AMX are multiplied over three dimensions (llama.cpp 19184, 20824), and
+// PLaMo 2 mixes them with their tokens.
+void ContextMaker::prepare_states() {
     const OwnedContext context = make(1, 1);
     throw_if(context == nullptr, Status::argument, "no context could be made of the model and the params");
+    OutputHead head;
     Token token = 0;
-    check_decoded(llama_decode(context.get(), llama_batch_get_one(&token, 1)));
-    return std::max<std::size_t>(llama_state_seq_get_size(context.get(), 0), 1);
+    check_decoded(head.decode(context.get(), llama_batch_get_one(&token, 1), /* cut = */ false));
+    const std::size_t bytes = std::max<std::size_t>(llama_state_seq_get_size(context.get(), 0), 1);
+    const std::size_t n_most = std::min(max_ids_, n_frugal_ids(llama_model_get_vocab(model_)));
+    max_ids_ = std::clamp(kMaxStateBytes / bytes, std::min(kMinIds, n_most), n_most);
+    takes_one_at_a_time_ = head.has_weights_for_amx() || metadata(model_, "general.architecture") == "plamo2";
+    static std::atomic_flag has_warned = ATOMIC_FLAG_INIT;
+    if (head.has_weights_for_amx() && !has_warned.test_and_set()) {
+        log_warning(kOneAtATime);
+    }
 }
 
 OwnedContext ContextMaker::make(std::size_t n_tokens, std::size_t n_ids) const {

@@ -103,6 +103,8 @@ class ContextMaker {
     // The most that a context may hold.
     std::size_t max_tokens() const noexcept { return max_tokens_; }
     std::size_t max_ids() const noexcept { return max_ids_; }
+    // Whether a pass may have tokens of one sequence alone: of more, llama.cpp would end the process, or be wrong.
+    bool takes_one_at_a_time() const noexcept { return takes_one_at_a_time_; }
     bool may_use_flash_attention() const noexcept { return params_.flash_attn_type != LLAMA_FLASH_ATTN_TYPE_DISABLED; }
 
     // Makes a context for so many tokens at least, and sequence ids. Null if there is no memory for it.
@@ -112,7 +114,7 @@ class ContextMaker {
 
    private:
     void prepare();
-    std::size_t measure_state() const;
+    void prepare_states();
 
     std::unique_ptr<llama_model, FreeModel> owned_model_;
     llama_model * model_ = nullptr;
@@ -121,6 +123,7 @@ class ContextMaker {
     std::size_t min_tokens_ = 0;
     std::size_t max_tokens_ = 0;
     std::size_t max_ids_ = 0;
+    bool takes_one_at_a_time_ = false;
 };
 
 // The context that a sequence is evaluated in, in whose place a larger one comes when that is needed.
@@ -143,6 +146,7 @@ class GrowingContext : NonCopyable {
     std::size_t n_ctx_max() const noexcept { return maker_.max_tokens(); }
     std::size_t n_ids() const noexcept { return llama_n_seq_max(context_); }
     std::size_t n_ids_max() const noexcept { return maker_.max_ids(); }
+    bool takes_one_at_a_time() const noexcept { return maker_.takes_one_at_a_time(); }
 
     // Whether it has as many.
     bool has(std::size_t n_tokens, std::size_t n_ids) const noexcept {

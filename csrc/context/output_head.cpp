@@ -138,6 +138,8 @@ void OutputHead::observe_weights(const ggml_tensor & node) {
     const ggml_backend_buffer_usage usage = ggml_backend_buffer_get_usage(buffer);
     const bool is_here = is_computed_by_cpu(*buffer) || usage == GGML_BACKEND_BUFFER_USAGE_COMPUTE;
     has_weights_on_host_ = has_weights_on_host_ || is_here;
+    has_weights_for_amx_ =
+        has_weights_for_amx_ || std::strcmp(ggml_backend_buft_name(ggml_backend_buffer_get_type(buffer)), "AMX") == 0;
     has_weights_on_device_ = has_weights_on_device_ || (!is_here && usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
 }
 

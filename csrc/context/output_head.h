@@ -50,6 +50,8 @@ class OutputHead : NonCopyable {
     bool is_on_device() const noexcept { return is_on_device_; }
     // Whether all weights that tokens are multiplied with lie on devices, reported likewise.
     bool has_layers_on_device() const noexcept { return has_weights_on_device_ && !has_weights_on_host_; }
+    // Whether some lie in buffers for AMX, reported likewise.
+    bool has_weights_for_amx() const noexcept { return has_weights_for_amx_; }
     // Says that the next pass is one of another context, and that the last one's may go.
     void expect_another() noexcept {
         observes_cache_ = true;
@@ -91,6 +93,7 @@ class OutputHead : NonCopyable {
     bool is_on_device_ = false;
     bool has_weights_on_device_ = false;
     bool has_weights_on_host_ = false;
+    bool has_weights_for_amx_ = false;
 
     // For the matrix observed last.
     std::unique_ptr<ggml_backend, Free> backend_;

@@ -203,7 +203,7 @@ class Sequence {
     // Whether passes may end before the output matrix, where few logits are wanted; without effect on these.
     void allow_cuts(bool allowed) noexcept { context_.head().allow_cuts(allowed); }
     // Whether a batch may have tokens of one sequence alone.
-    bool takes_one_at_a_time() const noexcept { return false; }
+    bool takes_one_at_a_time() const noexcept { return context_.takes_one_at_a_time(); }
     // Whether all layers are on devices, where a batch of some tens of tokens takes about as long as one of one. Told
     // by the first pass of a context that reports its passes here; until then, and of others: no.
     bool has_layers_on_device() const noexcept { return context_.head().has_layers_on_device(); }
