@@ -951,8 +951,9 @@ struct token_trie_batch;
 struct token_trie_batch_params {
     size_t size;
     int32_t n_parallel; /* number of sequence ids, at least 2. Each prompt uses one. Scores and searches use more, as
-                           long as some are free. 0: the maximum, which is 64, or less if the logits of that many are
-                           large */
+                           long as some are free. Of a model with states (recurrent or hybrid), a prompt has two of
+                           twice as many. 0: the maximum, which is 64, or less if the logits or states of that many
+                           are large */
     int32_t n_batch;    /* the largest number of tokens in a pass; 0: 256. Never more than the context's n_ubatch */
     struct llama_adapter_lora * const * adapters; /* adapters of the context; must outlive the batch */
     const float * adapter_scales;                 /* one for each adapter; NULL: 1 */
@@ -968,8 +969,7 @@ struct token_trie_batch_params {
 /*
  * Opens a batch on a model, with its own context. All memory for the context is allocated now. context_params->n_ctx is
  * the number of tokens that all prompts in progress and their answers can hold together; a shared beginning counts
- * once. Model and adapters must outlive the batch. Fails for models whose sequences cannot share cells: recurrent and
- * hybrid ones. Returns NULL on failure.
+ * once. Model and adapters must outlive the batch. Returns NULL on failure.
  */
 TOKEN_TRIE_API struct token_trie_batch * token_trie_batch_open(struct llama_model * model,
                                                                const struct llama_context_params * context_params,

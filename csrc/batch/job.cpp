@@ -6,6 +6,33 @@
 
 namespace token_trie {
 
+std::size_t Stops::add(std::size_t n, std::size_t n_planned, bool is_shared) noexcept {
+    const auto after = std::find_if(stops_.begin(), stops_.end(), [n](const Stop & each) { return each.n > n; });
+    const bool has_before = after != stops_.begin();
+    if (const auto before = has_before ? std::prev(after) : after; has_before && before->n + Policy::kMinShared > n) {
+        before->is_shared = before->is_shared || is_shared;
+        return before->n;
+    }
+    if (n < n_planned || n < last_ + Policy::kMinShared) {
+        return 0;
+    }
+    if (after != stops_.end() && n + Policy::kMinShared > after->n) {
+        *after = {n, after->is_shared || is_shared};
+    } else if (stops_.size() < Policy::kMaxStops) {
+        stops_.insert(after, {n, is_shared});
+    } else {
+        return has_before ? std::prev(after)->n : 0;
+    }
+    return n;
+}
+
+Stops::Stop Stops::pass() noexcept {
+    const Stop stop = stops_.front();
+    stops_.erase(stops_.begin());
+    last_ = stop.n;
+    return stop;
+}
+
 Job::Job(Ticket ticket,
          Request request,
          const llama_vocab * vocab,
@@ -20,7 +47,9 @@ Job::Job(Ticket ticket,
       n_prompt_(n_shared),
       task_(make_task(request_, vocab, origin, n_paths)),
       wants_root_(task_->wants_root()),
-      n_shared_(n_shared) {
+      kept_id_(origin.id),
+      n_shared_(n_shared),
+      stops_(n_shared) {
     if (path_id >= 0) {
         lend(path_id);
     } else {
@@ -53,7 +82,8 @@ llama_seq_id Job::return_id() noexcept {
 }
 
 void Job::plan(BatchRows & rows, std::size_t max_prompt) {
-    for (; n_planned_ < std::min(n_prompt_left(), max_prompt); ++n_planned_) {
+    const std::size_t n_to_stop = stops_.next() == nullptr ? n_prompt_left() : stops_.next()->n - n_prompt_;
+    for (; n_planned_ < std::min(n_to_stop, max_prompt); ++n_planned_) {
         const std::size_t at = n_prompt_ + n_planned_;
         const bool is_last = at + 1 == prompt().size();
         const bool wants_state = is_last && request_.with_hidden_state;
@@ -86,9 +116,7 @@ void Job::plan(BatchRows & rows, std::size_t max_prompt) {
 }
 
 // Wants the logits of the row that comes next.
-void Job::want(const BatchRows & rows, NodeId node) {
-    wanted_.push_back({node, static_cast<std::int32_t>(rows.size()), rows.n_wanted()});
-}
+void Job::want(const BatchRows & rows, NodeId node) { wanted_.push_back({node, rows.size()}); }
 
 bool Job::wants_few() const { return wanted_.empty() || OutputHead::are_few(task_->wanted(), n_vocab_); }
 
@@ -98,9 +126,15 @@ void Job::end_pass() {
     }
     n_prompt_ += std::exchange(n_planned_, 0);
     n_passes_ += std::exchange(is_in_pass_, false) ? 1 : 0;
+    wanted_.clear();
+    state_row_.reset();
 }
 
 void Job::advance() {
+    end_pass();
+    if (error_) {
+        std::rethrow_exception(std::exchange(error_, nullptr));
+    }
     if (n_prompt_left() > 0 || has_rows() || task_->is_done()) {
         return;
     }
@@ -123,8 +157,14 @@ Answer Job::answer() const {
 
 void Job::keep(CellTable & cells) {
     const Task::Written written = task_->written();
-    cells.append(id(), written.tokens.data, written.tokens.size);
-    n_kept_ = written.tokens.size;
+    if (written.tokens.size > 0) {
+        if (written.id != id()) {
+            cells.note_shared(id(), written.id, prompt().size());
+        }
+        cells.append(written.id, written.tokens.data, written.tokens.size);
+        n_kept_ = written.tokens.size;
+        kept_id_ = written.id;
+    }
     if (request_.goes_on) {
         continuation_ = {0, prompt().size(), true};
     } else if (n_kept_ > 0) {
@@ -133,8 +173,13 @@ void Job::keep(CellTable & cells) {
 }
 
 void Job::clear_cache(CellTable & cells) noexcept {
-    task_->clear();
-    cells.cut(id(), n_prompt_ + n_kept_);
+    if (kept_id_ == id()) {
+        task_->clear();
+        for (const llama_seq_id each : lent_) {
+            cells.forget(each);  // of what could not be noted to its end
+        }
+    }
+    cells.cut(id(), n_prompt_ + (kept_id_ == id() ? n_kept_ : 0));
 }
 
 }  // namespace token_trie

@@ -56,6 +56,12 @@ struct Policy {
     static constexpr std::size_t kSpareIds = 8;     // not lent to trees, nor to prompts that will be continued
     static constexpr std::size_t kSpareCells = 4;   // left free beside prompts that will be continued
     static constexpr std::size_t kRetainedIds = 4;  // hold prompts for later ones, texts not counted
+    static constexpr std::size_t kMinPaths = 3;     // ids of a tree on states, at least, beside others
+
+    // Where the evaluation of a prompt stops, so that others go on from the state there.
+    static constexpr std::size_t kMaxStops = 4;    // ahead of it
+    static constexpr std::size_t kTail = 64;       // tokens that one is before the last part,
+    static constexpr std::size_t kLongPart = 256;  // where that has so many at least
 
     // The cache.
     static constexpr std::size_t kMaxFresh = 8;       // fresh prompts retained

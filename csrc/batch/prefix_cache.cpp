@@ -42,12 +42,21 @@ PrefixCache::Source PrefixCache::find_source(const std::vector<Token> & prompt) 
     return best;
 }
 
+std::size_t PrefixCache::n_known(const std::vector<Token> & prompt) const noexcept {
+    std::size_t n = 0;
+    for (llama_seq_id id = 0; static_cast<std::size_t>(id) < entries_.size(); ++id) {
+        n = std::max(n, cells_.n_common(id, prompt));
+    }
+    return std::min(n, prompt.size() - 1);
+}
+
 bool PrefixCache::await(Ticket ticket, const std::vector<Token> & prompt) noexcept {
     std::pair<Entry *, std::size_t> best{nullptr, 0};
     for (const llama_seq_id id : retained_) {
         const Continuation & continuation = entry(id).continuation;
         const std::size_t n = continuation.end > 0 ? cells_.n_common(id, prompt) : 0;
-        if (n > best.second && n > continuation.begin && n + Policy::kSeam >= continuation.end) {
+        if (n > best.second && n > continuation.begin && n + Policy::kSeam >= continuation.end &&
+            cells_.can_continue(id, n)) {
             best = {&entry(id), n};
         }
     }
@@ -82,7 +91,7 @@ llama_seq_id PrefixCache::take(Eviction max, llama_seq_id but) noexcept {
 
 llama_seq_id PrefixCache::take_with(const Source & source, std::size_t n_cells, Eviction max) {
     const bool is_retained = this->is_retained(source.id);
-    const bool is_copied = !is_retained || (entry(source.id).n_shared > 0 && n_free_cells() >= n_cells);
+    const bool is_copied = !is_retained || (!is_for_one(entry(source.id)) && n_free_cells() >= n_cells);
     llama_seq_id id = is_copied ? take(max, source.id) : -1;
     if (id >= 0 && source.id >= 0) {
         cells_.share(source.id, id, source.n);
@@ -98,6 +107,12 @@ llama_seq_id PrefixCache::take_with(const Source & source, std::size_t n_cells, 
         count_use(source, id);
     }
     return id;
+}
+
+// Whether a prompt that begins with it may take it over: nobody else has begun with it, and whoever does later shares
+// the same with that prompt or, as its state is gone then, is not expected.
+bool PrefixCache::is_for_one(const Entry & one) const noexcept {
+    return one.n_shared == 0 && (!cells_.has_states() || one.continuation.end > 0);
 }
 
 void PrefixCache::count_use(const Source & source, llama_seq_id id) noexcept {
@@ -132,10 +147,28 @@ void PrefixCache::retain(llama_seq_id id, const Continuation & continuation) noe
         release(id);
         return;
     }
-    const bool is_expected = continuation.end > 0;
-    const std::size_t n_may_go = continuation.is_certain                 ? 0
-                                 : entry(id).n_shared > 0 || is_expected ? Policy::kMinShared
-                                                                         : n_held / 2;
+    entry(id).n_shared = cells_.can_continue(id, entry(id).n_shared) ? entry(id).n_shared : 0;
+    const bool is_shared = entry(id).n_shared > 0;
+    keep(id, continuation,
+         continuation.is_certain             ? 0
+         : is_shared || continuation.end > 0 ? Policy::kMinShared
+                                             : n_held / 2);
+}
+
+void PrefixCache::keep_copy(llama_seq_id from, bool is_shared) {
+    const llama_seq_id id = take(is_shared ? Eviction::text : Eviction::fresh, from);
+    if (id < 0) {
+        return;
+    }
+    const std::size_t n = cells_.n_held(from);
+    cells_.share(from, id, n);
+    entry(id).n_shared = is_shared ? n : 0;
+    keep(id, {}, Policy::kMinShared);
+}
+
+// Unless another one holds all of it but n_may_go tokens.
+void PrefixCache::keep(llama_seq_id id, const Continuation & continuation, std::size_t n_may_go) noexcept {
+    const std::size_t n_held = cells_.n_held(id);
     const auto like = std::find_if(retained_.begin(), retained_.end(), [&](llama_seq_id each) {
         const std::size_t n = cells_.n_common(each, id);
         return n + n_may_go >= n_held && cells_.can_continue(each, n);
@@ -148,6 +181,11 @@ void PrefixCache::retain(llama_seq_id id, const Continuation & continuation) noe
     }
     retained_.push_back(id);
     entry(id) = {true, continuation, 0, n_passes_, entry(id).n_shared, n_rows_};
+    keep_few(id);
+}
+
+// Evicts one where more are kept than is good.
+void PrefixCache::keep_few(llama_seq_id but) noexcept {
     std::size_t n_prompts = 0;
     std::size_t n_fresh = 0;
     for (const llama_seq_id each : retained_) {
@@ -156,8 +194,10 @@ void PrefixCache::retain(llama_seq_id id, const Continuation & continuation) noe
         n_fresh += is_prompt && entry(each).n_shared == 0 ? 1 : 0;
     }
     const std::size_t max_prompts = std::max<std::size_t>(entries_.size() / Policy::kRetainedIds, 1);
-    if (!is_expected && (n_fresh > Policy::kMaxFresh || n_prompts > max_prompts)) {
-        evict(Eviction::shared, id, /* texts_too = */ false);
+    if (entry(but).continuation.end == 0 && (n_fresh > Policy::kMaxFresh || n_prompts > max_prompts)) {
+        evict(Eviction::shared, but, /* texts_too = */ false);
+    } else if (cells_.has_states() && retained_.size() > n_live() + 2 * max_prompts) {
+        evict(Eviction::shared, but);
     }
 }
 

@@ -24,6 +24,7 @@ struct Continuation {
 //
 // The first ones of many prompts that begin alike are retained, and the last few of others. With a window of sliding
 // attention, a retained prompt is cut back to what others shared: llama.cpp keeps the window before a sequence's end.
+// With states, copies are kept of what prompts begin with, as each is of use at its full length alone.
 class PrefixCache {
    public:
     // max_unused: rows of passes after which a prompt that nobody uses is dropped, infinite with flash attention.
@@ -45,6 +46,8 @@ class PrefixCache {
         std::size_t n = 0;
     };
     Source find_source(const std::vector<Token> & prompt) const noexcept;
+    // How much of a prompt any id holds, as a part of more.
+    std::size_t n_known(const std::vector<Token> & prompt) const noexcept;
     bool is_retained(llama_seq_id id) const noexcept { return id >= 0 && entry(id).is_retained; }
 
     // Notes that a request waits whose prompt continues what is retained. False: it continues nothing.
@@ -58,8 +61,8 @@ class PrefixCache {
     // An id that holds nothing, for which one up to a rank is evicted if need be, but not `but`; -1: there is none.
     llama_seq_id take(Eviction max, llama_seq_id but = -1) noexcept;
     // An id that holds the source's tokens: a free one, or the source itself where it is retained and no other prompt
-    // began with it, or no id is free. -1: there is none, or fewer free cells. Throws std::bad_alloc; call reclaim
-    // then.
+    // began with it (nor will, where its state goes on from there), or no id is free. -1: there is none, or fewer free
+    // cells. Throws std::bad_alloc; call reclaim then.
     llama_seq_id take_with(const Source & source, std::size_t n_cells, Eviction max);
     void give_back(llama_seq_id id) noexcept { free_.push_back(id); }
     // Frees all ids that are not retained and not in_use(id).
@@ -73,6 +76,9 @@ class PrefixCache {
         }
     }
 
+    // Keeps a copy of what a job's id holds, where that has room. is_shared: other prompts are known to begin with it.
+    // Throws std::bad_alloc.
+    void keep_copy(llama_seq_id from, bool is_shared);
     // Keeps what a job's id holds; frees it where another one holds most of it, or nothing can begin with it.
     void retain(llama_seq_id id, const Continuation & continuation) noexcept;
     // Evicts until so many cells are free. False: there are fewer.
@@ -102,6 +108,9 @@ class PrefixCache {
         return one.continuation.is_certain && (one.awaited_by != 0 || n_passes_ - one.since <= Policy::kPatience);
     }
     Eviction rank(llama_seq_id id) const noexcept;
+    bool is_for_one(const Entry & one) const noexcept;
+    void keep(llama_seq_id id, const Continuation & continuation, std::size_t n_may_go) noexcept;
+    void keep_few(llama_seq_id but) noexcept;
     void count_use(const Source & source, llama_seq_id id) noexcept;
     void cut_to_shared(llama_seq_id id) noexcept;
     void release(llama_seq_id id) noexcept;

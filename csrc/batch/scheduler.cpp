@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace token_trie {
 namespace {
 
 std::size_t checked_ids(const ContextMaker & maker, std::size_t wanted) {
-    const std::size_t n = wanted == 0 ? maker.max_ids() : std::min(wanted, maker.max_ids());
+    const std::size_t n_each = has_states(maker.model()) ? 2 : 1;  // the prompt's and what goes on from it
+    const std::size_t n = wanted == 0 ? maker.max_ids() : std::min(wanted * n_each, maker.max_ids());
     throw_if(n < 2, Status::argument,
-             "the context holds one sequence alone: n_parallel is 1, the context is too small, or the model keeps a "
-             "state that sequences cannot share");
+             "the context holds one sequence alone: n_parallel is 1, or the context is too small");
     return n;
 }
 
@@ -31,6 +32,11 @@ double depth_of(const llama_model * model) {
 double max_unused(const ContextMaker & maker, double depth) {
     return maker.may_use_flash_attention() ? std::numeric_limits<double>::infinity()
                                            : std::max(depth * Policy::kPromptRow, Policy::kMinUnused);
+}
+
+// Tokens that two prompts begin with alike, and go on from.
+std::size_t n_alike(const std::vector<Token> & a, const std::vector<Token> & b) {
+    return std::min({common_prefix(a, b), a.size() - 1, b.size() - 1});
 }
 
 }  // namespace
@@ -93,6 +99,7 @@ void Scheduler::pass() noexcept {
 }
 
 void Scheduler::plan() {
+    go_on_from_stops();
     for (Job & job : jobs_) {
         if (job.needs_cells() && rows_.fits(true)) {
             place_rows(job);
@@ -105,6 +112,15 @@ void Scheduler::plan() {
     admit();
     plan_prompts(n_batch_);
     plan_long();
+}
+
+// Keeps what others begin with.
+void Scheduler::go_on_from_stops() {
+    for (Job & job : jobs_) {
+        if (job.has_stopped()) {
+            cache_.keep_copy(job.id(), job.go_on().is_shared);
+        }
+    }
 }
 
 // Adds rows of the short prompts.
@@ -148,8 +164,14 @@ void Scheduler::plan_long() {
 }
 
 void Scheduler::place_rows(Job & job) {
-    for (std::size_t n = job.n_ids_wanted(); n > 0 && cache_.free_ids().size() > n_ids_ / Policy::kSpareIds; --n) {
-        job.lend(cache_.take(Eviction::fresh));
+    for (std::size_t n = job.n_ids_wanted(); n > 0; --n) {
+        const bool has_right = job.lent().size() + 1 < n_ids_for(job.request());
+        const bool has_spare = cache_.free_ids().size() > n_ids_ / Policy::kSpareIds;
+        const llama_seq_id id = has_right || has_spare ? cache_.take(Eviction::text) : -1;
+        if (id < 0) {
+            break;
+        }
+        job.lend(id);
     }
     const std::size_t max_cells = std::min(job.n_cells() + n_cells_left(), Policy::kMaxTreePasses * n_batch_);
     const std::size_t max_nodes = (rows_.n_wanted_left() + policy_.tree_part - 1) / policy_.tree_part;
@@ -162,15 +184,37 @@ void Scheduler::place_rows(Job & job) {
 void Scheduler::decode() {
     const bool cut = rows_.n_wanted() > 0 &&
                      std::all_of(jobs_.begin(), jobs_.end(), [](const Job & job) { return job.wants_few(); });
+    if (cache_.cells().has_states()) {
+        for (const std::vector<std::size_t> & rows : rows_.parts(false, llama_model_is_recurrent(model_))) {
+            const BatchRows::Indices indices = part_.take(rows_, rows);
+            if (!cut) {
+                part_.fill_up(filler_, 0);
+            }
+            decode(part_, cut, indices);
+        }
+        return;
+    }
     const std::size_t n_rows = rows_.size();
+    BatchRows::Indices indices(n_rows);
+    std::iota(indices.begin(), indices.end(), 0);
     if (!cut) {
         const std::vector<llama_seq_id> & free = cache_.free_ids();
         filler_.assign(free.end() - (free.empty() ? 0 : 1), free.end());
         rows_.fill_up(filler_, filler_.empty() ? 0 : n_cells_left());
     }
-    check_decoded(head_.decode(context_.get(), rows_.batch(), cut));
+    decode(rows_, cut, indices);
     if (rows_.size() > n_rows) {
         cache_.cells().cut(filler_.front(), 0);
+    }
+}
+
+// In one pass of llama.cpp's, of whose logits the jobs observe theirs.
+void Scheduler::decode(BatchRows & part, bool cut, const BatchRows::Indices & indices) {
+    check_decoded(head_.decode(context_.get(), part.batch(), cut && part.n_wanted() > 0));
+    for (Job & job : jobs_) {
+        job.observe(
+            indices, [&](std::size_t row, const Task & task) { return logits_of(part, row, task); },
+            [&](std::size_t row) { return state_of(part, row); });
     }
 }
 
@@ -179,8 +223,7 @@ void Scheduler::take_answers() noexcept {
     for (auto job = jobs_.begin(); job != jobs_.end();) {
         const auto next = std::next(job);
         try {
-            job->take([this](const WantedRow & row, const Task & task) { return logits_of(row, task); },
-                      [this](std::size_t row) { return state_of(row); });
+            job->advance();
             if (job->is_done()) {
                 answer(job);
             }
@@ -215,13 +258,19 @@ void Scheduler::answer(Jobs::iterator job) noexcept {
 
 void Scheduler::end(Jobs::iterator job) noexcept {
     job->clear_cache(cache_.cells());
-    for (const llama_seq_id id : job->lent()) {
-        cache_.give_back(id);
-    }
     const llama_seq_id id = job->id();
+    const llama_seq_id kept_id = job->kept_id();
+    for (const llama_seq_id each : job->lent()) {
+        if (each != kept_id) {
+            cache_.give_back(each);
+        }
+    }
     const Continuation continuation = job->continuation();
     jobs_.erase(job);
-    cache_.retain(id, continuation);
+    if (id != kept_id) {
+        cache_.retain(id, {});
+    }
+    cache_.retain(kept_id, continuation);
 }
 
 // Answers with the exception that is being handled.
@@ -324,11 +373,11 @@ bool Scheduler::begin(Ticket ticket, Request & request, Eviction max) {
     const std::size_t n_own = request.prompt.size() - source.n;
     const std::size_t n_needed = n_own + request.max_tokens();
     const std::size_t n_cells = n_needed + n_promised();
-    if (!respects_reserve(n_needed, n_own > policy_.max_short) ||
+    if (!leaves_ids(request) || !respects_reserve(n_needed, n_own > policy_.max_short) ||
         (!cache_.make_room(n_cells, max, source.id) && !cache_.is_retained(source.id))) {
         return false;
     }
-    const bool needs_path_id = outgrows_window(request);
+    const bool needs_path_id = n_ids_for(request) > 1;
     const llama_seq_id path_id = needs_path_id ? cache_.take(max, source.id) : -1;
     const llama_seq_id id = needs_path_id && path_id < 0 ? -1 : cache_.take_with(source, n_cells, max);
     if (id < 0) {
@@ -341,8 +390,30 @@ bool Scheduler::begin(Ticket ticket, Request & request, Eviction max) {
     jobs_.emplace_back(ticket, std::move(request), vocab_, origin, path_id, source.n, n_paths_);
     if (jobs_.back().is_done()) {
         answer(std::prev(jobs_.end()));
+    } else if (cache_.cells().has_states()) {
+        stop_where_others_part(jobs_.back());
     }
     return true;
+}
+
+// Stops a prompt where those that wait part from it, where earlier ones have, and a while before the last of these
+// places or the end: so that a prompt which parts from it in the last part has most of it.
+void Scheduler::stop_where_others_part(Job & job) {
+    const std::vector<Token> & prompt = job.prompt();
+    job.stop_at(cache_.n_known(prompt));
+    std::size_t n_left = Policy::kLookAhead * n_ids_;
+    for (const Requests * const from : {&continuations_, &waiting_}) {
+        for (auto at = from->begin(); at != from->end() && n_left > 0; ++at, --n_left) {
+            if (at->first != job.ticket()) {
+                job.stop_at(n_alike(prompt, at->second.prompt));
+            }
+        }
+    }
+    const bool has_stop = job.last_stop() > job.n_shared();
+    const std::size_t end = has_stop ? job.last_stop() : prompt.size();
+    if (end - job.n_shared() >= Policy::kLongPart) {
+        job.stop_at(end - Policy::kTail, /* is_shared = */ false);
+    }
 }
 
 // The queue with the request that waits longest; an empty one where none waits.
@@ -366,15 +437,13 @@ bool Scheduler::has_room_to_go_on() noexcept {
 }
 
 // Whether a prompt under way is about to evaluate much of this one.
-bool Scheduler::is_worth_waiting(const std::vector<Token> & prompt) const {
-    std::size_t n_soon = 0;
-    for (const Job & job : jobs_) {
-        if (job.n_prompt_left() > 0) {
-            const std::size_t n = common_prefix(job.prompt(), prompt);
-            n_soon = std::max(n_soon, cache_.cells().n_held(job.id()) < n ? n : 0);
-        }
-    }
-    return n_soon >= Policy::kMinShared && n_soon >= cache_.find_source(prompt).n + Policy::kMinShared;
+bool Scheduler::is_worth_waiting(const std::vector<Token> & prompt) {
+    const std::size_t n_min = cache_.find_source(prompt).n + Policy::kMinShared;
+    return std::any_of(jobs_.begin(), jobs_.end(), [&](Job & job) {
+        const std::size_t n = n_alike(job.prompt(), prompt);
+        const bool is_ahead = n >= n_min && cache_.cells().n_held(job.id()) < n && job.n_prompt_left() > 0;
+        return is_ahead && (!cache_.cells().has_states() || job.stop_at(n) >= n_min);
+    });
 }
 
 bool Scheduler::is_long(const std::vector<Token> & prompt) const {
@@ -399,6 +468,23 @@ bool Scheduler::outgrows_window(const Request & request) const noexcept {
     return n_swa > 0 && !request.is_decoded() && request.prompt.size() + request.max_tokens() >= n_swa;
 }
 
+// Ids that a request has a right to: with states, it goes on from its prompt in others.
+std::size_t Scheduler::n_ids_for(const Request & request) const noexcept {
+    if (!cache_.cells().has_states()) {
+        return outgrows_window(request) ? 2 : 1;
+    }
+    return 1 + (request.is_decoded() ? 1 : std::min<std::size_t>(request.cursor->trie().n_leaves(), Policy::kMinPaths));
+}
+
+// Whether it has as many with states, beside the jobs under way and the prompts that are kept.
+bool Scheduler::leaves_ids(const Request & request) const noexcept {
+    std::size_t n = n_ids_for(request);
+    for (const Job & job : jobs_) {
+        n += n_ids_for(job.request());
+    }
+    return !cache_.cells().has_states() || jobs_.empty() || n <= n_ids_ - n_ids_ / Policy::kRetainedIds;
+}
+
 // Cells that jobs have a right to, beside those that ids hold.
 std::size_t Scheduler::n_promised() const noexcept {
     std::size_t n = 0;
@@ -412,23 +498,23 @@ std::size_t Scheduler::n_cells_left() const noexcept {
     return cache_.n_free_cells() - std::min(cache_.n_free_cells(), n_promised());
 }
 
-const float * Scheduler::logits_of(const WantedRow & row, const Task & task) {
+const float * Scheduler::logits_of(const BatchRows & part, std::size_t row, const Task & task) {
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(vocab_));
     if (head_.was_cut()) {
         few_logits_.resize(n_vocab);
-        head_.multiply(task.wanted(), llama_n_threads(context_.get()), few_logits_.data(), row.output);
+        head_.multiply(task.wanted(), llama_n_threads(context_.get()), few_logits_.data(), part.output_of(row));
         check_finite(few_logits_.data(), task.wanted(), n_vocab);
         return few_logits_.data();
     }
-    const float * logits = llama_get_logits_ith(context_.get(), row.row);
+    const float * logits = llama_get_logits_ith(context_.get(), static_cast<std::int32_t>(row));
     throw_if(logits == nullptr, Status::context, "the context gives no logits");
     check_finite(logits, {true, {}, {}}, n_vocab);
     return logits;
 }
 
-std::vector<float> Scheduler::state_of(std::size_t row) {
+std::vector<float> Scheduler::state_of(const BatchRows & part, std::size_t row) {
     llama_synchronize(context_.get());
-    std::vector<float> state = head_.hidden_state(rows_.output_of(row));
+    std::vector<float> state = head_.hidden_state(part.output_of(row));
     check_finite(state);
     return state;
 }

@@ -24,14 +24,14 @@ namespace token_trie {
 class [[gnu::visibility("default")]] Scheduler {
    public:
     struct Options {
-        std::size_t n_ids = 0;    // 0: as many as the model may have
+        std::size_t n_ids = 0;    // 0: as many as the model may have; states take twice as many
         std::size_t n_batch = 0;  // rows of a pass at most; 0: Policy::kRows
         std::size_t n_chunk = 0;  // 0: no chunks, which takes the least time for all together
     };
     // Throws nothing.
     using OnAnswer = std::function<void(Ticket, Answer)>;
-    // on_answer gets the answer of each request, once. Throws Error: argument where the model's sequences cannot share
-    // cells, or the context holds less than two; memory where there is none for the context.
+    // on_answer gets the answer of each request, once. Throws Error: argument where the context holds less than two
+    // sequences; memory where there is none for the context.
     Scheduler(const ContextMaker & maker, const Options & options, OnAnswer on_answer);
 
     const llama_vocab * vocab() const noexcept { return vocab_; }
@@ -77,16 +77,21 @@ class [[gnu::visibility("default")]] Scheduler {
     bool begin(Ticket ticket, Request & request, Eviction max);
     Requests & oldest() noexcept;
     bool has_room_to_go_on() noexcept;
-    bool is_worth_waiting(const std::vector<Token> & prompt) const;
+    bool is_worth_waiting(const std::vector<Token> & prompt);
+    void go_on_from_stops();
+    void stop_where_others_part(Job & job);
     bool is_long(const std::vector<Token> & prompt) const;
     bool is_long(const Job & job) const noexcept { return job.n_own() > policy_.max_short; }
     bool respects_reserve(std::size_t n_needed, bool for_long) const noexcept;
     bool outgrows_window(const Request & request) const noexcept;
+    std::size_t n_ids_for(const Request & request) const noexcept;
+    bool leaves_ids(const Request & request) const noexcept;
     std::size_t n_promised() const noexcept;
     std::size_t n_cells_left() const noexcept;
 
-    const float * logits_of(const WantedRow & row, const Task & task);
-    std::vector<float> state_of(std::size_t row);
+    void decode(BatchRows & part, bool cut, const BatchRows::Indices & indices);
+    const float * logits_of(const BatchRows & part, std::size_t row, const Task & task);
+    std::vector<float> state_of(const BatchRows & part, std::size_t row);
 
     const OnAnswer on_answer_;
     const std::size_t n_ids_;
@@ -103,6 +108,7 @@ class [[gnu::visibility("default")]] Scheduler {
     std::vector<float> few_logits_;  // the logits wanted, where passes can be cut
     PrefixCache cache_;
     BatchRows rows_;
+    BatchRows part_;                    // of them, with states
     std::vector<llama_seq_id> filler_;  // the id of rows that fill up a pass
     Jobs jobs_;                         // in the order in which they came in
     Requests waiting_;

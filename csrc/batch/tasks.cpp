@@ -68,11 +68,14 @@ DecodeTask::DecodeTask(const Request & request, const llama_vocab * vocab, const
 
 // The tokens since the last logits, after which the next are wanted.
 std::vector<Row> DecodeTask::next_rows(std::size_t /*max_nodes*/, std::size_t /*max_cells*/) {
+    if (needs_cells()) {
+        llama_memory_seq_cp(origin_.memory, origin_.id, id_, -1, -1);
+    }
     std::vector<Row> rows;
     rows.reserve(tokens_.size() - n_rows_);
     for (; n_rows_ < tokens_.size(); ++n_rows_) {
         const auto position = static_cast<llama_pos>(origin_.n_before + n_rows_);
-        rows.push_back({kRoot, tokens_[n_rows_], position, n_rows_ + 1 == tokens_.size(), {origin_.id}});
+        rows.push_back({kRoot, tokens_[n_rows_], position, n_rows_ + 1 == tokens_.size(), {id_}});
     }
     return rows;
 }
@@ -102,7 +105,15 @@ Task::Written DecodeTask::written() const noexcept {
     if (!request_.is_text() && !request_.goes_on) {
         return {};
     }
-    return {{tokens_.data(), static_cast<std::uint32_t>(n_rows_)}, std::min(n_rows_, decoding_.n_kept(tokens_.size()))};
+    return {id_,
+            {tokens_.data(), static_cast<std::uint32_t>(n_rows_)},
+            std::min(n_rows_, decoding_.n_kept(tokens_.size()))};
+}
+
+void DecodeTask::clear() noexcept {
+    if (id_ != origin_.id) {
+        llama_memory_seq_rm(origin_.memory, id_, -1, -1);
+    }
 }
 
 }  // namespace token_trie

@@ -38,7 +38,7 @@ inline Answer failure() noexcept {
 // that want them, and has more, until it is done.
 //
 //     prompt   Classify : Great ! ->         on the job's id
-//     text                         READ _    on it too, as far as the logits have come
+//     text                         READ _    on it too or on an id lent, as far as the logits have come
 //     tree                         READ _    a wave of nodes, on it or the ids lent; then the next
 //                                  SEND
 class Task : NonCopyable {
@@ -82,7 +82,8 @@ class Task : NonCopyable {
     virtual TokenSpan text() const noexcept { return {}; }
     // The tokens evaluated after the prompt that others may continue, the first n_answered of them part of the answer.
     struct Written {
-        TokenSpan tokens;
+        llama_seq_id id = -1;
+        TokenSpan tokens{};
         std::size_t n_answered = 0;
     };
     virtual Written written() const noexcept { return {}; }
@@ -126,7 +127,8 @@ class TreeTask final : public Task {
     bool wants_root_;
 };
 
-// An answer token by token, as a stream takes it: the best or a drawn one at each branch point and of free text.
+// An answer token by token, as a stream takes it: the best or a drawn one at each branch point and of free text. On an
+// id lent, it leaves the prompt's own as it is after the prompt.
 // NOLINTNEXTLINE(misc-multiple-inheritance): two interfaces
 class DecodeTask final : public Task, private Decoder::Host {
    public:
@@ -135,6 +137,8 @@ class DecodeTask final : public Task, private Decoder::Host {
 
     bool wants_root() const noexcept override { return tokens_.empty() && !is_done(); }
     AllowedSet wanted() const override { return decoding_.allowed(); }
+    bool needs_cells() const noexcept override { return id_ != origin_.id && n_rows_ == 0 && !tokens_.empty(); }
+    void lend(llama_seq_id id) override { id_ = id; }
     std::vector<Row> next_rows(std::size_t max_nodes, std::size_t max_cells) override;
     std::size_t n_cells() const noexcept override { return n_rows_; }
     void observe(NodeId node, const float * logits) override;
@@ -143,6 +147,7 @@ class DecodeTask final : public Task, private Decoder::Host {
     void write(Answer & answer) const override;
     TokenSpan text() const noexcept override;
     Written written() const noexcept override;
+    void clear() noexcept override;
 
    private:
     void reserve() override { reserve_more(tokens_); }
@@ -152,6 +157,7 @@ class DecodeTask final : public Task, private Decoder::Host {
 
     const Request & request_;
     const Origin origin_;
+    llama_seq_id id_ = origin_.id;  // which its rows are on
     Decoding decoding_;
     std::vector<Token> tokens_;
     std::size_t n_rows_ = 0;  // tokens that have had rows

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <vector>
 
 namespace token_trie {
@@ -74,6 +76,46 @@ class BatchRows {
         for (std::size_t i = 0; fits_whole && i < n_more; ++i) {
             add(tokens_.back(), static_cast<llama_pos>(i), empty, true);
         }
+    }
+
+    // The rows of each part of a pass, of which each sequence has as many in one, one after the other, where each row
+    // is in one sequence. one_each: a sequence a part; neighbours: their ids follow each other.
+    std::vector<std::vector<std::size_t>> parts(bool one_each, bool neighbours) const {
+        std::map<llama_seq_id, std::vector<std::size_t>> rows;
+        for (std::size_t i = 0; i < size(); ++i) {
+            rows[*ids_[i]].push_back(i);
+        }
+        std::map<std::size_t, std::vector<llama_seq_id>> ids;  // by their number of rows
+        for (const auto & [id, of_id] : rows) {
+            ids[of_id.size()].push_back(id);
+        }
+        std::vector<std::vector<std::size_t>> out;
+        for (const auto & [n, alike] : ids) {
+            for (std::size_t i = 0; i < alike.size(); ++i) {
+                if (i == 0 || one_each || (neighbours && alike[i] != alike[i - 1] + 1)) {
+                    out.emplace_back();
+                }
+                out.back().insert(out.back().end(), rows[alike[i]].begin(), rows[alike[i]].end());
+            }
+        }
+        return out;
+    }
+    // By row of a pass: its index in a part, if it is there.
+    using Indices = std::vector<std::optional<std::size_t>>;
+    // Takes the rows of a part out of a pass's, and says where they are. They stay the pass's until it has ended.
+    Indices take(const BatchRows & pass, const std::vector<std::size_t> & part) {
+        clear(pass.max_rows_, pass.max_wanted_);
+        Indices indices(pass.size());
+        for (const std::size_t row : part) {
+            indices[row] = size();
+            tokens_.push_back(pass.tokens_[row]);
+            positions_.push_back(pass.positions_[row]);
+            n_ids_.push_back(pass.n_ids_[row]);
+            ids_.push_back(pass.ids_[row]);
+            wanted_.push_back(pass.wanted_[row]);
+            n_wanted_ += pass.wanted_[row] != 0 ? 1 : 0;
+        }
+        return indices;
     }
 
     // Index of a row among those that have logits.

@@ -28,12 +28,16 @@ std::size_t CellTable::n_shared(llama_seq_id a, llama_seq_id b) const noexcept {
 }
 
 void CellTable::share(llama_seq_id from, llama_seq_id to, std::size_t n) {
+    note_shared(from, to, n);
+    copy(from, to, n);
+}
+
+void CellTable::note_shared(llama_seq_id from, llama_seq_id to, std::size_t n) {
     const Cells & source = of(from);
     of(to).assign(source.begin(), source.begin() + static_cast<std::ptrdiff_t>(n));
     for (const Cell & cell : of(to)) {
         ++n_refs_[cell.name];
     }
-    copy(from, to, n);
 }
 
 void CellTable::move(llama_seq_id from, llama_seq_id to) {

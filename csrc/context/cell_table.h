@@ -53,7 +53,7 @@ inline bool has_window(llama_memory_t memory, llama_seq_id id, std::size_t n, st
 class CellTable {
    public:
     CellTable(llama_memory_t memory, const llama_model * model, std::size_t n_ids)
-        : memory_(memory), has_states_(has_states(model)), n_swa_(llama_model_n_swa(model)), held_(n_ids) {}
+        : memory_(memory), has_states_(token_trie::has_states(model)), n_swa_(llama_model_n_swa(model)), held_(n_ids) {}
 
     std::size_t n_held(llama_seq_id id) const noexcept { return of(id).size(); }
     std::size_t n_cells() const noexcept { return n_refs_.size() - free_.size(); }
@@ -62,6 +62,7 @@ class CellTable {
     std::size_t n_common(llama_seq_id a, llama_seq_id b) const noexcept;
     // Cells that both begin with.
     std::size_t n_shared(llama_seq_id a, llama_seq_id b) const noexcept;
+    bool has_states() const noexcept { return has_states_; }
     // Whether the token after the id's first n can be evaluated: to be queried wherever these are shared or cut back
     // to, and then it stays so.
     bool can_continue(llama_seq_id id, std::size_t n) const noexcept {
@@ -71,6 +72,9 @@ class CellTable {
     // Lets an id that holds nothing hold the first n tokens of another, where these can be continued. Throws
     // std::bad_alloc.
     void share(llama_seq_id from, llama_seq_id to, std::size_t n);
+    // Says that an id of which nothing was said holds the first n tokens of another. Throws std::bad_alloc, and has
+    // then changed nothing.
+    void note_shared(llama_seq_id from, llama_seq_id to, std::size_t n);
     // Lets an id that holds nothing hold what another one did. Throws std::bad_alloc.
     void move(llama_seq_id from, llama_seq_id to);
     // Says that these are in the cache now, after what the id holds. Throws std::bad_alloc, and has then changed

@@ -100,6 +100,7 @@ class ContextMaker {
     // On a model file. Throws Error (argument) if it cannot be loaded, or the options are out of bounds.
     ContextMaker(const std::string & gguf_path, const FileOptions & options);
 
+    const llama_model * model() const noexcept { return model_; }
     // The most that a context may hold.
     std::size_t max_tokens() const noexcept { return max_tokens_; }
     std::size_t max_ids() const noexcept { return max_ids_; }

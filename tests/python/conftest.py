@@ -152,7 +152,7 @@ def byte_level(model_paths: dict[str, Path]) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def recurrent(model_paths: dict[str, Path]) -> Iterator[Any]:
-    """Return a recurrent model: its sequences cannot share a common prefix."""
+    """Return a recurrent model: its sequences have a state each, and share none but a whole one."""
     yield from _open(model_paths["recurrent"])
 
 

@@ -101,7 +101,7 @@ def _model(llm: Llama) -> Finding:
 def _cache(llm: Llama) -> Finding:
     if can_share(llm):
         return Finding("prompts share what they begin with, and are answered together")
-    return Finding("recurrent or hybrid", "prompts are answered one after the other: a transformer is faster")
+    return Finding("n_batch is 1", "prompts are answered one after the other: take a larger n_batch")
 
 
 def _chat_template(llm: Llama) -> Finding:

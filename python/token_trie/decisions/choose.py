@@ -499,8 +499,7 @@ def choose(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any) -> 
     -----
     Several threads may choose with one model at the same time. The first such call makes a context of the Llama's size,
     which is kept as long as the model. Calls that arrive together are then answered in shared batches, as by
-    `choose_many`. The answers are the same up to llama.cpp's rounding, which depends on the size of a batch. With
-    recurrent and hybrid models, the calls run one after the other.
+    `choose_many`. The answers are the same up to llama.cpp's rounding, which depends on the size of a batch.
     """
     return run(llm, prompt, ChoiceRequest.read(choices, ChooseOptions.read("choose", options)).plan)
 

@@ -105,8 +105,7 @@ def choose_many(
     Notes
     -----
     If the iterable of prompts raises an error, the decisions for the prompts before it are yielded first. Ctrl-C, and
-    closing the iterator, end the work within one pass; the Llama can still be used. Recurrent and hybrid models, whose
-    sequences cannot share cells of the cache, answer one prompt after the other.
+    closing the iterator, end the work within one pass; the Llama can still be used.
     """
     read = ChooseOptions.read("choose_many", options)
     if sets is not None and choices is not None:

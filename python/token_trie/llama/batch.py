@@ -18,10 +18,9 @@ from token_trie.llama.contexts import make_on, opened
 from token_trie.llama.native_stream import wait_for_dropped
 from token_trie.llama.query import Answer, Query, read_answer, take_raised
 from token_trie.llama.stream import Stream
-from token_trie.native.core import Llama, llama_cpp, vocab_of
+from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import check, ffi, lib, new_struct
 from token_trie.native.lifetime import Attachment, Closeable, attachment
-from token_trie.native.llama_facts import model_of
 from token_trie.native.threads import acting_thread, release_threads
 
 # A waiting thread also looks this often, because an interrupt may prevent the call that wakes it.
@@ -114,11 +113,9 @@ ENDED = "the prompts are answered no more: the Llama was closed, or who asked wa
 
 
 def can_share(llm: Llama) -> bool:
-    """Return whether sequences of the model can share cells, as in a batch; ArgumentError if it is closed."""
+    """Return whether a context can hold several sequences, as in a batch; ArgumentError if it is closed."""
     attachment(llm)
-    model = model_of(llm).model
-    is_stateful = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
-    return not is_stateful and llm.n_batch > 1
+    return bool(llm.n_batch > 1)
 
 
 class Batch(Closeable):
@@ -281,7 +278,7 @@ T = TypeVar("T")
 
 
 class Sequential(Closeable):
-    """Replaces a `Batch` for models that cannot have one.
+    """Replaces a `Batch` where there is to be none.
 
     One thread calls it; any thread may close it. It is closed before the Llama.
     """

@@ -5,8 +5,8 @@
 namespace token_trie::test {
 namespace {
 
-TEST_F(BatchTest, DecidesInCompanyWhatAStreamDecidesAlone) {
-    Alone alone;
+TEST_P(BatchOn, DecidesInCompanyWhatAStreamDecidesAlone) {
+    Alone alone(GetParam());
     std::mt19937 rng(1);
     for (const Scheduler::Options options : {Scheduler::Options{}, {2, 0}, {5, 7}, {16, 64}}) {
         SCOPED_TRACE(::testing::Message() << options.n_ids << " ids, " << options.n_batch << " rows");
@@ -20,14 +20,18 @@ TEST_F(BatchTest, DecidesInCompanyWhatAStreamDecidesAlone) {
             const std::map<Ticket, Answer> answers = take_all(*batch);
             ASSERT_EQ(answers.size(), asked.size());
             for (const auto & [ticket, each] : asked) {
-                SCOPED_TRACE(::testing::Message() << "round " << round << ", ticket " << ticket);
-                expect_same(answers.at(ticket), alone.decide(each));
+                SCOPED_TRACE(::testing::Message()
+                             << "round " << round << ", ticket " << ticket << " mode " << int(each.mode) << " think "
+                             << each.is_thinking() << " cur " << (each.cursor != nullptr) << " n_shared "
+                             << answers.at(ticket).info.n_shared << " of " << each.prompt.size() << " passes "
+                             << answers.at(ticket).info.n_passes << " end " << int(each.search.leaf_end));
+                expect_same(answers.at(ticket), alone.decide(each), has_same_bounds(each));
             }
         }
     }
 }
 
-TEST_F(BatchTest, ASharedBeginningIsEvaluatedOnce) {
+TEST_P(BatchOn, ASharedBeginningIsEvaluatedOnce) {
     const std::shared_ptr<Batch> batch = open();
     const Tokens beginning = bytes(std::string(200, 'x'));
     for (int i = 0; i < 30; ++i) {
@@ -43,7 +47,7 @@ TEST_F(BatchTest, ASharedBeginningIsEvaluatedOnce) {
     EXPECT_EQ(n_alone, 1U);
 }
 
-TEST_F(BatchTest, BeginningsThatOnlySomeShareAreEvaluatedOnceEach) {
+TEST_P(BatchOn, BeginningsThatOnlySomeShareAreEvaluatedOnceEach) {
     const std::shared_ptr<Batch> batch = open(2048);
     for (int i = 0; i < 48; ++i) {
         const char of = static_cast<char>('a' + i % 6);
@@ -56,7 +60,7 @@ TEST_F(BatchTest, BeginningsThatOnlySomeShareAreEvaluatedOnceEach) {
     EXPECT_EQ(n_alone, 6U);
 }
 
-TEST_F(BatchTest, AnAnswerWithoutAChoiceTakesNoPass) {
+TEST_P(BatchOn, AnAnswerWithoutAChoiceTakesNoPass) {
     const std::shared_ptr<Batch> batch = open();
     submit(batch, request(bytes("Do: "), {{kSend, kMail}}));
     const Answer taken = take(*batch);
@@ -64,17 +68,17 @@ TEST_F(BatchTest, AnAnswerWithoutAChoiceTakesNoPass) {
     EXPECT_EQ(taken.info.n_evaluated, 0U);
 }
 
-TEST_F(BatchTest, AnAnswerWithoutAChoiceComesWithTheStateThatIsAskedFor) {
+TEST_P(BatchOn, AnAnswerWithoutAChoiceComesWithTheStateThatIsAskedFor) {
     const std::shared_ptr<Batch> batch = open();
     Request asked = request(bytes("Do: "), {{kSend, kMail}});
     asked.with_hidden_state = true;
     submit(batch, asked);
     const Answer taken = take(*batch);
     EXPECT_EQ(taken.tokens, (Tokens{kSend, kMail}));
-    EXPECT_EQ(taken.hidden_state.size(), static_cast<std::size_t>(llama_model_n_embd(tiny_model())));
+    EXPECT_EQ(taken.hidden_state.size(), static_cast<std::size_t>(llama_model_n_embd(tiny_model(GetParam()))));
 }
 
-TEST_F(BatchTest, LabelsOfOneTokenTakeNothingBeyondThePrompt) {
+TEST_P(BatchOn, LabelsOfOneTokenTakeNothingBeyondThePrompt) {
     const std::shared_ptr<Batch> batch = open();
     for (const Query::Mode mode : {Query::Mode::greedy, Query::Mode::sampled, Query::Mode::best, Query::Mode::scores}) {
         submit(batch, request(bytes("Do: "), {{kRead}, {kSend}, {kMail}}, mode));
@@ -106,7 +110,7 @@ TEST_F(BatchTest, WhatCannotBeAnsweredIsRefusedAloneAndAtOnce) {
     EXPECT_EQ(take(*batch).info.ticket, 0);
 }
 
-TEST_F(BatchTest, APromptThatFillsTheContextIsAnswered) {
+TEST_P(BatchOn, APromptThatFillsTheContextIsAnswered) {
     const std::shared_ptr<Batch> batch = open(256);
     for (int i = 0; i < 3; ++i) {
         submit(batch, request(bytes(std::string(253, static_cast<char>('a' + i))), kActions, Query::Mode::best));
@@ -117,8 +121,8 @@ TEST_F(BatchTest, APromptThatFillsTheContextIsAnswered) {
     }
 }
 
-TEST_F(BatchTest, ACancelledPromptSaysSoAndTheOthersAreAnswered) {
-    Alone alone;
+TEST_P(BatchOn, ACancelledPromptSaysSoAndTheOthersAreAnswered) {
+    Alone alone(GetParam());
     std::mt19937 rng(2);
     const std::shared_ptr<Batch> batch = open(512, {8, 32});
     std::map<Ticket, Request> asked;
@@ -152,18 +156,18 @@ TEST_F(BatchTest, ACancelledPromptSaysSoAndTheOthersAreAnswered) {
         if (answer.info.status == TOKEN_TRIE_ERROR_CANCELLED) {
             EXPECT_EQ(cancelled.count(ticket), 1U);
         } else {
-            expect_same(answer, alone.decide(asked.at(ticket)));
+            expect_same(answer, alone.decide(asked.at(ticket)), has_same_bounds(asked.at(ticket)));
         }
     }
     batch->cancel(1);  // a ticket that has ended
     EXPECT_EQ(take(*batch).info.ticket, 0);
 }
 
-TEST_F(BatchTest, EachOfManyThreadsTakesItsOwnAnswers) {
+TEST_P(BatchOn, EachOfManyThreadsTakesItsOwnAnswers) {
     constexpr std::size_t n_threads = 6;
     constexpr std::size_t n_each = 8;
     std::mt19937 rng(3);
-    Alone alone;
+    Alone alone(GetParam());
     std::vector<Request> asked;
     std::vector<Answer> expected;
     for (std::size_t i = 0; i < n_threads * n_each; ++i) {
@@ -185,11 +189,11 @@ TEST_F(BatchTest, EachOfManyThreadsTakesItsOwnAnswers) {
         thread.join();
     }
     for (std::size_t i = 0; i < asked.size(); ++i) {
-        expect_same(answers[i], expected[i]);
+        expect_same(answers[i], expected[i], has_same_bounds(asked[i]));
     }
 }
 
-TEST_F(BatchTest, ClosingEndsWhoWaitsAndWhoSubmits) {
+TEST_P(BatchOn, ClosingEndsWhoWaitsAndWhoSubmits) {
     for (int round = 0; round < 20; ++round) {
         const std::shared_ptr<Batch> batch = open(512, {4, 16});
         std::vector<std::thread> threads;
@@ -223,12 +227,6 @@ TEST_F(BatchTest, ClosingEndsWhoWaitsAndWhoSubmits) {
     }
 }
 
-TEST_F(BatchTest, ModelsWhoseSequencesCannotShareAreRefused) {
-    for (const TinyKind kind : {TinyKind::recurrent, TinyKind::hybrid}) {
-        EXPECT_EQ(status_of([&] { Batch(maker_of(256, kind), {}); }), Status::argument);
-    }
-}
-
 TEST_F(BatchTest, AWindowThatSlidesIsShared) {
     const auto batch = std::make_shared<Batch>(maker_of(512, TinyKind::sliding_window), Scheduler::Options{});
     Stream alone(std::make_unique<Sequence>(maker_of(512, TinyKind::sliding_window)), {});
@@ -245,6 +243,8 @@ TEST_F(BatchTest, AWindowThatSlidesIsShared) {
         }
     }
 }
+
+INSTANTIATE_TEST_SUITE_P(Memory, BatchOn, kinds_of_memory(), name_of_kind);
 
 }  // namespace
 }  // namespace token_trie::test

@@ -4,6 +4,8 @@
 #include "batch_fixture.h"
 #include "plain_answer.h"
 
+#include <numeric>
+
 namespace token_trie::test {
 namespace {
 
@@ -121,6 +123,11 @@ class JobTest : public TaskTest {
         ADD_FAILURE() << "a state, where none is wanted";
         return {};
     }
+    static BatchRows::Indices indices_of(const BatchRows & rows) {
+        BatchRows::Indices out(rows.size());
+        std::iota(out.begin(), out.end(), 0);
+        return out;
+    }
     Job job_of(Request asked, std::size_t n_shared) {
         const Task::Origin origin{llama_get_model(context_.get()), llama_get_memory(context_.get()), 0,
                                   asked.prompt.size()};
@@ -145,7 +152,9 @@ TEST_F(JobTest, APromptComesInPartsAndWantsLogitsBehindItsLastTokenAlone) {
         }
         EXPECT_EQ(job.wants_few(), true);
         EXPECT_EQ(rows.n_wanted(), seen.size() == 7 ? 1U : 0U);
-        job.take([&](const WantedRow & /*row*/, const Task & /*task*/) { return logits.data(); }, no_state);
+        job.observe(
+            indices_of(rows), [&](std::size_t /*row*/, const Task & /*task*/) { return logits.data(); }, no_state);
+        job.advance();
     }
     EXPECT_EQ(seen, bytes("3456789"));
 }
@@ -163,12 +172,14 @@ TEST_F(JobTest, AStateAloneWantsTheLastRowOfThePromptAndNothingBehindIt) {
     EXPECT_EQ(rows.n_wanted(), 1U);
     EXPECT_TRUE(job.wants_few());
     std::size_t n_logits = 0;
-    job.take(
-        [&](const WantedRow & /*row*/, const Task & /*task*/) {
+    job.observe(
+        indices_of(rows),
+        [&](std::size_t /*row*/, const Task & /*task*/) {
             ++n_logits;
             return nullptr;
         },
         [](std::size_t row) { return std::vector<float>(2, static_cast<float>(row)); });
+    job.advance();
     EXPECT_EQ(n_logits, 0U);
     ASSERT_TRUE(job.is_done());
     EXPECT_EQ(job.answer().hidden_state, std::vector<float>({6, 6}));
@@ -182,13 +193,15 @@ TEST_F(JobTest, WhatIsForcedFollowsThePromptInTheSamePass) {
     EXPECT_EQ(rows.size(), 6U);
     EXPECT_EQ(rows.n_wanted(), 1U);
     const std::vector<float> logits = scripted_logits({kRead, kFile});
-    job.take(
-        [&](const WantedRow & row, const Task & task) {
-            EXPECT_EQ(row.row, 5);
+    job.observe(
+        indices_of(rows),
+        [&](std::size_t row, const Task & task) {
+            EXPECT_EQ(row, 5);
             EXPECT_EQ(task.wanted().max_size(), 2U);
             return logits.data();
         },
         no_state);
+    job.advance();
     EXPECT_TRUE(job.is_done());
     EXPECT_EQ(job.answer().info.n_passes, 1U);
     EXPECT_EQ(job.answer().tokens.size(), 3U);

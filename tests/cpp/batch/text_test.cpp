@@ -3,7 +3,7 @@
 namespace token_trie::test {
 namespace {
 
-TEST_F(BatchTest, WhoAsksBehindATextFindsItEvaluated) {
+TEST_P(BatchOn, WhoAsksBehindATextFindsItEvaluated) {
     const std::shared_ptr<Batch> batch = open(4096);
     std::map<Ticket, Tokens> prompts;
     for (int i = 0; i < 24; ++i) {
@@ -26,10 +26,10 @@ TEST_F(BatchTest, WhoAsksBehindATextFindsItEvaluated) {
     }
 }
 
-TEST_F(BatchTest, ATextStaysForWhoAsksBehindItWhileOthersEnd) {
+TEST_P(BatchOn, ATextStaysForWhoAsksBehindItWhileOthersEnd) {
     const std::shared_ptr<Batch> batch = open(4096, {8, 0});
     const Tokens prompt = bytes(std::string(100, 'x'));
-    submit(batch, text_behind(prompt, 10));
+    submit(batch, text_behind(prompt, 30));
     Tokens whole = prompt;
     const Answer text = take(*batch);
     whole.insert(whole.end(), text.tokens.begin(), text.tokens.end());
@@ -41,7 +41,7 @@ TEST_F(BatchTest, ATextStaysForWhoAsksBehindItWhileOthersEnd) {
     EXPECT_GE(take(*batch).info.n_shared + 3, whole.size());
 }
 
-TEST_F(BatchTest, OfATextUnderWayAllTokensUntilNowAreToBeHad) {
+TEST_P(BatchOn, OfATextUnderWayAllTokensUntilNowAreToBeHad) {
     const std::shared_ptr<Batch> batch = open();
     Request text = text_behind(bytes("Do: "), 300);
     text.text.grammar = "root ::= [a-z]{300}";
@@ -64,9 +64,9 @@ TEST_F(BatchTest, OfATextUnderWayAllTokensUntilNowAreToBeHad) {
     EXPECT_EQ(status_of([&] { batch->copy_text(ticket, 0, seen.data(), 1); }), Status::argument) << "taken";
 }
 
-TEST_F(BatchTest, ATextEndsAfterTheTokenWithWhichItsCallbackEndsIt) {
+TEST_P(BatchOn, ATextEndsAfterTheTokenWithWhichItsCallbackEndsIt) {
     const std::shared_ptr<Batch> batch = open();
-    Alone alone;
+    Alone alone(GetParam());
     for (std::size_t n = 1; n < 6; ++n) {
         Request text = text_behind(bytes("Do: "), 9);
         text.text.grammar = "root ::= [a-z]{9}";
@@ -84,7 +84,7 @@ TEST_F(BatchTest, ATextEndsAfterTheTokenWithWhichItsCallbackEndsIt) {
     }
 }
 
-TEST_F(BatchTest, WhatGoesOnKeepsItsPlaceWhileOthersWait) {
+TEST_P(BatchOn, WhatGoesOnKeepsItsPlaceWhileOthersWait) {
     const std::shared_ptr<Batch> batch = open(1024, {8, 0});
     std::map<Ticket, Tokens> under_way;
     const auto ask = [&](const Tokens & prompt) {
@@ -102,6 +102,7 @@ TEST_F(BatchTest, WhatGoesOnKeepsItsPlaceWhileOthersWait) {
         under_way.erase(taken.info.ticket);
         n_evaluated += prompt.size() - taken.info.n_shared;
         prompt.insert(prompt.end(), taken.tokens.begin(), taken.tokens.end());
+        prompt.push_back(kSend);
         if (prompt.size() < 110) {
             ask(prompt);
         }
@@ -111,7 +112,7 @@ TEST_F(BatchTest, WhatGoesOnKeepsItsPlaceWhileOthersWait) {
     EXPECT_EQ(take(*batch).info.status, TOKEN_TRIE_OK) << "no cell is lost";
 }
 
-TEST_F(BatchTest, WhatIsNotGoneOnWithHoldsUpNobody) {
+TEST_P(BatchOn, WhatIsNotGoneOnWithHoldsUpNobody) {
     const std::shared_ptr<Batch> batch = open(512, {4, 0});
     for (int i = 0; i < 12; ++i) {
         Request next = request(bytes(std::string(60, static_cast<char>('a' + i))), kActions);
@@ -121,7 +122,7 @@ TEST_F(BatchTest, WhatIsNotGoneOnWithHoldsUpNobody) {
     EXPECT_EQ(take_all(*batch).size(), 12U);
 }
 
-TEST_F(BatchTest, WhatGoesOnAfterAnotherThanExpectedHoldsUpNobody) {
+TEST_P(BatchOn, WhatGoesOnAfterAnotherThanExpectedHoldsUpNobody) {
     const std::shared_ptr<Batch> batch = open(256, {4, 0});
     // All alike but for a token near the end, where a later prompt may be spelled anew.
     std::map<Ticket, std::pair<Tokens, int>> under_way;
@@ -147,7 +148,7 @@ TEST_F(BatchTest, WhatGoesOnAfterAnotherThanExpectedHoldsUpNobody) {
     EXPECT_EQ(n_answers, 12U * 5);
 }
 
-TEST_F(BatchTest, TextWithoutTokensTakesNoPass) {
+TEST_P(BatchOn, TextWithoutTokensTakesNoPass) {
     const std::shared_ptr<Batch> batch = open();
     submit(batch, text_behind(bytes("Do: "), 0));
     Request at_once = text_behind(bytes("Do: "), 10);
@@ -159,8 +160,8 @@ TEST_F(BatchTest, TextWithoutTokensTakesNoPass) {
     EXPECT_EQ(forced.info.n_passes, 0U);
 }
 
-TEST_F(BatchTest, NoTextIsLongerThanAskedForAndEachIsAStreams) {
-    Alone alone;
+TEST_P(BatchOn, NoTextIsLongerThanAskedForAndEachIsAStreams) {
+    Alone alone(GetParam());
     const std::shared_ptr<Batch> batch = open();
     std::map<Ticket, Request> asked;
     for (std::size_t i = 0; i < 400; ++i) {
@@ -180,7 +181,7 @@ TEST_F(BatchTest, NoTextIsLongerThanAskedForAndEachIsAStreams) {
     }
 }
 
-TEST_F(BatchTest, ATextEndsWhereTheContextIsFull) {
+TEST_P(BatchOn, ATextEndsWhereTheContextIsFull) {
     for (const std::size_t n_chunk : {std::size_t{0}, std::size_t{16}}) {
         const std::shared_ptr<Batch> batch = open(256, {4, 0, n_chunk});
         const std::size_t n_ctx = n_chunk == 0 ? 256 : 224;

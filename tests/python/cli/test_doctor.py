@@ -55,7 +55,6 @@ assert (llm.n_threads, llm.n_threads_batch) == (1, 1)
 def test_what_a_model_lacks_is_reported_with_what_to_change(model_paths: dict[str, Path]) -> None:
     found = findings("-m", str(model_paths["recurrent"]), "--threads", str((os.cpu_count() or 1) + 1))
     expected = {
-        "cache": "transformer",
         "chat template": "chat_format",
         "labels": "letters",
         "context": "long states",

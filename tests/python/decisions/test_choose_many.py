@@ -330,12 +330,12 @@ def test_scores_are_those_of_score(precise: Any) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_models_without_shared_cells_answer_one_after_the_other(recurrent: Any, way: dict[str, Any]) -> None:
+def test_models_with_states_answer_together_what_each_prompt_has_alone(recurrent: Any, way: dict[str, Any]) -> None:
     for prompt, decision in zip(prompts(3), choose_many(recurrent, prompts(3), ACTIONS, **way), strict=True):
         check_same(decision, choose(recurrent, prompt, ACTIONS, **way))
 
 
-def test_models_without_shared_cells_score_one_after_the_other(recurrent: Any) -> None:
+def test_models_with_states_score_together_what_each_prompt_has_alone(recurrent: Any) -> None:
     expected = [score(recurrent, prompt, ACTIONS) for prompt in prompts(3)]
     np.testing.assert_allclose(score_many(recurrent, prompts(3), ACTIONS), expected, atol=NEAR)
 

@@ -1,4 +1,4 @@
-"""`choose_many` of a model whose sequences cannot share a context: it is ended, closed and cancelled as a batch is."""
+"""`choose_many` where a context holds one sequence alone: it is ended, closed and cancelled as a batch is."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from token_trie.native.lifetime import attachment
 ACTIONS = ["yes", "no", "Paris", "Pizza"]
 
 
-@pytest.fixture(params=["recurrent", "tiny"])
+@pytest.fixture(params=[1, 512], ids=["one sequence", "many"])
 def own(request: pytest.FixtureRequest, model_paths: dict[str, Path]) -> Iterator[Any]:
-    path = str(model_paths[request.param])
-    llm = llama_cpp.Llama(path, n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+    path = str(model_paths["tiny"])
+    llm = llama_cpp.Llama(path, n_ctx=512, n_batch=request.param, n_threads=1, n_threads_batch=1, verbose=False)
     yield llm
     llm.close()
 

@@ -113,10 +113,10 @@ def test_where_there_is_no_batch_one_waits_for_the_other(model_paths: dict[str, 
     assert attachment(llm).made(SharedBatch) is None
 
 
-def test_of_a_model_whose_sequences_share_nothing_too(recurrent: Any) -> None:
+def test_of_a_model_with_states_too(recurrent: Any) -> None:
     for i, decision in enumerate(at_once(len(WAYS), lambda i: choose(recurrent, "A:", ACTIONS, **WAYS[i]))):
         check_same(decision, choose(recurrent, "A:", ACTIONS, **WAYS[i]))
-    assert attachment(recurrent).made(SharedBatch) is None
+    assert attachment(recurrent).made(SharedBatch) is not None
 
 
 def test_an_error_is_its_own_threads(precise: Any) -> None:

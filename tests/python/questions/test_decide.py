@@ -223,7 +223,7 @@ def test_a_state_that_cannot_be_answered_about_is_an_error_with_its_position(pre
         list(decide_many(precise, states, {"team": TEAM}))
 
 
-def test_recurrent_models_answer_one_state_after_the_other(recurrent: Any) -> None:
+def test_models_with_states_answer_of_many_what_they_answer_of_one(recurrent: Any) -> None:
     one, two = decide_many(recurrent, ["Paris", "Pizza"], QUESTIONS)
     alone = decide(recurrent, "Pizza", QUESTIONS)
     assert two["team"].probabilities == pytest.approx(alone["team"].probabilities, abs=1e-3)

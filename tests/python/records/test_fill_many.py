@@ -187,7 +187,7 @@ def test_each_call_is_the_one_that_choose_tool_makes_alone(precise: Any, tool_ch
             assert one.probability == pytest.approx(alone.probability, abs=NEAR)
 
 
-def test_models_without_shared_cells_write_one_after_the_other(recurrent: Any) -> None:
+def test_models_with_states_write_together_what_each_writes_alone(recurrent: Any) -> None:
     records = fill_many(recurrent, prompts(3), SCHEMA, max_tokens=8)
     assert [r.text for r in records] == [fill(recurrent, p, SCHEMA, max_tokens=8).text for p in prompts(3)]
 
