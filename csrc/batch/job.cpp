@@ -176,7 +176,7 @@ void Job::clear_cache(CellTable & cells) noexcept {
     if (kept_id_ == id()) {
         task_->clear();
         for (const llama_seq_id each : lent_) {
-            cells.forget(each);  // of what could not be noted to its end
+            cells.forget(each);  // where noting it failed half-way
         }
     }
     cells.cut(id(), n_prompt_ + (kept_id_ == id() ? n_kept_ : 0));

@@ -47,6 +47,7 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options, OnAnsw
       context_(make_context(maker, n_ids_)),
       model_(llama_get_model(context_.get())),
       vocab_(llama_model_get_vocab(model_)),
+      takes_one_at_a_time_(maker.takes_one_at_a_time()),
       n_batch_(std::min<std::size_t>(options.n_batch == 0 ? Policy::kRows : options.n_batch,
                                      llama_n_ubatch(context_.get()))),
       policy_(Policy::of(n_batch_, options.n_chunk)),
@@ -185,7 +186,8 @@ void Scheduler::decode() {
     const bool cut = rows_.n_wanted() > 0 &&
                      std::all_of(jobs_.begin(), jobs_.end(), [](const Job & job) { return job.wants_few(); });
     if (cache_.cells().has_states()) {
-        for (const std::vector<std::size_t> & rows : rows_.parts(false, llama_model_is_recurrent(model_))) {
+        for (const std::vector<std::size_t> & rows :
+             rows_.parts(takes_one_at_a_time_, llama_model_is_recurrent(model_))) {
             const BatchRows::Indices indices = part_.take(rows_, rows);
             if (!cut) {
                 part_.fill_up(filler_, 0);

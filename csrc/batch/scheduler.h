@@ -98,6 +98,7 @@ class [[gnu::visibility("default")]] Scheduler {
     const OwnedContext context_;
     const llama_model * const model_;
     const llama_vocab * const vocab_;
+    const bool takes_one_at_a_time_;
     const std::size_t n_batch_;
     const Policy policy_;
     const double depth_;  // cells after which a row takes twice as long as after none
@@ -108,7 +109,7 @@ class [[gnu::visibility("default")]] Scheduler {
     std::vector<float> few_logits_;  // the logits wanted, where passes can be cut
     PrefixCache cache_;
     BatchRows rows_;
-    BatchRows part_;                    // of them, with states
+    BatchRows part_;                    // with states, a part of them
     std::vector<llama_seq_id> filler_;  // the id of rows that fill up a pass
     Jobs jobs_;                         // in the order in which they came in
     Requests waiting_;

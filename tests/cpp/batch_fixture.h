@@ -70,7 +70,7 @@ class BatchTest : public WithTinyModel {
     }
 };
 
-// Of each kind of memory: cells, states, and both.
+// A batch on each kind of memory: cells, states, and both.
 class BatchOn : public BatchTest, public ::testing::WithParamInterface<TinyKind> {
    protected:
     static std::shared_ptr<Batch> open(std::uint32_t n_ctx = 512, Scheduler::Options options = {}) {
