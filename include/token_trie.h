@@ -740,8 +740,8 @@ TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open_file(const char
  *
  * Both streams use the same context. They share the cache of the tokens with which both sequences begin, so a fork
  * evaluates nothing and takes no further memory for the cache. Each may be forked again. n_context_max is for all of
- * them together. If llama.cpp cannot share (recurrent and hybrid models), the state of an inactive stream is saved as a
- * copy, and restored at its next call. When the context grows, a fork evaluates again what it does not share with the
+ * them together. If no sequence id is left, the state of an inactive stream is saved as a copy, and restored at its
+ * next call. When the context grows, a fork evaluates again what it does not share with the
  * stream that is active.
  *
  * Threads: because of the shared context, a call of a stream is also refused with TOKEN_TRIE_ERROR_BUSY while one of
@@ -895,7 +895,8 @@ TOKEN_TRIE_API int32_t token_trie_stream_next(struct token_trie_stream * stream,
  * random draws. On failure, and if cancelled, no mode does.
  *
  * BEST and SCORES evaluate nodes as tree-shaped batches in the context's unified cache, so tokens that members share
- * are evaluated once. With a model that does not consist of attention alone, nodes are evaluated one at a time.
+ * are evaluated once. With a recurrent or hybrid model, each branch is a fork of the model's state; if there are more
+ * branches than the context may have states, some nodes are evaluated again.
  * A hidden state costs nothing if the last token was just evaluated, and otherwise its evaluation. It fails with
  * TOKEN_TRIE_ERROR_CONTEXT for a model whose graph does not end with one matrix product, and if the context params had
  * a cb_eval.

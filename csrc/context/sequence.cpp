@@ -420,7 +420,7 @@ std::vector<std::size_t> Sequence::stops() const {
     return out;
 }
 
-// Of what is cached, unless there is one. Without memory or an id for it there will be none.
+// Makes one of what is cached, unless there is one. Without memory or an id for it there will be none.
 void Sequence::keep_snapshot() noexcept {
     if (!has_states_ || n_cached_ == 0 || cache_is_longer_) {
         return;

@@ -309,7 +309,7 @@ class Sequence {
     Branch n_branches_ = 1;  // made so far
     std::map<Branch, Suspended> suspended_;
     std::vector<Snapshot> snapshots_;
-    std::uint64_t n_uses_ = 0;  // of snapshots
+    std::uint64_t n_uses_ = 0;  // snapshots were used so often
 };
 
 }  // namespace token_trie

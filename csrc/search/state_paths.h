@@ -32,9 +32,9 @@ class StatePaths final : public Paths {
    private:
     struct Id {
         llama_seq_id id;
-        NodeId node = kRoot;       // that it holds the state after; the root: none
-        std::size_t depth = 0;     // of the node
-        std::uint32_t n_left = 0;  // of its children, to which no path has gone on
+        NodeId node = kRoot;       // after which it holds the state; the root: none
+        std::size_t depth = 0;     // nodes to it from the root
+        std::uint32_t n_left = 0;  // children to which no path has gone on
         std::uint64_t used = 0;    // the group that used it last
     };
     static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
@@ -42,7 +42,7 @@ class StatePaths final : public Paths {
     // an id or base_id holds.
     struct Branch {
         TreePath path;
-        std::size_t n_before = 0;    // of its nodes, that it does not evaluate
+        std::size_t n_before = 0;    // nodes that it does not evaluate
         std::size_t parent = kNone;  // the branch that does
         std::size_t source = kNone;  // or the id that holds them, by index
         std::size_t begins = 0;

@@ -34,15 +34,15 @@ class TreeEvaluator : NonCopyable {
 
     using Visit = std::function<void(NodeId node, const float * logits)>;
 
-    // Visits the logits after each of the nodes, a node before those below it. The nodes come in depth-first order, over
-    // all calls each once and before those below it. The root may be the first. Throws Error (context, cancelled).
+    // Visits the logits after each of the nodes, a node before those below it. The nodes come in depth-first order,
+    // over all calls each once and before those below it. The root may be the first. Throws Error (context, cancelled).
     void evaluate(const std::vector<NodeId> & nodes, const Visit & visit);
 
     // Until it queries no more; with what that took, and what the sequence's own cache took to catch up. Throws as
     // evaluate does.
     Answer answer(TreeQuery & query);
 
-    // Of nodes, as a search is to query them.
+    // How a search is to query nodes.
     Batches batches() const noexcept { return {n_ids_, sequence_.has_layers_on_device(), has_states_}; }
     // Rows of one batch. From 64 on llama.cpp's flash attention takes another way than below, and scores would depend
     // on how many there are. A multiple of what is multiplied at a time.

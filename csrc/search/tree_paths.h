@@ -43,7 +43,7 @@ class Paths : NonCopyable {
     virtual void clear() noexcept = 0;
 };
 
-// Those of a model's memory. The first `base` cells of base_id are before the root. The memory and the trie must
+// Paths in a model's memory. The first `base` cells of base_id are before the root. The memory and the trie must
 // outlive it.
 std::unique_ptr<Paths> make_paths(
     const llama_model * model, llama_memory_t memory, const Trie & trie, llama_seq_id base_id, llama_pos base);

@@ -72,9 +72,7 @@ class ScorerOn : public ::testing::TestWithParam<ScorerSetting> {
     static ContextMaker maker() { return maker_of(256, GetParam().kind, GetParam().n_seq_max); }
 
     // Otherwise one at a time, and some again for the sake of others below them.
-    static bool takes_many_at_once() {
-        return GetParam().n_seq_max > 1 && !has_states(tiny_model(GetParam().kind));
-    }
+    static bool takes_many_at_once() { return GetParam().n_seq_max > 1 && !has_states(tiny_model(GetParam().kind)); }
 
     // Gemma's GELU comes from a table in half precision, whose steps a difference in the last bit may cross,
     // differently on each processor.

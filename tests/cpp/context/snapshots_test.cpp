@@ -32,7 +32,7 @@ class Snapshots : public ::testing::TestWithParam<TinyKind> {
         expect_as_fresh(sequence);
         return sequence.n_passes() - before;
     }
-    // Of six batches of 64.
+    // Six batches of 64.
     static Tokens text_of(std::size_t n_shared, char end) {
         return bytes(std::string(n_shared, 'a') + std::string(384 - n_shared, end));
     }
