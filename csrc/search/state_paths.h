@@ -46,7 +46,7 @@ class StatePaths final : public Paths {
         std::size_t parent = kNone;  // the branch that does
         std::size_t source = kNone;  // or the id that holds them, by index
         std::size_t begins = 0;
-        std::size_t id = kNone;  // its own, by index
+        std::size_t id = kNone;  // on which it goes on, by index
         std::size_t end() const noexcept { return begins + path.size() - n_before; }
     };
 
