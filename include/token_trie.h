@@ -660,6 +660,10 @@ struct token_trie_stream_params {
     const float * adapter_scales; /* one for each adapter; NULL: 1 */
     size_t n_adapters;
     int32_t device_sampling; /* enum token_trie_device_sampling */
+    /* for all streams on a recurrent or hybrid model: memory in bytes for its states, which is as many states as fit,
+       at least 8 and at most 64. More of them make scores and searches faster, and keep more beginnings of prompts. 0:
+       512 MiB */
+    uint64_t max_state_bytes;
 };
 
 /* Why the last generate ended. */
@@ -703,6 +707,8 @@ struct token_trie_stream_state {
     uint64_t n_closed;      /* spans that max_span ended */
     int32_t ending;         /* enum token_trie_ending, of this span */
     uint64_t n_on_device;   /* forward passes whose branch point was decided from data gathered on the device */
+    uint64_t n_states_max;  /* states that the context has at most; 0: the model has none */
+    uint64_t state_bytes;   /* memory of each */
 };
 
 /*
@@ -965,6 +971,7 @@ struct token_trie_batch_params {
                         quarter of that; after 32 passes without a short prompt, whole passes. An eighth of the context
                         is reserved for short prompts. Values above n_batch count as n_batch. 0: no limit, which takes
                         the least time in total */
+    uint64_t max_state_bytes; /* as in token_trie_stream_params */
 };
 
 /*

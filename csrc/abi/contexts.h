@@ -17,7 +17,7 @@ ContextMaker make_contexts(llama_model * model, const llama_context_params * con
         adapters.adapters.push_back(params.adapters[i]);
         adapters.scales.push_back(params.adapter_scales == nullptr ? 1 : params.adapter_scales[i]);
     }
-    return {model, *context_params, std::move(adapters)};
+    return {model, *context_params, std::move(adapters), static_cast<std::size_t>(params.max_state_bytes)};
 }
 
 }  // namespace token_trie

@@ -49,7 +49,8 @@ token_trie_stream * token_trie_stream_open_file(const char * gguf_path, const to
         check_not_negative(given.n_ctx, "n_ctx");
         check_not_negative(given.n_batch, "n_batch");
         check_not_negative(given.n_threads, "n_threads");
-        const ContextMaker::FileOptions file = {given.n_ctx, given.n_batch, given.n_threads, given.n_gpu_layers};
+        const ContextMaker::FileOptions file = {given.n_ctx, given.n_batch, given.n_threads, given.n_gpu_layers,
+                                                static_cast<std::size_t>(given.max_state_bytes)};
         return open([&] { return ContextMaker(gguf_path, file); }, given);
     });
 }

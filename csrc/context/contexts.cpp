@@ -74,9 +74,12 @@ void check_threads(std::int32_t n_threads, const std::string & what) {
     throw_if(n_threads > GGML_MAX_N_THREADS, Status::argument, what, ": ", n_threads, " is above ", GGML_MAX_N_THREADS);
 }
 
-ContextMaker::ContextMaker(llama_model * model, const llama_context_params & params, Adapters adapters)
+ContextMaker::ContextMaker(llama_model * model,
+                           const llama_context_params & params,
+                           Adapters adapters,
+                           std::size_t max_state_bytes)
     : model_(model), params_(params), adapters_(std::move(adapters)) {
-    prepare();
+    prepare(max_state_bytes);
 }
 
 ContextMaker::ContextMaker(const std::string & gguf_path, const FileOptions & options) {
@@ -106,10 +109,10 @@ ContextMaker::ContextMaker(const std::string & gguf_path, const FileOptions & op
         params_.n_threads = options.n_threads;
         params_.n_threads_batch = options.n_threads;
     }
-    prepare();
+    prepare(options.max_state_bytes);
 }
 
-void ContextMaker::prepare() {
+void ContextMaker::prepare(std::size_t max_state_bytes) {
     require_same_llama();
     check_model(model_);
     check_threads(params_.n_threads, "n_threads");
@@ -132,22 +135,22 @@ void ContextMaker::prepare() {
     const std::size_t turn = turning_point(model_);
     min_tokens_ = turn > 0 && max_tokens_ > turn ? turn + 1 : 0;
     if (has_states) {
-        prepare_states();
+        prepare_states(max_state_bytes == 0 ? kMaxStateBytes : max_state_bytes);
     }
 }
 
 // By a pass of one token, as llama.cpp tells the bytes of a state only where there is one. Several sequences a pass end
 // the process where matrices in buffers for AMX are multiplied over three dimensions (llama.cpp 19184, 20824), and
 // PLaMo 2 mixes them with their tokens.
-void ContextMaker::prepare_states() {
+void ContextMaker::prepare_states(std::size_t max_state_bytes) {
     const OwnedContext context = make(1, 1);
     throw_if(context == nullptr, Status::argument, "no context could be made of the model and the params");
     OutputHead head;
     Token token = 0;
     check_decoded(head.decode(context.get(), llama_batch_get_one(&token, 1), /* cut = */ false));
-    const std::size_t bytes = std::max<std::size_t>(llama_state_seq_get_size(context.get(), 0), 1);
+    state_bytes_ = std::max<std::size_t>(llama_state_seq_get_size(context.get(), 0), 1);
     const std::size_t n_most = std::min(max_ids_, n_frugal_ids(llama_model_get_vocab(model_)));
-    max_ids_ = std::clamp(kMaxStateBytes / bytes, std::min(kMinIds, n_most), n_most);
+    max_ids_ = std::clamp(max_state_bytes / state_bytes_, std::min(kMinIds, n_most), n_most);
     takes_one_at_a_time_ = head.has_weights_for_amx() || metadata(model_, "general.architecture") == "plamo2";
     static std::atomic_flag has_warned = ATOMIC_FLAG_INIT;
     if (head.has_weights_for_amx() && !has_warned.test_and_set()) {

@@ -82,6 +82,7 @@ class ContextMaker {
         std::int32_t n_batch = 0;
         std::int32_t n_threads = 0;
         std::int32_t n_gpu_layers = 0;
+        std::size_t max_state_bytes = 0;
     };
     // As llama_set_adapters_lora takes them.
     struct Adapters {
@@ -89,14 +90,17 @@ class ContextMaker {
         std::vector<float> scales;
     };
 
-    // Bytes of a context's states, by default: as many sequence ids as have theirs in these, kMinIds at least.
     static constexpr std::size_t kMaxStateBytes = std::size_t{512} << 20U;
     static constexpr std::size_t kMinIds = 8;
 
     // On a model and adapters of the caller's, which must outlive this and what it makes. Throws Error (llama) if
     // another llama.cpp is loaded than the one compiled against, and Error (argument) on a model that a stream can do
-    // nothing with.
-    ContextMaker(llama_model * model, const llama_context_params & params, Adapters adapters);
+    // nothing with. max_state_bytes: for the states of a context, which has as many sequence ids as fit, kMinIds at
+    // least; 0: kMaxStateBytes.
+    ContextMaker(llama_model * model,
+                 const llama_context_params & params,
+                 Adapters adapters,
+                 std::size_t max_state_bytes = 0);
     // On a model file. Throws Error (argument) if it cannot be loaded, or the options are out of bounds.
     ContextMaker(const std::string & gguf_path, const FileOptions & options);
 
@@ -104,6 +108,8 @@ class ContextMaker {
     // The most that a context may hold.
     std::size_t max_tokens() const noexcept { return max_tokens_; }
     std::size_t max_ids() const noexcept { return max_ids_; }
+    // Bytes of a sequence's state; 0: the model has none.
+    std::size_t state_bytes() const noexcept { return state_bytes_; }
     // Whether a pass may have tokens of one sequence alone: of more, llama.cpp would end the process, or be wrong.
     bool takes_one_at_a_time() const noexcept { return takes_one_at_a_time_; }
     bool may_use_flash_attention() const noexcept { return params_.flash_attn_type != LLAMA_FLASH_ATTN_TYPE_DISABLED; }
@@ -114,8 +120,8 @@ class ContextMaker {
     OwnedContext make_first() const;
 
    private:
-    void prepare();
-    void prepare_states();
+    void prepare(std::size_t max_state_bytes);
+    void prepare_states(std::size_t max_state_bytes);
 
     std::unique_ptr<llama_model, FreeModel> owned_model_;
     llama_model * model_ = nullptr;
@@ -124,6 +130,7 @@ class ContextMaker {
     std::size_t min_tokens_ = 0;
     std::size_t max_tokens_ = 0;
     std::size_t max_ids_ = 0;
+    std::size_t state_bytes_ = 0;
     bool takes_one_at_a_time_ = false;
 };
 
@@ -147,6 +154,7 @@ class GrowingContext : NonCopyable {
     std::size_t n_ctx_max() const noexcept { return maker_.max_tokens(); }
     std::size_t n_ids() const noexcept { return llama_n_seq_max(context_); }
     std::size_t n_ids_max() const noexcept { return maker_.max_ids(); }
+    std::size_t state_bytes() const noexcept { return maker_.state_bytes(); }
     bool takes_one_at_a_time() const noexcept { return maker_.takes_one_at_a_time(); }
 
     // Whether it has as many.

@@ -149,6 +149,9 @@ class Sequence {
     std::size_t n_ctx() const noexcept { return context_.n_ctx(); }
     // Bytes of its cache, once it has evaluated something; 0 where it reports its passes elsewhere.
     std::size_t cache_bytes() const noexcept { return context_.head().cache_bytes(); }
+    // States that its context has at most, and bytes of each; 0: the model has none.
+    std::size_t n_states_max() const noexcept { return has_states_ ? context_.n_ids_max() : 0; }
+    std::size_t state_bytes() const noexcept { return context_.state_bytes(); }
     // Tokens whose cache entries came from elsewhere, in all.
     std::uint64_t n_imported() const noexcept { return import_.n_tokens; }
     std::size_t n_batch() const noexcept { return llama_n_batch(context()); }

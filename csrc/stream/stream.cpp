@@ -246,6 +246,8 @@ token_trie_stream_state Stream::state() const {
     out.cache_bytes = sequence_->cache_bytes();
     out.n_imported = sequence_->n_imported();
     out.n_on_device = sequence_->n_on_device();
+    out.n_states_max = sequence_->n_states_max();
+    out.state_bytes = sequence_->state_bytes();
     return out;
 }
 

@@ -109,7 +109,7 @@ class StreamHandle:
 
         Both draw the same tokens where nothing else differs; after `set_seed(None)`, a fork draws others.
         Both share the context, and the cache of the common beginning of their sequences. Nothing is evaluated twice,
-        and all forks together have `n_ctx` tokens. (With recurrent and hybrid models, each has a copy of its state.)
+        and all forks together have `n_ctx` tokens. (With recurrent and hybrid models, each has a state of its own.)
         Each can be forked again and must be closed; the last one that is closed frees what they share.
 
         Raises

@@ -28,7 +28,7 @@ from token_trie.cli.options import (
 )
 from token_trie.cli.sets import draw_set
 from token_trie.errors import ArgumentError, TokenTrieError
-from token_trie.llama.batch import can_share
+from token_trie.llama.batch import can_share, chooser
 from token_trie.llama.contexts import devices, require_decoder
 from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
 from token_trie.native.llama_facts import model_of
@@ -100,7 +100,10 @@ def _model(llm: Llama) -> Finding:
 
 def _cache(llm: Llama) -> Finding:
     if can_share(llm):
-        return Finding("prompts share what they begin with, and are answered together")
+        with chooser(llm) as stream:
+            state = stream.state
+        states = f"; {state.n_states_max} states of {state.state_bytes / 1e6:.3g} MB" if state.n_states_max else ""
+        return Finding(f"prompts share what they begin with, and are answered together{states}")
     return Finding("n_batch is 1", "prompts are answered one after the other: take a larger n_batch")
 
 

@@ -69,6 +69,10 @@ class StreamOptions(Options):
         logits of the allowed tokens if one is drawn, instead of a whole row of logits. "auto": if the model's last
         layer is on a device. Answers are the same. `state.n_on_device` counts such passes. It is 0 if the model or
         llama.cpp does not support this, for example with models that have other layers than attention.
+    max_state_bytes : int, optional
+        Memory for the states of a recurrent or hybrid model; by default 512 MiB. The context has space for as many
+        states as fit, at least 8. With more of them, scores and searches are faster, and more beginnings of prompts are
+        kept. `state.n_states_max` and `state.state_bytes` say how many these are, and how large.
     """
 
     n_ctx: int | None = None
@@ -81,9 +85,10 @@ class StreamOptions(Options):
     n_threads: int = 0
     n_gpu_layers: int = 0
     device_sampling: Literal["auto"] | bool = "auto"
+    max_state_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        check_limits(n_ctx=self.n_ctx)
+        check_limits(n_ctx=self.n_ctx, max_state_bytes=self.max_state_bytes)
         native_seed(self.seed)
         check_flags(jump_forward=self.jump_forward)
         check_integers(**{name: getattr(self, name) for name in ("penalty_last_n", "n_threads", "n_gpu_layers")})
@@ -106,6 +111,7 @@ def native_options(options: StreamOptions) -> Any:
         sampling=native_sampling(Sampling(seed=options.seed), draws=False, **options.penalties),
         step_by_step=int(not options.jump_forward),
         device_sampling=_device_of(options.device_sampling),
+        max_state_bytes=options.max_state_bytes or 0,
     )
 
 
@@ -239,3 +245,4 @@ if TYPE_CHECKING:  # by scripts/keywords
         n_threads: int
         n_gpu_layers: int
         device_sampling: Literal["auto"] | bool
+        max_state_bytes: int | None

@@ -94,6 +94,10 @@ class StreamState:
     """Lists that `max_span` ended."""
     n_on_device: int
     """Passes whose branch point was decided on the device."""
+    n_states_max: int
+    """Number of states of a recurrent or hybrid model for which the context can have space; 0 for other models."""
+    state_bytes: int
+    """Memory of one state."""
     ending: str
     """Why the span ends after the member that was finished last: "token", "max_items", "none_left" or "max_span";
     "none" as long as a member can continue or begin."""

@@ -12,31 +12,31 @@ namespace token_trie::test {
 namespace {
 
 static_assert(
-    sizeof(token_trie_stream_params) == 72 && offsetof(token_trie_stream_params, size) == 0 &&
+    sizeof(token_trie_stream_params) == 80 && offsetof(token_trie_stream_params, size) == 0 &&
     offsetof(token_trie_stream_params, n_ctx) == 8 && offsetof(token_trie_stream_params, n_batch) == 12 &&
     offsetof(token_trie_stream_params, n_threads) == 16 && offsetof(token_trie_stream_params, n_gpu_layers) == 20 &&
     offsetof(token_trie_stream_params, sampling) == 24 && offsetof(token_trie_stream_params, step_by_step) == 32 &&
     offsetof(token_trie_stream_params, adapters) == 40 && offsetof(token_trie_stream_params, adapter_scales) == 48 &&
-    offsetof(token_trie_stream_params, n_adapters) == 56 && offsetof(token_trie_stream_params, device_sampling) == 64);
+    offsetof(token_trie_stream_params, n_adapters) == 56 && offsetof(token_trie_stream_params, device_sampling) == 64 &&
+    offsetof(token_trie_stream_params, max_state_bytes) == 72);
 static_assert(sizeof(token_trie_token) == 40 && offsetof(token_trie_token, size) == 0 &&
               offsetof(token_trie_token, id) == 8 && offsetof(token_trie_token, forced) == 12 &&
               offsetof(token_trie_token, logprob) == 16 && offsetof(token_trie_token, text_len) == 24 &&
               offsetof(token_trie_token, text) == 32);
-static_assert(sizeof(token_trie_stream_state) == 168 && offsetof(token_trie_stream_state, size) == 0 &&
-              offsetof(token_trie_stream_state, stop) == 8 && offsetof(token_trie_stream_state, span) == 12 &&
-              offsetof(token_trie_stream_state, n_items) == 16 && offsetof(token_trie_stream_state, leaf) == 24 &&
-              offsetof(token_trie_stream_state, leaf_name) == 32 && offsetof(token_trie_stream_state, logprob) == 40 &&
-              offsetof(token_trie_stream_state, n_tokens) == 48 && offsetof(token_trie_stream_state, n_cached) == 56 &&
-              offsetof(token_trie_stream_state, n_forced) == 64 &&
-              offsetof(token_trie_stream_state, n_branches) == 72 && offsetof(token_trie_stream_state, n_free) == 80 &&
-              offsetof(token_trie_stream_state, n_passes) == 88 && offsetof(token_trie_stream_state, decode_ns) == 96 &&
-              offsetof(token_trie_stream_state, generate_ns) == 104 &&
-              offsetof(token_trie_stream_state, n_context) == 112 &&
-              offsetof(token_trie_stream_state, n_context_max) == 120 &&
-              offsetof(token_trie_stream_state, cache_bytes) == 128 &&
-              offsetof(token_trie_stream_state, n_imported) == 136 &&
-              offsetof(token_trie_stream_state, n_closed) == 144 && offsetof(token_trie_stream_state, ending) == 152 &&
-              offsetof(token_trie_stream_state, n_on_device) == 160);
+static_assert(
+    sizeof(token_trie_stream_state) == 184 && offsetof(token_trie_stream_state, size) == 0 &&
+    offsetof(token_trie_stream_state, stop) == 8 && offsetof(token_trie_stream_state, span) == 12 &&
+    offsetof(token_trie_stream_state, n_items) == 16 && offsetof(token_trie_stream_state, leaf) == 24 &&
+    offsetof(token_trie_stream_state, leaf_name) == 32 && offsetof(token_trie_stream_state, logprob) == 40 &&
+    offsetof(token_trie_stream_state, n_tokens) == 48 && offsetof(token_trie_stream_state, n_cached) == 56 &&
+    offsetof(token_trie_stream_state, n_forced) == 64 && offsetof(token_trie_stream_state, n_branches) == 72 &&
+    offsetof(token_trie_stream_state, n_free) == 80 && offsetof(token_trie_stream_state, n_passes) == 88 &&
+    offsetof(token_trie_stream_state, decode_ns) == 96 && offsetof(token_trie_stream_state, generate_ns) == 104 &&
+    offsetof(token_trie_stream_state, n_context) == 112 && offsetof(token_trie_stream_state, n_context_max) == 120 &&
+    offsetof(token_trie_stream_state, cache_bytes) == 128 && offsetof(token_trie_stream_state, n_imported) == 136 &&
+    offsetof(token_trie_stream_state, n_closed) == 144 && offsetof(token_trie_stream_state, ending) == 152 &&
+    offsetof(token_trie_stream_state, n_on_device) == 160 && offsetof(token_trie_stream_state, n_states_max) == 168 &&
+    offsetof(token_trie_stream_state, state_bytes) == 176);
 
 TEST_F(AbiStream, ADecisionFromOpeningToClosing) {
     const Handle stream = open_file(file_params());

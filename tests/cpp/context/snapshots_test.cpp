@@ -100,6 +100,21 @@ TEST_P(Snapshots, RandomTextsInAContextThatIsFullOfThemHaveTheirOwnLogits) {
     EXPECT_EQ(sequence.n_ctx_max(), 256U) << "snapshots take no room from texts";
 }
 
+TEST_P(Snapshots, StatesTakeTheMemoryThatTheyMay) {
+    llama_model * const model = tiny_model(GetParam());
+    const ContextMaker most(model, tiny_context_params(), {});
+    EXPECT_GT(most.state_bytes(), 0U);
+    for (const std::size_t n : {10U, 20U, 30U}) {
+        EXPECT_EQ(ContextMaker(model, tiny_context_params(), {}, n * most.state_bytes()).max_ids(), n);
+    }
+    Sequence sequence(ContextMaker(model, tiny_context_params(1024), {}, 1));
+    EXPECT_EQ(sequence.n_states_max(), ContextMaker::kMinIds);
+    for (const char end : {'b', 'c', 'd', 'e', 'f', 'g', 'b', 'c'}) {
+        sequence.replace(text_of(330, end), kNotCancelled);
+        expect_as_fresh(sequence);
+    }
+}
+
 TEST_P(Snapshots, AContextThatGrowsKeepsTheEndOfItsText) {
     Sequence sequence = fresh();
     sequence.replace(bytes(std::string(200, 'a')), kNotCancelled);

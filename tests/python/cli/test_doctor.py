@@ -64,6 +64,7 @@ def test_what_a_model_lacks_is_reported_with_what_to_change(model_paths: dict[st
     assert {about: found[about]["verdict"] for about in expected} == dict.fromkeys(expected, "fair")
     for about, change in expected.items():
         assert change in found[about]["change"]
+    assert "64 states of " in found["cache"]["text"]
 
 
 def test_a_turn_that_ends_with_no_end_token_is_seen(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from token_trie import ArgumentError, StreamHandle
         ({"n_ctx": -1}, "n_ctx"),
         ({"n_ctx": True}, "n_ctx: True is not a count"),
         ({"n_ctx": np.array([1, 2])}, "n_ctx: array"),
+        ({"max_state_bytes": 0}, "max_state_bytes: 0 is not a count"),
         ({"jump_forward": np.array([1, 2])}, "jump_forward must be "),
         ({"device_sampling": np.array([1, 2])}, "device_sampling must be one of"),
     ],
@@ -41,3 +42,14 @@ def test_integers_may_be_numpys(tiny: Any, model_paths: dict[str, Path]) -> None
             assert stream.state.n_context_max == 256
             stream.prefill("Answer:")
             assert len(list(stream.generate(np.int64(3)))) <= 3  # type: ignore[arg-type]
+
+
+def test_states_take_the_memory_that_they_may(recurrent: Any, tiny: Any) -> None:
+    with StreamHandle(recurrent, max_state_bytes=1) as few, StreamHandle(recurrent) as many, StreamHandle(tiny) as none:
+        assert few.state.n_states_max == 8 < many.state.n_states_max == 64
+        assert few.state.state_bytes == many.state.state_bytes > 0 == none.state.state_bytes == none.state.n_states_max
+        answers = []
+        for handle in (few, many):
+            handle.prefill("a b c")
+            answers.append(handle.score([f"{i} x{i % 3}" for i in range(40)]))
+        assert answers[0] == pytest.approx(answers[1], abs=1e-3)
