@@ -35,6 +35,14 @@ std::uint32_t n_ids_for(const llama_model * model, const llama_context_params & 
     return static_cast<std::uint32_t>(std::max<std::size_t>(n, 1));
 }
 
+// A state that was rolled back is not one to fork. Older llama.cpp cannot.
+template <typename Params>
+auto without_rollback(Params & params, int /*first*/) -> decltype(void(params.n_rs_seq)) {
+    params.n_rs_seq = 0;
+}
+template <typename Params>
+void without_rollback(Params & /*params*/, long /*otherwise*/) {}
+
 void check_length(const llama_model * model, std::int32_t n_ctx) {
     const std::int32_t trained = llama_model_n_ctx_train(model);
     throw_if(n_ctx > kStretch * trained, Status::argument, "n_ctx: ", n_ctx, " is more than ", kStretch, " times the ",
@@ -124,6 +132,7 @@ void ContextMaker::prepare(std::size_t max_state_bytes) {
     params_.attention_type = LLAMA_ATTENTION_TYPE_CAUSAL;
     params_.kv_unified = true;
     params_.swa_full = true;
+    without_rollback(params_, 0);
     params_.samplers = nullptr;
     params_.n_samplers = 0;
     const bool has_states = token_trie::has_states(model_);

@@ -142,7 +142,8 @@ bool Sequence::catch_up(bool needs_pass) {
         --n_cached_;
         cache_is_longer_ = true;
     }
-    if (has_states_) {
+    // A step of one token has nothing to gain from looking for a snapshot.
+    if (has_states_ && (cache_is_longer_ || tokens_.size() - n_cached_ >= kMinText)) {
         if (!import_.held.empty() && !cache_is_longer_) {
             import_.held.clear();
             keep_snapshot();
@@ -274,7 +275,7 @@ void Sequence::evaluate_beside(const llama_batch & batch) {
 
 // Before a batch fails, llama.cpp may already have taken cells out of a window, and left a gap in it.
 void Sequence::check_pass(std::int32_t result) {
-    if (result != 0 && context_.n_swa() > 0) {
+    if (result != 0 && (has_states_ || context_.n_swa() > 0)) {
         forget_all_branches();
     }
     check_decoded(result);
@@ -426,13 +427,16 @@ void Sequence::keep_snapshot() noexcept {
         return;
     }
     const bool has_logits = this->has_logits();
-    for (Snapshot & each : snapshots_) {
-        if (cells_.n_held(each.id) == n_cached_ && n_begun(each, tokens_) == n_cached_) {
-            each.used = ++n_uses_;
-            return;
-        }
-    }
     try {
+        for (Snapshot & each : snapshots_) {
+            if (cells_.n_held(each.id) == n_cached_ && n_begun(each, tokens_) == n_cached_) {
+                each.used = ++n_uses_;
+                if (has_logits && !each.logits.are_there()) {
+                    each.logits = logits_.copy_of(context_);
+                }
+                return;
+            }
+        }
         if (!make_room_for_snapshot()) {
             return;
         }
@@ -633,6 +637,7 @@ void Sequence::import_prefix(llama_context * from, std::int32_t id, const std::v
              "from: the model turns tokens by other angles in a context of its size");
     const SavedState state(from, id);
     std::vector<Token> held = tokens;  // before anything is changed, as there may be no memory
+    forget_sharing();                  // what is put back shares no cells, and needs as many beside those of others
     grow(n_held);
     llama_memory_t memory = context_.memory();
     // Contexts from which it has worked once are made as this one is.

@@ -71,17 +71,28 @@ std::size_t StatePaths::begin_group(const NodeId * nodes, std::size_t n, std::si
     }
     queried_.assign(nodes, nodes + n_taken);
     std::sort(queried_.begin(), queried_.end());
-    find_beginnings();
+    n_cells_ = find_beginnings();
+    if (n_cells_ > max_cells) {  // where a path parts from an id's before its end, both have cells for the rest
+        for (Id & id : ids_) {
+            release(id);
+        }
+        n_cells_ = find_beginnings();
+    }
     assign_ids(max_cells);
     return n_taken;
 }
 
 // Finds what has the most of each branch's path: an id, or the branch before it that evaluates the last node of it.
-void StatePaths::find_beginnings() {
+// Returns the cells of the branches and of these ids.
+std::size_t StatePaths::find_beginnings() {
+    std::size_t n_cells = 0;
+    std::vector<bool> is_source(ids_.size());
+    n_steps_ = 0;
     std::vector<std::size_t> branch_at(trie_.max_length(), kNone);  // by depth, that evaluates the node
     std::vector<std::size_t> step_after(trie_.max_length(), 0);
     for (std::size_t i = 0; i < branches_.size(); ++i) {
         Branch & branch = branches_[i];
+        branch = {std::move(branch.path)};
         for (std::size_t id = 0; id < ids_.size(); ++id) {
             const std::size_t depth = ids_[id].depth;
             if (depth > branch.n_before && depth < branch.path.size() && branch.path[depth - 1] == ids_[id].node) {
@@ -104,7 +115,13 @@ void StatePaths::find_beginnings() {
             step_after[depth] = branch.begins + depth - branch.n_before + 1;
         }
         n_steps_ = std::max(n_steps_, branch.end());
+        n_cells += branch.path.size() - branch.n_before;
+        if (branch.source != kNone && !is_source[branch.source]) {
+            is_source[branch.source] = true;
+            n_cells += ids_[branch.source].depth;
+        }
     }
+    return n_cells;
 }
 
 // Gives each branch an id, forked from what is before it. A branch takes over the id that it goes on from where no

@@ -51,7 +51,7 @@ class StatePaths final : public Paths {
     };
 
     std::size_t begin_group(const NodeId * nodes, std::size_t n, std::size_t max_cells);
-    void find_beginnings();
+    std::size_t find_beginnings();
     void assign_ids(std::size_t max_cells);
     Id * least_recent(std::uint64_t used_before) noexcept;
     void release(Id & id) noexcept;

@@ -102,7 +102,7 @@ def write_text(stream: Stream, max_tokens: int, options: TextOptions) -> Text:
             stream.set_seed(options.seed)
         stream.clear_span()
         start = stream.raw_state.n_tokens
-        most = min(max_tokens, (stream.n_ctx_max - start) or max_tokens)  # a text ends where the context is full
+        most = min(max_tokens, max(stream.n_ctx_max - start, 0) or max_tokens)  # a text ends where the context is full
         found = stream.generate_until(stops, most, options.settled(draws=False))
         tokens = stream.tokens[start:]
         text = stream.with_vocab(lambda vocab: text_of(vocab, tokens))
