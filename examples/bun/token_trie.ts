@@ -36,7 +36,7 @@ function layout<Name extends string>(kinds: Record<Name, typeof f64>): Layout<Na
 export const LAYOUTS = {
   token_trie_stream_params: layout({
     size: i64, n_ctx: i32, n_batch: i32, n_threads: i32, n_gpu_layers: i32, sampling: i64, step_by_step: i32,
-    adapters: i64, adapter_scales: i64, n_adapters: i64, device_sampling: i32,
+    adapters: i64, adapter_scales: i64, n_adapters: i64, device_sampling: i32, max_state_bytes: i64,
   }),
   token_trie_sampling: layout({
     size: i64, seed: i64, temperature: f32, top_p: f32, top_k: i32, min_p: f32,
@@ -47,7 +47,7 @@ export const LAYOUTS = {
     size: i64, stop: i32, span: i32, n_items: i32, leaf: i64, leaf_name: i64, logprob: f64, n_tokens: i64,
     n_cached: i64, n_forced: i64, n_branches: i64, n_free: i64, n_passes: i64, decode_ns: i64, generate_ns: i64,
     n_context: i64, n_context_max: i64, cache_bytes: i64, n_imported: i64,
-    n_closed: i64, ending: i32, n_on_device: i64,
+    n_closed: i64, ending: i32, n_on_device: i64, n_states_max: i64, state_bytes: i64,
   }),
 };
 const { token_trie_stream_params: PARAMS, token_trie_sampling: SAMPLING } = LAYOUTS;
