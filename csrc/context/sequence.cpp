@@ -637,7 +637,7 @@ void Sequence::import_prefix(llama_context * from, std::int32_t id, const std::v
              "from: the model turns tokens by other angles in a context of its size");
     const SavedState state(from, id);
     std::vector<Token> held = tokens;  // before anything is changed, as there may be no memory
-    forget_sharing();                  // what is put back shares no cells, and needs as many beside those of others
+    forget_sharing();                  // an import shares no cells, and needs as many beside those of others
     grow(n_held);
     llama_memory_t memory = context_.memory();
     // Contexts from which it has worked once are made as this one is.
