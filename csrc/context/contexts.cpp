@@ -1,7 +1,6 @@
 #include "context/contexts.h"
 
 #include "context/cell_table.h"
-
 #include "llama/library.h"
 #include "llama/model.h"
 
@@ -152,12 +151,13 @@ void ContextMaker::prepare(std::size_t max_state_bytes) {
 // the process where matrices in buffers for AMX are multiplied over three dimensions (llama.cpp 19184, 20824), and
 // PLaMo 2 mixes them with their tokens.
 void ContextMaker::prepare_states(std::size_t max_state_bytes) {
-    const OwnedContext context = make(1, 1);
-    throw_if(context == nullptr, Status::argument, "no context could be made of the model and the params");
+    first_ = make(1, 1);
+    throw_if(first_ == nullptr, Status::argument, "no context could be made of the model and the params");
     OutputHead head;
     Token token = 0;
-    check_decoded(head.decode(context.get(), llama_batch_get_one(&token, 1), /* cut = */ false));
-    state_bytes_ = std::max<std::size_t>(llama_state_seq_get_size(context.get(), 0), 1);
+    check_decoded(head.decode(first_.get(), llama_batch_get_one(&token, 1), /* cut = */ false));
+    state_bytes_ = std::max<std::size_t>(llama_state_seq_get_size(first_.get(), 0), 1);
+    llama_memory_clear(llama_get_memory(first_.get()), true);
     const std::size_t n_most = std::min(max_ids_, n_frugal_ids(llama_model_get_vocab(model_)));
     max_ids_ = std::clamp(max_state_bytes / state_bytes_, std::min(kMinIds, n_most), n_most);
     takes_one_at_a_time_ = head.has_weights_for_amx() || metadata(model_, "general.architecture") == "plamo2";
@@ -183,12 +183,13 @@ OwnedContext ContextMaker::make(std::size_t n_tokens, std::size_t n_ids) const {
     return context;
 }
 
-OwnedContext ContextMaker::make_first() const {
-    const std::size_t n_ids = has_states(model_) ? 1 : 16;
-    return make(1, std::min(n_ids, n_frugal_ids(llama_model_get_vocab(model_))));
+OwnedContext ContextMaker::take_first() {
+    constexpr std::size_t n_ids = 16;
+    return first_ != nullptr ? std::move(first_)
+                             : make(1, std::min(n_ids, n_frugal_ids(llama_model_get_vocab(model_))));
 }
 
-GrowingContext::GrowingContext(ContextMaker maker) : maker_(std::move(maker)), owned_(maker_.make_first()) {
+GrowingContext::GrowingContext(ContextMaker maker) : maker_(std::move(maker)), owned_(maker_.take_first()) {
     throw_if(owned_ == nullptr, Status::argument, "no context could be made of the model and the params");
     adopt(owned_.get());
 }

@@ -117,7 +117,7 @@ class ContextMaker {
     // Makes a context for so many tokens at least, and sequence ids. Null if there is no memory for it.
     OwnedContext make(std::size_t n_tokens, std::size_t n_ids) const;
     // A small one, that a short prompt and a small set will do with.
-    OwnedContext make_first() const;
+    OwnedContext take_first();
 
    private:
     void prepare(std::size_t max_state_bytes);
@@ -132,6 +132,7 @@ class ContextMaker {
     std::size_t max_ids_ = 0;
     std::size_t state_bytes_ = 0;
     bool takes_one_at_a_time_ = false;
+    OwnedContext first_;  // that has measured the states
 };
 
 // The context that a sequence is evaluated in, in whose place a larger one comes when that is needed.

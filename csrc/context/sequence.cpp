@@ -143,7 +143,7 @@ bool Sequence::catch_up(bool needs_pass) {
         cache_is_longer_ = true;
     }
     // A step of one token has nothing to gain from looking for a snapshot.
-    if (has_states_ && (cache_is_longer_ || tokens_.size() - n_cached_ >= kMinText)) {
+    if (cells_.has_states() && (cache_is_longer_ || tokens_.size() - n_cached_ >= kMinText)) {
         if (!import_.held.empty() && !cache_is_longer_) {
             import_.held.clear();
             keep_snapshot();
@@ -222,7 +222,7 @@ void Sequence::keep_logits() {
 }
 
 void Sequence::grow(std::size_t n_tokens, std::size_t n_ids) {
-    if (has_states_) {
+    if (cells_.has_states()) {
         n_ids = std::max<std::size_t>(n_ids, 2);  // for a snapshot
         const std::size_t n_most = std::min(context_.n_ctx_max(), std::max(2 * n_tokens, n_ctx()));
         while (!snapshots_.empty() && n_tokens + n_elsewhere() > n_most) {
@@ -236,7 +236,7 @@ void Sequence::grow(std::size_t n_tokens, std::size_t n_ids) {
     }
     trim_cache();
     keep_logits();
-    if (has_states_) {
+    if (cells_.has_states()) {
         name_cells();
     }
     OwnedContext next = context_.make_larger(n_tokens, n_ids, /* by_steps = */ n_cached_ > 0);
@@ -275,7 +275,7 @@ void Sequence::evaluate_beside(const llama_batch & batch) {
 
 // Before a batch fails, llama.cpp may already have taken cells out of a window, and left a gap in it.
 void Sequence::check_pass(std::int32_t result) {
-    if (result != 0 && (has_states_ || context_.n_swa() > 0)) {
+    if (result != 0 && (cells_.has_states() || context_.n_swa() > 0)) {
         forget_all_branches();
     }
     check_decoded(result);
@@ -289,7 +289,7 @@ void Sequence::forget_cache() noexcept {
 }
 
 void Sequence::check_window() noexcept {
-    if (!has_states_ && !cells_.can_continue(0, n_cached_)) {
+    if (!cells_.has_states() && !cells_.can_continue(0, n_cached_)) {
         forget_cache();
     }
 }
@@ -302,7 +302,7 @@ void Sequence::trim_cache() {
         return;
     }
     keep_logits();
-    if (has_states_) {
+    if (cells_.has_states()) {
         go_back(/* needs_pass = */ false);
     } else if (!cells_.can_continue(0, n_cached_) || !cells_.cut(0, n_cached_)) {
         cells_.cut(0, 0);
@@ -327,7 +327,7 @@ llama_seq_id Sequence::first_free_id() const noexcept {
 
 // Cells of suspended branches alone.
 std::size_t Sequence::n_suspended() const noexcept {
-    if (!has_states_) {
+    if (!cells_.has_states()) {
         return n_elsewhere();
     }
     std::size_t n = 0;
@@ -399,7 +399,7 @@ void Sequence::go_back(bool needs_pass) noexcept {
 // Positions at which the lag is to leave a snapshot, in ascending order: where it parts from other texts, or if no such
 // text is known, where the next one may.
 std::vector<std::size_t> Sequence::stops() const {
-    if (!has_states_) {
+    if (!cells_.has_states()) {
         return {};
     }
     std::vector<std::size_t> wanted;
@@ -423,7 +423,7 @@ std::vector<std::size_t> Sequence::stops() const {
 
 // Makes one of what is cached, unless there is one. Without memory or an id for it there will be none.
 void Sequence::keep_snapshot() noexcept {
-    if (!has_states_ || n_cached_ == 0 || cache_is_longer_) {
+    if (!cells_.has_states() || n_cached_ == 0 || cache_is_longer_) {
         return;
     }
     const bool has_logits = this->has_logits();

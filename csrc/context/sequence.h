@@ -150,7 +150,7 @@ class Sequence {
     // Bytes of its cache, once it has evaluated something; 0 where it reports its passes elsewhere.
     std::size_t cache_bytes() const noexcept { return context_.head().cache_bytes(); }
     // States that its context has at most, and bytes of each; 0: the model has none.
-    std::size_t n_states_max() const noexcept { return has_states_ ? context_.n_ids_max() : 0; }
+    std::size_t n_states_max() const noexcept { return cells_.has_states() ? context_.n_ids_max() : 0; }
     std::size_t state_bytes() const noexcept { return context_.state_bytes(); }
     // Tokens whose cache entries came from elsewhere, in all.
     std::uint64_t n_imported() const noexcept { return import_.n_tokens; }
@@ -300,7 +300,6 @@ class Sequence {
     DeviceHead device_;  // goes after the context, which borrows it
     Device device_use_ = Device::automatic;
     GrowingContext context_;
-    const bool has_states_ = has_states(context_.model());
     CellTable cells_{context_.memory(), context_.model(), context_.n_ids_max()};  // for branches that share some
     std::vector<Token> tokens_;
     std::size_t n_cached_ = 0;      // tokens whose cache entries are right

@@ -152,7 +152,7 @@ void StatePaths::assign_ids(std::size_t max_cells) {
         }
     }
     for (std::size_t next = 0; n_free < n_needed || n_kept_cells + n_cells_ > max_cells;) {
-        if (Id * const oldest = least_recent(n_groups_)) {
+        if (Id * const oldest = least_recent()) {
             n_kept_cells -= oldest->depth;
             release(*oldest);
             ++n_free;
@@ -185,11 +185,11 @@ void StatePaths::assign_ids(std::size_t max_cells) {
     }
 }
 
-// The one of those that hold a state that was used least recently, before a group; null: there is none.
-StatePaths::Id * StatePaths::least_recent(std::uint64_t used_before) noexcept {
+// The one of those that hold a state that was used least recently, before this group; null: there is none.
+StatePaths::Id * StatePaths::least_recent() noexcept {
     Id * oldest = nullptr;
     for (Id & id : ids_) {
-        if (id.node != kRoot && id.used < used_before && (oldest == nullptr || id.used < oldest->used)) {
+        if (id.node != kRoot && id.used < n_groups_ && (oldest == nullptr || id.used < oldest->used)) {
             oldest = &id;
         }
     }

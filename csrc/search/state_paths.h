@@ -53,7 +53,7 @@ class StatePaths final : public Paths {
     std::size_t begin_group(const NodeId * nodes, std::size_t n, std::size_t max_cells);
     std::size_t find_beginnings();
     void assign_ids(std::size_t max_cells);
-    Id * least_recent(std::uint64_t used_before) noexcept;
+    Id * least_recent() noexcept;
     void release(Id & id) noexcept;
     void fork(llama_seq_id from, llama_seq_id to);
 

@@ -16,6 +16,7 @@ from model_layers import (
     N_FF_EXPERT,
     N_HEAD,
     N_HEAD_KV,
+    add_norms,
     attention,
     begin,
     experts,
@@ -128,11 +129,6 @@ def add_latent_attention(file: ModelFile, layer: int) -> None:
     matrix(file, f"{at}_k_b", HEAD - N_ROTATED, N_LATENT, N_HEAD)
     matrix(file, f"{at}_v_b", N_LATENT, HEAD, N_HEAD)
     matrix(file, f"{at}_output", N_HEAD * HEAD, N_EMBD)
-
-
-def add_norms(file: ModelFile, layer: int, *names: str, size: int = N_EMBD) -> None:
-    for name in names:
-        vector(file, f"blk.{layer}.{name}", size)
 
 
 def _lfm2(path: Path, tokenizer: Tokenizer, architecture: str, n_dense: int) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from architectures import N_LATENT, N_ROTATED, SIGMOID, add_norms
+from architectures import N_LATENT, N_ROTATED, SIGMOID
 from model_layers import (
     EXPERTS,
     HEAD,
+    HEADS,
     N_EMBD,
     N_EXPERT,
-    N_FF,
     N_FF_EXPERT,
     N_HEAD,
     N_HEAD_KV,
+    add_norms,
     attention,
     begin,
     experts,
@@ -29,14 +30,6 @@ N_ALTUP, N_PER_LAYER, N_LAUREL = 4, 256, 64  # as llama.cpp has them for every G
 N_RANK = 12
 LITTLE = 0.01  # weight of what GELU makes, which llama.cpp rounds to F16: a rounding of its input is then a leap
 
-HEADS: dict[str, Said] = {
-    "feed_forward_length": N_FF,
-    "attention.head_count": N_HEAD,
-    "attention.head_count_kv": N_HEAD_KV,
-    "attention.key_length": HEAD,
-    "attention.value_length": HEAD,
-    "rope.dimension_count": HEAD,
-}
 WINDOWS: dict[str, Said] = {
     "attention.sliding_window": WINDOW,
     "attention.key_length_swa": HEAD,

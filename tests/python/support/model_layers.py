@@ -17,6 +17,16 @@ EXPERTS: dict[str, Said] = {
     "expert_feed_forward_length": N_FF_EXPERT,
 }
 
+# Keys of attention, likewise.
+HEADS: dict[str, Said] = {
+    "feed_forward_length": N_FF,
+    "attention.head_count": N_HEAD,
+    "attention.head_count_kv": N_HEAD_KV,
+    "attention.key_length": HEAD,
+    "attention.value_length": HEAD,
+    "rope.dimension_count": HEAD,
+}
+
 
 def begin(
     path: Path,
@@ -54,6 +64,12 @@ def matrix(file: ModelFile, name: str, n_in: int, *n_out: int) -> None:
 def vector(file: ModelFile, name: str, size: int = N_EMBD) -> None:
     """Add the weights of a norm."""
     file.add(f"{name}.weight", 1 + file.drawn(size, spread=0.1))
+
+
+def add_norms(file: ModelFile, layer: int, *names: str, size: int = N_EMBD) -> None:
+    """Add vectors to a layer."""
+    for name in names:
+        vector(file, f"blk.{layer}.{name}", size)
 
 
 def attention(

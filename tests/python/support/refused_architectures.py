@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from architectures import add_norms
 from model_layers import (
     EXPERTS,
     HEAD,
+    HEADS,
     N_CTX,
     N_EMBD,
     N_FF,
     N_HEAD,
-    N_HEAD_KV,
+    add_norms,
     attention,
     begin,
     experts,
@@ -21,16 +21,9 @@ from model_layers import (
     matrix,
     vector,
 )
-from tiny_model import ModelFile, Said, Tokenizer
+from tiny_model import ModelFile, Tokenizer
 
 N_BUCKETS = 32
-HEADS: dict[str, Said] = {
-    "feed_forward_length": N_FF,
-    "attention.head_count": N_HEAD,
-    "attention.head_count_kv": N_HEAD_KV,
-    "attention.key_length": HEAD,
-    "attention.value_length": HEAD,
-}
 
 
 def _diffusion(path: Path, tokenizer: Tokenizer, architecture: str, *, has_experts: bool, has_norms: bool) -> None:
