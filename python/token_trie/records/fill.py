@@ -17,8 +17,9 @@ from token_trie.native.core import Llama
 from token_trie.native.lifetime import LruCache
 from token_trie.native.options import takes
 from token_trie.plan import Many, Model, OnError, run
+from token_trie.records.keywords import KEYWORDS
 from token_trie.records.nodes import LAYOUTS, Layout, Node
-from token_trie.records.schema import KEYWORDS, read_schema
+from token_trie.records.schema import read_schema
 from token_trie.records.write import RecordDecoder, Writer
 from token_trie.sets.prompt import Prompt
 

@@ -168,9 +168,10 @@ def choices_of(node: Node | None) -> ChoiceNode | None:
     return ChoiceNode(tuple(distinct(v for part in known for v in part.values))) if len(known) == len(parts) else None
 
 
-def share_a_value(some: Iterable[Any], others: Iterable[Any]) -> bool:
-    """Return whether both have a value in common, as of `distinct`."""
-    return not {_identity(v) for v in some}.isdisjoint(map(_identity, others))
+def common(values: Iterable[Any], others: Iterable[Any]) -> list[Any]:
+    """Return the values that are among others; 1 equals 1.0 but not true."""
+    known = {*map(_identity, others)}
+    return [value for value in values if _identity(value) in known]
 
 
 def distinct(values: Iterable[Any]) -> Iterable[Any]:
@@ -188,25 +189,6 @@ def _identity(value: Any) -> Any:
     if isinstance(value, list):
         return "array", tuple(map(_identity, value))
     return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value), value
-
-
-def exclude(a: Node, b: Node, known: dict[tuple[Node, Node], bool]) -> bool:
-    """Return whether types and constants prove that no value is valid by both; `known` has earlier results."""
-    if (a, b) not in known:
-        known[a, b] = False  # a pair that is met again inside itself proves nothing
-        known[a, b] = _are_apart(a, b, known)
-    return known[a, b]
-
-
-def _are_apart(a: Node, b: Node, known: dict[tuple[Node, Node], bool]) -> bool:
-    # A range of integers may be cut to those that are written.
-    if isinstance(a, ChoiceNode) and isinstance(b, ChoiceNode) and not (a.by_digits or b.by_digits):
-        return not share_a_value(a.values, b.values)
-    types, others_types = ({"number" if t == "integer" else t for t in types_in(node)} for node in (a, b))
-    if types.isdisjoint(others_types):
-        return True
-    needed = [{f.name: f.node for f in n.fields if f.is_required} if isinstance(n, Object) else {} for n in (a, b)]
-    return any(exclude(needed[0][name], needed[1][name], known) for name in needed[0].keys() & needed[1].keys())
 
 
 def count_options(node: Node) -> int:

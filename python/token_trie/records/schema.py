@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from fractions import Fraction
 from itertools import combinations, pairwise
 from typing import Any
 from urllib.parse import unquote
 
-from token_trie.errors import ArgumentError
-from token_trie.records.gbnf import (
-    CHAR,
-    FORMATS,
-    MAX_NUMBER,
-    MAX_REPEATS,
-    N_DECIMALS,
-    Chars,
-    Expression,
-    Matcher,
-    Repeat,
-    Sequence,
-    decimals,
-    integers,
-    read_pattern,
+from token_trie.records.keywords import (
+    KINDS,
+    VALIDATING,
+    KeywordError,
+    check_known,
+    count,
+    is_false,
+    kinds_of,
+    matching,
+    read_number,
+    read_string,
+    read_values,
+    refuse,
 )
 from token_trie.records.nodes import (
     ARRAY,
-    INTEGER,
-    NUMBER,
     OBJECT,
     VALUE,
     Array,
@@ -46,267 +40,11 @@ from token_trie.records.nodes import (
     Union,
     choices_of,
     continuations,
-    distinct,
-    exclude,
     grammar_of,
     inside,
-    share_a_value,
-    type_of,
     types_in,
 )
-
-OF_KIND = {
-    "string": frozenset({"minLength", "maxLength", "pattern", "format"}),
-    "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
-    "object": frozenset({"properties", "required", "additionalProperties", "minProperties", "maxProperties"})
-    | {"propertyNames", "patternProperties", "unevaluatedProperties", "dependentRequired"},
-    "array": frozenset({"items", "prefixItems", "minItems", "maxItems", "uniqueItems"})
-    | {"additionalItems", "unevaluatedItems"},
-}
-_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-VALIDATING = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "not"}).union(*OF_KIND.values())
-"""Keywords that decide which values are valid; others are annotations, except those of `UNSUPPORTED`."""
-UNSUPPORTED = frozenset(
-    {"if", "contains", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef", "disallow", "extends"}
-    | {"divisibleBy"}
-)
-"""Keywords that also decide it, but are not supported."""
-KINDS = ("string", "number", "integer", "boolean", "null", "object", "array")
-ANNOTATIONS = frozenset(
-    {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$schema", "$id", "$anchor"}
-    | {"$comment", "$defs", "definitions", "$dynamicAnchor", "$vocabulary", "then", "else", "minContains"}
-    | {"maxContains", "contentEncoding", "contentMediaType", "contentSchema"}
-)
-KEYWORDS = VALIDATING | UNSUPPORTED | ANNOTATIONS
-
-
-def refuse(pointer: str, why: str) -> ArgumentError:
-    """Make the error for a position in a schema."""
-    return ArgumentError(f"schema#{pointer}: {why}")
-
-
-class KeywordError(ArgumentError):
-    """A keyword that decides which values are valid is not supported."""
-
-    def __init__(self, pointer: str, why: str) -> None:
-        super().__init__(f"schema#{pointer}: {why}")
-        self.pointer = pointer
-
-
-def check_known(schema: dict[str, Any], pointer: str) -> None:
-    """Raise ArgumentError for an unsupported keyword, or an invalid count or pattern."""
-    for keyword in schema:
-        if not isinstance(keyword, str):
-            raise refuse(pointer, f"a keyword is {type(keyword).__name__}, not str")
-    for keyword in sorted(UNSUPPORTED & schema.keys()):
-        if keyword != "if" or schema.keys() & {"then", "else"}:
-            raise KeywordError(f"{pointer}/{keyword}", f"{keyword!r} is not supported")
-    for keyword in _COUNTS:
-        count(schema, keyword, pointer, 0)
-    if schema.get("required") is True:
-        raise KeywordError(f"{pointer}/required", "of draft 3 it is not supported; list names beside the properties")
-    if not isinstance(schema.get("pattern", ""), str):
-        raise refuse(f"{pointer}/pattern", f"{schema['pattern']!r} is no text")
-
-
-def kinds_of(schema: dict[str, Any], pointer: str) -> list[str]:
-    """Return the kinds of values that a schema allows; empty if it does not restrict them."""
-    given = schema.get("type")
-    if given is None:
-        return [kind for kind, keywords in OF_KIND.items() if keywords & schema.keys()]
-    kinds = [given] if isinstance(given, str) else given
-    if not isinstance(kinds, list) or not kinds or not all(kind in KINDS for kind in kinds):
-        raise refuse(f"{pointer}/type", f"must be one of {', '.join(KINDS)}, not {given!r}")
-    return [kind for kind in dict.fromkeys(kinds) if kind != "integer" or "number" not in kinds]
-
-
-def count(schema: dict[str, Any], keyword: str, pointer: str, default: int) -> int:
-    """Read a count; ArgumentError if it is not a natural number."""
-    value = schema.get(keyword, default)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise refuse(f"{pointer}/{keyword}", f"{value!r} is not a count")
-    return value
-
-
-def step_of(schema: dict[str, Any], pointer: str) -> float:
-    """Read ``multipleOf``, 1 by default; ArgumentError if it is not a number above 0."""
-    step = schema.get("multipleOf", 1)
-    if not isinstance(step, (int, float)) or isinstance(step, bool) or step <= 0:
-        raise refuse(f"{pointer}/multipleOf", f"{step!r} is no number above 0")
-    return step
-
-
-def is_kind(value: Any, kind: str) -> bool:
-    """Return whether a JSON value is of a kind."""
-    own = type_of(value)
-    if own in ("number", "integer"):
-        return kind == "number" or (kind == "integer" and value == value // 1)
-    return own == kind
-
-
-def bound_of(schema: dict[str, Any], keyword: str, pointer: str) -> tuple[float | None, bool]:
-    """Return the tightest "minimum" or "maximum" of a number, and whether it is exclusive."""
-    exclusive, sign = f"exclusive{keyword.capitalize()}", 1 if keyword == "minimum" else -1
-    found: tuple[float | None, bool] = None, False
-    for name, is_open in ((keyword, False), (exclusive, True)):
-        value = schema.get(name)
-        if value is None or (value is False and is_open):
-            continue
-        if value is True and is_open:  # draft 4: makes the other bound exclusive
-            value = schema.get(keyword)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
-            raise refuse(f"{pointer}/{name}", f"{value!r} is not a number")
-        if found[0] is None or (sign * value, is_open) > (sign * found[0], found[1]):
-            found = value, is_open
-    return found
-
-
-MAX_VALUES = 1_000
-"""Maximum number of integers for a choice; larger ranges are generated under a grammar."""
-
-_DIGITS = "-0123456789"
-_MAX_INTEGER = 10**18 - 1
-
-
-def read_string(schema: dict[str, Any], pointer: str) -> Node:
-    """Read the schema of a string."""
-    low = count(schema, "minLength", pointer, 0)
-    high = count(schema, "maxLength", pointer, 2**31) if "maxLength" in schema else None
-    if high is not None and low > high:
-        raise refuse(f"{pointer}/minLength", f"{low} characters at least and {high} at most")
-    # A pattern usually expresses the format beside it.
-    keyword = "pattern" if "pattern" in schema else "format"
-    pattern = schema.get("pattern", FORMATS.get(str(schema.get("format"))))
-    if pattern is not None:
-        return _read_pattern(pattern, f"{pointer}/{keyword}", repr(schema[keyword]), low, high)
-    if high == 0:
-        return ChoiceNode(("",))
-    if low > MAX_REPEATS:
-        raise KeywordError(f"{pointer}/minLength", f"{low} characters; {MAX_REPEATS} is the most that is supported")
-    return String(Repeat(CHAR, low, None), high, low)
-
-
-def _read_pattern(pattern: str, pointer: str, name: str, low: int, high: int | None) -> String:
-    try:
-        content, least, most = read_pattern(pattern)
-        if least < low and (repeated := _repeated(content)) is not None:
-            content, least = Sequence((Repeat(repeated.part, low, repeated.high),)), low
-    except ValueError as error:
-        raise KeywordError(pointer, f"{name} is not supported: {error}") from error
-    if least < low or (high is not None and least > high) or (most is not None and most < low):
-        lengths = f"{low} to {high}" if high is not None else f"{low} or more"
-        raise KeywordError(pointer, f"{name} and {lengths} characters together are not supported")
-    is_cut = high is not None and (most is None or high < most)
-    return String(content, high if is_cut else most, least, False, is_cut)
-
-
-def _repeated(content: Expression) -> Repeat | None:
-    """Return the only part of a pattern if it is a repeated character class, otherwise None."""
-    only = content.parts[0] if isinstance(content, Sequence) and len(content.parts) == 1 else None
-    if not isinstance(only, Repeat) or not isinstance(only.part, Sequence) or len(only.part.parts) != 1:
-        return None
-    return only if isinstance(only.part.parts[0], Chars) else None
-
-
-def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> Node:
-    """Read the schema of a number."""
-    (low, open_low), (high, open_high) = (bound_of(schema, keyword, pointer) for keyword in ("minimum", "maximum"))
-    kind = "integer" if is_integer else "number"
-    if low is None and high is None and "multipleOf" not in schema:
-        return Slot(INTEGER if is_integer else NUMBER, _DIGITS, frozenset({kind}))
-    step = step_of(schema, pointer)
-    if step != int(step):
-        raise KeywordError(f"{pointer}/multipleOf", f"{step!r} is not supported; whole numbers above 0 are")
-    is_decimal = not is_integer and "multipleOf" not in schema
-    one = 10**N_DECIMALS
-    edge = MAX_NUMBER * one
-    least = -edge if low is None else max(_nearest(low, open_low, 1, one), -edge)
-    most = edge if high is None else min(-_nearest(high, open_high, -1, one), edge)
-    if is_decimal and all(bound is None or abs(bound) <= MAX_NUMBER for bound in (low, high)):
-        if least > most:
-            raise refuse(pointer, f"no number of {N_DECIMALS} digits after the point is from {low} to {high}")
-        return _slot(decimals(least, most), least, kind)
-    first = None if low is None else _nearest(low, open_low, 1)
-    last = None if high is None else -_nearest(high, open_high, -1)
-    if first is not None and last is not None and first > last:
-        raise refuse(pointer, f"no integer is from {low} to {high}")
-    if (first or 0) > _MAX_INTEGER or (last or 0) < -_MAX_INTEGER:
-        raise refuse(pointer, "integers of more than 18 digits are not supported")
-    first = -_beyond(last or 0) if first is None else max(first, -_MAX_INTEGER)
-    last = _beyond(first) if last is None else min(last, _MAX_INTEGER)
-    multiples = range(-(-first // int(step)) * int(step), last + 1, int(step))
-    if not multiples:
-        raise refuse(f"{pointer}/multipleOf", f"no multiple of {step} is from {first} to {last}")
-    if len(multiples) <= MAX_VALUES:
-        return ChoiceNode(tuple(multiples), by_digits=True)
-    if step != 1:
-        raise KeywordError(f"{pointer}/multipleOf", f"with more than {MAX_VALUES:,} values it is not supported")
-    near = decimals(least, most) + "|" if is_decimal and least <= most else ""
-    return _slot(near + integers(first, last), min(first, least) if near else first, kind)
-
-
-def _nearest(bound: float, is_open: bool, sign: int, one: int = 1) -> int:
-    """Return the least number above a lower bound, or the least negative below an upper one, where 1 is `one`."""
-    exact = Fraction(repr(bound)) * sign * one
-    return math.floor(exact) + 1 if is_open else math.ceil(exact)
-
-
-def _beyond(bound: int) -> int:
-    """Return the other bound's magnitude: `MAX_NUMBER`, or one digit more than the given bound."""
-    return max(MAX_NUMBER, min(_MAX_INTEGER, 10 * abs(bound) + 9))
-
-
-def _slot(pattern: str, least: int, kind: str) -> Slot:
-    digits = _DIGITS if least < 0 else _DIGITS[1:]
-    return Slot(read_pattern(f"^({pattern})$").content, digits, frozenset({kind}))
-
-
-def read_values(schema: dict[str, Any], pointer: str) -> ChoiceNode:
-    """Read an enum or constant, filtered by its sibling keywords."""
-    keyword = "const" if "const" in schema else "enum"
-    if "enum" in schema and (not isinstance(schema["enum"], list) or not schema["enum"]):
-        raise refuse(f"{pointer}/enum", "no values")
-    values = [schema["const"]] if keyword == "const" else schema["enum"]
-    step_of(schema, pointer)
-    kinds = kinds_of(schema, pointer) if "type" in schema else list(KINDS)
-    kept = [v for v in values if any(is_kind(v, kind) for kind in kinds) and _is_within(v, schema, pointer)]
-    if "pattern" in schema and any(isinstance(v, str) for v in kept):
-        kept = matching(kept, schema["pattern"], pointer)
-    if "const" in schema and "enum" in schema:
-        kept = [v for v in kept if share_a_value([v], schema["enum"])]
-    if not kept:
-        raise refuse(f"{pointer}/{keyword}", "no value keeps to the keywords beside it")
-    return ChoiceNode(tuple(distinct(kept)))
-
-
-def matching(values: list[Any], pattern: str, pointer: str) -> list[Any]:
-    """Return the values without the texts that do not match a pattern."""
-    try:
-        matcher = Matcher(read_pattern(pattern).content)
-        written = [json.dumps(v, ensure_ascii=False)[1:-1] if isinstance(v, str) else None for v in values]
-        return [v for v, text in zip(values, written, strict=True) if text is None or matcher.ends(text) >> len(text)]
-    except ValueError as error:
-        raise KeywordError(f"{pointer}/pattern", f"{pattern!r} is not supported: {error}") from error
-
-
-def _is_within(value: Any, schema: dict[str, Any], pointer: str) -> bool:
-    """Return whether a value satisfies the sibling keywords."""
-    if isinstance(value, str):
-        high = count(schema, "maxLength", pointer, len(value))
-        return count(schema, "minLength", pointer, 0) <= len(value) <= high
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        low, open_low = bound_of(schema, "minimum", pointer)
-        most, open_most = bound_of(schema, "maximum", pointer)
-        over = low is None or value > low or (value == low and not open_low)
-        under = most is None or value < most or (value == most and not open_most)
-        return over and under and Fraction(repr(value)) % Fraction(repr(schema.get("multipleOf", value or 1))) == 0
-    rest = OF_KIND["object"] | OF_KIND["array"]
-    if isinstance(value, (dict, list)) and schema.keys() & rest:
-        raise KeywordError(f"{pointer}/{min(schema.keys() & rest)}", "beside enum or const it is not supported")
-    return True
-
+from token_trie.records.one_of import Exclusion
 
 _MAX_OPTIONS = 100_000
 
@@ -405,17 +143,12 @@ def _leave_out(schema: Any, pointer: str) -> bool:
     return True
 
 
-def is_false(schema: Any) -> bool:
-    """Return whether a schema is false, or the negation of an empty one."""
-    return schema is False or (isinstance(schema, dict) and "not" in schema and schema["not"] in (True, {}))
-
-
 class _SchemaReader:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._draft = str(root.get("$schema", "2020-12")) if isinstance(root, dict) else "2020-12"
         self._known: dict[tuple[str, int], Node | None] = {}
-        self._exclusive: dict[tuple[Node, Node], bool] = {}
+        self._exclusion = Exclusion(lambda ref: self._find(ref, ""))
         self._followed: tuple[str, ...] = ()  # references followed to the current value
 
     def read(self, schema: Any, pointer: str, depth: int) -> Node | None:
@@ -507,12 +240,12 @@ class _SchemaReader:
         for i, node in nodes.items():
             if node is not None and not types_in(node) <= allowed:
                 raise KeywordError(f"{pointer}/type", f"beside {keyword} it is not supported where /{i} says another")
-        for (i, a), (j, b) in combinations(nodes.items(), 2) if keyword == "oneOf" else ():
-            # Schemas nested too deep were compared where they are less deep.
-            if a is not None and b is not None and not exclude(a, b, self._exclusive):
-                raise KeywordError(
-                    f"{pointer}/oneOf/{j}", f"may be valid together with /{i}; tell them apart, or use anyOf"
-                )
+        for i, j in combinations(nodes, 2) if keyword == "oneOf" else ():
+            for node, other in ((nodes[i], options[j]), (nodes[j], options[i])):
+                if node is not None and not self._exclusion.is_proven(node, other):
+                    raise KeywordError(
+                        f"{pointer}/oneOf/{j}", f"may be valid together with /{i}; tell them apart, or use anyOf"
+                    )
         return make_union(list(nodes.values()), pointer)
 
     def _read_kind(self, schema: dict[str, Any], kind: str, pointer: str, depth: int) -> Node | None:
@@ -558,16 +291,17 @@ class _SchemaReader:
                 parts[name] = more if pattern is None else schema["patternProperties"][pattern]
                 if pattern is not None:
                     pointers[name] = inside(f"{pointer}/patternProperties", pattern)
-        fields = []
+        fields, is_deep = [], False
         for name, part in parts.items():
             is_required = name in needed
             if is_false(part) and not is_required:
                 continue
             node = self._read_inner(part, pointers.get(name, f"{pointer}/additionalProperties"), depth)
-            if node is None and is_required:
-                return None
+            is_deep = is_deep or (node is None and is_required)
             if node is not None:
                 fields.append(Field(name, node, is_required))
+        if is_deep:
+            return None
         n_required = sum(field.is_required for field in fields)
         if count(schema, "minProperties", pointer, 0) > n_required:
             raise KeywordError(

@@ -189,6 +189,14 @@ def test_items_that_no_keyword_has_evaluated_are_known_before_draft_2020() -> No
         ({"anyOf": [{"type": "string"}], "minLength": 2}, r"schema#/anyOf: beside other keywords"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, r"schema#/oneOf/1: may be valid together with /0"),
         (
+            {"oneOf": [{"type": "integer", "minimum": 1, "maximum": 9}, {"minLength": 3}]},
+            r"schema#/oneOf/1: may be valid together with /0",
+        ),
+        (
+            {"oneOf": [{"properties": {"a": {"minLength": 3}}, "required": ["a"]}, {"required": ["a"]}]},
+            r"schema#/oneOf/1: may be valid together with /0",
+        ),
+        (
             {"anyOf": [{**UNIQUE, "maxItems": 2}, {"type": "array", "items": {"type": "null"}}]},
             r"schema#: two ways to go on begin alike, with \[, and no grammar says uniqueItems",
         ),
@@ -418,6 +426,14 @@ def test_alternatives_of_one_of_may_differ_in_a_field() -> None:
     assert begins({"oneOf": options}) == ['{"kind":"a"', '{"kind":"b"']
     chain = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
     assert begins({"oneOf": [{"type": "null"}, chain]}) == ["null", '{"next":']
+    one_of_two = [{"type": "object", "properties": {name: {}}, "required": [name]} for name in "ab"]
+    assert begins({"oneOf": one_of_two}) == ['{"a":', '{"b":']  # properties that are not listed are not written
+    # What is written has a type, also where the schema has none; 5 is valid by both, and is never written.
+    assert begins({"oneOf": [{k: v for k, v in option.items() if k != "type"} for option in options]}) == [
+        '{"kind":"a"',
+        '{"kind":"b"',
+    ]
+    assert begins({"oneOf": [{"enum": [1, 2]}, {"type": "integer", "minimum": 3, "maximum": 4}]}) == [*"1234"]
     # The multiples that are written end below, but not those that are valid.
     with pytest.raises(ArgumentError, match="/oneOf/1: may be valid together with /0"):
         read_schema({"oneOf": [{"type": "integer", "multipleOf": 10**8, "minimum": 0}, {"const": 10**9}]})

@@ -15,21 +15,34 @@ from token_trie import ArgumentError, LimitError, StreamHandle
 from token_trie.records.schema import read_schema
 
 
+LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+
+
 @pytest.fixture(scope="module", params=["precise", "byte_level"])
 def stream(request: pytest.FixtureRequest) -> Iterator[StreamHandle]:
     with StreamHandle(request.getfixturevalue(request.param), n_ctx=1024) as handle:
         yield handle
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=150, suppress_health_check=LARGE)
 @given(st.randoms(use_true_random=False), st.sampled_from(["sampled", "greedy", "exact"]), st.sampled_from([None, 1]))
 def test_what_is_written_is_valid_or_the_schema_is_refused_before(
     stream: StreamHandle, rng: random.Random, mode: Any, indent: int | None
 ) -> None:
-    schema = ArbitrarySchema(rng).make()
+    check(stream, ArbitrarySchema(rng).make(), mode=mode, seed=1, indent=indent)
+
+
+@settings(max_examples=250, suppress_health_check=LARGE)
+@given(st.randoms(use_true_random=False), st.integers(0, 9))
+def test_what_one_branch_of_a_union_writes_keeps_to_all_branches(
+    stream: StreamHandle, rng: random.Random, seed: int
+) -> None:
+    check(stream, ArbitrarySchema(rng).make_union(), mode="sampled", seed=seed, temperature=3.0)
+
+
+def check(stream: StreamHandle, schema: Any, **options: Any) -> None:
     stream.prefill("Begin\nJSON:")
     n_passes = stream.state.n_passes
-    options: Any = {"mode": mode, "seed": 1, "max_tokens": 40, "indent": indent}
     try:
         read_schema(schema)
     except ArgumentError:
@@ -38,7 +51,7 @@ def test_what_is_written_is_valid_or_the_schema_is_refused_before(
         assert stream.state.n_passes == n_passes
         return
     with contextlib.suppress(LimitError):  # slots that nothing may cut may have no end
-        record = stream.fill(schema, **options)
+        record = stream.fill(schema, max_tokens=40, **options)
         # Definitions that nothing refers to are not read, and may be malformed.
         validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
         validator(schema).validate(json.loads(record.text))

@@ -96,6 +96,22 @@ BOUNDS = [
 ]
 COUNTS = [0, 1, 1.0, 2, 2.0, 3, 3, 5, 70]
 NAMES = ["item", "value", "string", "root", "r0", "object", "a b", "a/b", "😀", "%41"]
+KEYWORDS_OF_KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("integer", {"minimum": 1, "maximum": 9}),
+    ("number", {"minimum": 5, "maximum": 20}),
+    ("number", {"exclusiveMinimum": 9}),
+    ("string", {"minLength": 3, "maxLength": 5}),
+    ("string", {"maxLength": 2}),
+    ("string", {"pattern": "^[a-c]{2,4}$"}),
+    ("string", {"format": "date"}),
+    ("array", {"maxItems": 1, "items": {"type": "null"}}),
+    ("array", {"minItems": 1, "items": {"enum": [1, "a"]}, "maxItems": 2}),
+    ("object", {"properties": {"k": {"const": 1}}, "required": ["k"]}),
+    ("object", {"properties": {"k": {"const": 2}, "a": {"type": "null"}}, "required": ["k"]}),
+    ("object", {"additionalProperties": {"type": "null"}, "maxProperties": 1}),
+    ("null", {}),
+    ("boolean", {}),
+]
 
 
 class ArbitrarySchema:
@@ -117,6 +133,37 @@ class ArbitrarySchema:
         if self._chance(0.03):
             schema["$id"] = "https://example.org/root"
         return schema
+
+    def make_union(self) -> dict[str, Any]:
+        """Return a union of branches with and without a type, several of which are often valid together."""
+        schema: dict[str, Any] = self._branches(2)
+        if self._names:
+            schema["$defs"] = {name: self._branch(1) for name in self._names}
+        return schema
+
+    def _branches(self, depth: int) -> dict[str, Any]:
+        n = self._rng.choice([2, 2, 2, 3])
+        schema: dict[str, Any] = {self._rng.choice(["oneOf", "oneOf", "anyOf"]): [self._branch(depth) for _ in range(n)]}
+        if self._chance(0.2):
+            schema["type"] = self._rng.choice(["integer", "string", "object", ["number", "string"]])
+        return schema
+
+    def _branch(self, depth: int) -> dict[str, Any]:
+        kind, keywords = self._rng.choice(KEYWORDS_OF_KINDS)
+        schema = {key: value for key, value in keywords.items() if self._chance(0.8)}
+        if self._chance(0.7):
+            schema["type"] = kind if self._chance(0.8) else [kind, self._rng.choice(["null", "boolean"])]
+        if self._chance(0.2):
+            schema = {"enum": self._rng.sample([0, 1, 5, 5.0, True, None, "", "a", "abc", [], [None], {"k": 1}], 3)}
+        if depth and self._chance(0.3):
+            names = self._rng.sample("abk", 2)
+            schema = {"properties": {name: self._branch(depth - 1) for name in names}, "required": names[:1]}
+            schema |= self._rng.choice([{}, {"type": "object"}, {"additionalProperties": False}])
+        if depth and self._chance(0.2):
+            schema = self._rng.choice([self._branches(depth - 1), {"allOf": [self._branch(depth - 1)]}])
+        if self._chance(0.1):
+            schema["not"] = self._rng.choice([False, {}, {"type": "null"}])
+        return self._ref(0) if self._names and self._chance(0.2) else schema
 
     def _chance(self, share: float) -> bool:
         return self._rng.random() < share
