@@ -17,7 +17,6 @@ from token_trie.native.core import Llama
 from token_trie.native.lifetime import LruCache
 from token_trie.native.options import takes
 from token_trie.plan import Many, Model, OnError, run
-from token_trie.records.keywords import KEYWORDS
 from token_trie.records.nodes import LAYOUTS, Layout, Node
 from token_trie.records.schema import read_schema
 from token_trie.records.write import RecordDecoder, Writer
@@ -137,12 +136,6 @@ def read_template(schema: object, *, strict: bool = True) -> RecordTemplate:
 
 
 def _read_json(schema: Any, strict: bool) -> RecordTemplate:
-    if strict and schema and isinstance(schema, dict) and not schema.keys() & KEYWORDS:
-        first = json.dumps(next(iter(schema)))
-        raise ArgumentError(
-            "schema: an example, without a keyword of JSON Schema; write "
-            f'{{"properties": {{{first}: {{"type": "string"}}, …}}, "required": [{first}, …]}}'
-        )
     ignored: list[str] = []
     node = read_schema(schema, None if strict else ignored)
     return RecordTemplate(node, json.loads, schema, tuple(ignored))

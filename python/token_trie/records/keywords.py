@@ -90,6 +90,19 @@ def check_known(schema: dict[str, Any], pointer: str) -> None:
         raise refuse(f"{pointer}/pattern", f"{schema['pattern']!r} is no text")
 
 
+def check_no_example(schema: dict[str, Any], pointer: str) -> None:
+    """Raise ArgumentError for an example in place of a schema that would allow any value."""
+    decisive = KEYWORDS if pointer else VALIDATING  # a field of any value often has a title and notes of others
+    unknown = [key for key in schema if key not in KEYWORDS and not key.startswith("x-")]
+    if unknown and not schema.keys() & decisive:
+        first = json.dumps(unknown[0], ensure_ascii=False)
+        raise refuse(
+            pointer,
+            "an example, without a keyword of JSON Schema; write "
+            f'{{"properties": {{{first}: {{"type": "string"}}, …}}, "required": [{first}, …]}}',
+        )
+
+
 def kinds_of(schema: dict[str, Any], pointer: str) -> list[str]:
     """Return the kinds of values that a schema allows; empty if it does not restrict them."""
     given = schema.get("type")

@@ -13,6 +13,7 @@ from token_trie.records.keywords import (
     VALIDATING,
     KeywordError,
     check_known,
+    check_no_example,
     count,
     is_false,
     kinds_of,
@@ -112,7 +113,7 @@ def read_schema(schema: Any, ignored: list[str] | None = None) -> Node:
         raise refuse("", "empty: it says nothing of the record")
     while True:
         try:
-            node = _SchemaReader(schema).read(schema, "", 0)
+            node = _SchemaReader(schema, ignored is None).read(schema, "", 0)
         except RecursionError as error:
             raise refuse("", "nested too deep") from error
         except KeywordError as error:
@@ -144,8 +145,8 @@ def _leave_out(schema: Any, pointer: str) -> bool:
 
 
 class _SchemaReader:
-    def __init__(self, root: Any) -> None:
-        self._root = root
+    def __init__(self, root: Any, is_strict: bool) -> None:
+        self._root, self._is_strict = root, is_strict
         self._draft = str(root.get("$schema", "2020-12")) if isinstance(root, dict) else "2020-12"
         self._known: dict[tuple[str, int], Node | None] = {}
         self._exclusion = Exclusion(lambda ref: self._find(ref, ""))
@@ -180,6 +181,8 @@ class _SchemaReader:
             return read_values(schema, pointer)
         kinds = kinds_of(schema, pointer)
         if not kinds:
+            if self._is_strict:
+                check_no_example(schema, pointer)
             return ANYTHING
         nodes = [self._read_kind(schema, kind, pointer, depth) for kind in kinds]
         return make_union(nodes, pointer)

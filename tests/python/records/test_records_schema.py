@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from random_schemas import RandomSchema, spoil
 from token_trie import ArgumentError
-from token_trie.records.fill import read_template
 from token_trie.records.gbnf import Grammar, Matcher
 from token_trie.records.nodes import (
     Array,
@@ -428,7 +427,7 @@ def test_alternatives_of_one_of_may_differ_in_a_field() -> None:
     assert begins({"oneOf": [{"type": "null"}, chain]}) == ["null", '{"next":']
     one_of_two = [{"type": "object", "properties": {name: {}}, "required": [name]} for name in "ab"]
     assert begins({"oneOf": one_of_two}) == ['{"a":', '{"b":']  # properties that are not listed are not written
-    # What is written has a type, also where the schema has none; 5 is valid by both, and is never written.
+    # Without a type 5 is valid by both, and is never written.
     assert begins({"oneOf": [{k: v for k, v in option.items() if k != "type"} for option in options]}) == [
         '{"kind":"a"',
         '{"kind":"b"',
@@ -452,11 +451,25 @@ def test_white_space_is_as_json_dumps_has_it() -> None:
     assert continuations(PendingValue(node), Layout(2))[0].text == '{\n  "a": {\n    "b": [\n      1\n    ]\n  }'
 
 
-@pytest.mark.parametrize("example", [{"name": "", "age": 0}, {"a": {"type": "string"}}])
-def test_an_example_in_place_of_a_schema_is_refused_with_what_to_write(example: dict[str, Any]) -> None:
-    first = next(iter(example))
-    with pytest.raises(
-        ArgumentError, match=rf'"properties": {{"{first}": {{"type": "string"}}, …}}, "required": \["{first}", …\]'
-    ):
-        read_template(example)
-    read_template({"title": "anything"})
+@pytest.mark.parametrize(
+    ("example", "where", "first"),
+    [
+        ({"name": "", "age": 0}, "", "name"),
+        ({"a": {"type": "string"}}, "", "a"),
+        ({"title": "", "year": 0}, "", "year"),
+        ({"type": "object", "properties": {"address": {"street": "", "zip": ""}}}, "/properties/address", "street"),
+        ({"type": "array", "items": {"name": "string"}}, "/items", "name"),
+    ],
+)
+def test_an_example_in_place_of_a_schema_is_refused_with_what_to_write(
+    example: dict[str, Any], where: str, first: str
+) -> None:
+    what_to_write = rf'"properties": {{"{first}": {{"type": "string"}}, …}}, "required": \["{first}", …\]'
+    with pytest.raises(ArgumentError, match=rf"schema#{where}: an example, .*{what_to_write}"):
+        read_schema(example)
+    read_schema({"type": "object", "properties": {"address": example}}, [])
+
+
+def test_annotations_alone_allow_any_value() -> None:
+    for schema in ({"title": "anything"}, {"description": "a note", "x-units": "m"}):
+        assert read_schema(schema) is read_schema({"properties": {"a": {**schema, "nullable": True}}}).fields[0].node  # type: ignore[union-attr]

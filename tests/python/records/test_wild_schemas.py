@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from token_trie import ArgumentError, LimitError, StreamHandle
 from token_trie.records.schema import read_schema
 
-
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 
 
@@ -32,7 +31,7 @@ def test_what_is_written_is_valid_or_the_schema_is_refused_before(
     check(stream, ArbitrarySchema(rng).make(), mode=mode, seed=1, indent=indent)
 
 
-@settings(max_examples=250, suppress_health_check=LARGE)
+@settings(max_examples=150, suppress_health_check=LARGE)
 @given(st.randoms(use_true_random=False), st.integers(0, 9))
 def test_what_one_branch_of_a_union_writes_keeps_to_all_branches(
     stream: StreamHandle, rng: random.Random, seed: int

@@ -137,13 +137,14 @@ class ArbitrarySchema:
     def make_union(self) -> dict[str, Any]:
         """Return a union of branches with and without a type, several of which are often valid together."""
         schema: dict[str, Any] = self._branches(2)
-        if self._names:
-            schema["$defs"] = {name: self._branch(1) for name in self._names}
-        return schema
+        names, self._names = self._names, []  # jsonschema follows references in a circle for ever
+        return {**schema, "$defs": {name: self._branch(1) for name in names}}
 
     def _branches(self, depth: int) -> dict[str, Any]:
         n = self._rng.choice([2, 2, 2, 3])
-        schema: dict[str, Any] = {self._rng.choice(["oneOf", "oneOf", "anyOf"]): [self._branch(depth) for _ in range(n)]}
+        schema: dict[str, Any] = {
+            self._rng.choice(["oneOf", "oneOf", "anyOf"]): [self._branch(depth) for _ in range(n)]
+        }
         if self._chance(0.2):
             schema["type"] = self._rng.choice(["integer", "string", "object", ["number", "string"]])
         return schema
