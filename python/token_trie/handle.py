@@ -322,7 +322,7 @@ class StreamHandle:
     def fill(self, schema: object, **options: Unpack[RecordKeywords]) -> Record[Any]: ...
     @takes(RecordOptions)
     def fill(self, schema: object, **options: Any) -> Record[Any]:
-        """Let the model write a record after the text so far; the record is added to the sequence.
+        """Let the model write a record after the text so far; it is added to the sequence as the model writes it.
 
         Parameters and errors are those of `token_trie.fill`. A trie that was set is removed; a grammar starts again
         after the record.

@@ -355,7 +355,7 @@ def test_a_call_is_a_choice_of_the_tool_and_then_its_arguments(model: Model) -> 
 
     def stop() -> None: ...
 
-    plan = tool_request(read_tools([weather, stop]), RecordOptions(indent=None)).plan(model, PROMPT)
+    plan = tool_request(read_tools([weather, stop]), RecordOptions()).plan(model, PROMPT)
     (step,) = next(plan)
     assert isinstance(step, Ask)
     assert step.query.trie is not None

@@ -275,9 +275,10 @@ class RecordOptions(Sampling):
         Largest number of tokens for one free value. A longer one ends there if the schema lets it, and is listed in
         `Record.truncated`; the brackets of any object or list are closed. If it cannot end, a LimitError is raised.
     indent : int, "auto" or None
-        White space of the JSON. "auto", the default: that of the model, by what it writes where these differ first:
-        none; a space after each comma and colon; or each field on a line of its own, with two spaces for each level,
-        and short lists likewise or on a single line. A number: so many spaces for each level. None: no white space.
+        White space of the resulting text. "auto", the default: as it was written. A number: so many spaces for each
+        level. None: no white space. The model always writes in its own way, by what it begins where these differ: none;
+        a space after each comma and colon; or each field on a line of its own, with two spaces for each level, and
+        short lists likewise or on a single line. So the values do not depend on it.
     on_text : callable, optional
         It is called with each part of the record's text as soon as it is decided, on the working thread; of a call,
         from the tool's name on. If it raises an error, the record ends. It must not change the handle.

@@ -39,7 +39,7 @@ class Record(Generic[T]):
     value : object
         An instance of the given model or type; for a JSON Schema, the result of `json.loads`.
     text : str
-        The JSON that was written.
+        The JSON, with white space as `indent` asks for.
     probabilities : dict of str to float
         The probability of every value that was chosen, by its JSON pointer (``"/unit"``, ``"/tags/0"``). In exact mode
         it is the model's own probability of the value's text; it includes the end of the value only if another value
@@ -177,7 +177,7 @@ class RecordRequest(Written[R]):
     lead: str = ""
     """Text before it, which may contain control tokens."""
     layout: Layout | None = None
-    """White space, unless the options give it; None: the model's own."""
+    """White space in which it is written; None: the model's own."""
 
     def silent(self) -> RecordRequest[R]:
         """Return the same request without reports of what is written."""
@@ -188,9 +188,10 @@ class RecordRequest(Written[R]):
         options, tokens, started = self.options, prefix.tokens, time.perf_counter()
         if self.lead:
             tokens = model.append(tokens, self.lead)
-        layout = self.layout if options.indent == "auto" else Layout(options.indent)
+        layouts = LAYOUTS if self.layout is None else (self.layout,)
+        printed = None if options.indent == "auto" else Layout(options.indent)
         writer = Writer(model, options, tokens)
-        decoder = RecordDecoder(writer, LAYOUTS if layout is None else (layout,), options.max_tokens, options.on_text)
+        decoder = RecordDecoder(writer, layouts, printed, options.max_tokens, options.on_text)
         make = yield from self.fill(decoder)
         writer.flush()
         ms = (time.perf_counter() - started) * 1e3 + prefix.thought_ms
@@ -220,8 +221,8 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
 
     Keys, punctuation and constants are forced. Which optional fields there are, how many items, and which alternative
     of a union is decided by what the model would write next; enums and booleans by the probability of the whole value.
-    Strings, other numbers and values without a schema are generated with a grammar of llama.cpp. White space is the
-    model's own: compact, with spaces, or indented.
+    Strings, other numbers and values without a schema are generated with a grammar of llama.cpp. It is written with the
+    model's own white space: compact, with spaces, or indented.
 
     Parameters
     ----------

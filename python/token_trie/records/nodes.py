@@ -253,6 +253,42 @@ class Layout(NamedTuple):
         return bracket if is_empty else self.line(level) + bracket
 
 
+class Printer:
+    """Prints JSON in a layout while it is written, whatever white space it was written with."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._level, self._last = 0, ""
+        self._is_in_string = self._is_escaped = False
+
+    def add(self, text: str) -> str:
+        """Return what is printed for the next part of the text, which may end anywhere."""
+        return "".join(map(self._print, text))
+
+    def _print(self, char: str) -> str:
+        if self._is_in_string:
+            self._is_in_string = char != '"' or self._is_escaped
+            self._is_escaped = char == "\\" and not self._is_escaped
+            return char
+        if char in " \t\r\n":
+            return ""
+        last, self._last = self._last, char
+        is_first = last in ("{", "[")
+        self._level -= char in "}]"
+        before = ""
+        if char in "}]":
+            before = self._layout.close("", is_first, self._level)
+        elif is_first:
+            before = self._layout.line(self._level)
+        elif last == ",":
+            before = self._layout.comma(self._level)[1:]
+        elif last == ":":
+            before = self._layout.colon[1:]
+        self._level += char in "{["
+        self._is_in_string = char == '"'
+        return before + char
+
+
 COMPACT, SPACED = Layout(), Layout(is_spaced=True)
 LAYOUTS = (COMPACT, SPACED, Layout(2), Layout(2, has_short_lists=True))
 """The layouts that models write."""

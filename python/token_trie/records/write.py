@@ -52,6 +52,7 @@ from token_trie.records.nodes import (
     PendingPart,
     PendingString,
     PendingValue,
+    Printer,
     Slot,
     String,
     continuations,
@@ -518,11 +519,13 @@ class RecordDecoder:
         self,
         writer: Writer,
         layouts: tuple[Layout, ...],
+        printed: Layout | None,
         max_tokens: int,
         on_text: Callable[[str], object] | None,
     ) -> None:
         self.writer = writer
         self._layouts = layouts  # that the text so far can have
+        self._printed = printed
         self._max_tokens = max_tokens
         self._on_text = on_text
         self._n_reported = 0
@@ -530,9 +533,11 @@ class RecordDecoder:
         self.truncated: list[str] = []
 
     def run(self, node: Node, end: str = "") -> Plan[str]:
-        """Write a value; return its text. `end`, the text after it, decides how its last token is spelled."""
+        """Write a value; return its text as it is printed. `end`, the text after it, decides how it is spelled."""
         self._end = end
-        begin = len(self.writer.text)
+        self._report()
+        show = str if self._printed is None else Printer(self._printed).add
+        parts: list[str] = []
         waiting: tuple[PendingPart, ...] = (PendingValue(node),)
         while waiting:
             pending, *others = waiting
@@ -547,9 +552,8 @@ class RecordDecoder:
             else:
                 following = yield from self._decide(pending, tuple(others))
             waiting = (*following, *others)
-            if self._on_text is not None:
-                self._report(self._on_text)
-        return self.writer.text[begin:]
+            parts.append(self._report(show))
+        return "".join(parts)
 
     def choose(self, texts: tuple[str, ...], after: str) -> Plan[tuple[int, float]]:
         """Write one of several texts, with the same text after each; return its index and probability."""
@@ -560,8 +564,7 @@ class RecordDecoder:
             alternatives = _alternatives_of(texts, after, self.writer.is_exact)
             index, of_kind, of_text = yield from self.writer.choose(alternatives)
             logprob = of_kind + (of_text or 0.0)
-        if self._on_text is not None:
-            self._report(self._on_text)
+        self._report()
         return index, math.exp(logprob)
 
     def _decide(self, pending: PendingPart, waiting: tuple[PendingPart, ...]) -> Plan[tuple[PendingPart, ...]]:
@@ -607,11 +610,13 @@ class RecordDecoder:
         self.writer.write(closers)
         return text + closers
 
-    def _report(self, on_text: Callable[[str], object]) -> None:
-        if self._n_reported < len(self.writer.text):
-            piece = self.writer.text[self._n_reported :]
-            self._n_reported = len(self.writer.text)
-            on_text(piece)
+    def _report(self, show: Callable[[str], str] = str) -> str:
+        """Return what is new in the text, as it is shown."""
+        piece = show(self.writer.text[self._n_reported :])
+        self._n_reported = len(self.writer.text)
+        if piece and self._on_text is not None:
+            self._on_text(piece)
+        return piece
 
 
 def followers(waiting: tuple[PendingPart, ...], layout: Layout, end: str) -> tuple[str, ...]:

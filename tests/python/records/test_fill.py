@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import jsonschema
@@ -31,7 +32,10 @@ from token_trie import (
     fill,
 )
 from token_trie.asynchronous import afill
-from token_trie.records.fill import read_template
+from token_trie.decisions.options import RecordOptions
+from token_trie.plan import run
+from token_trie.records.fill import read_template, record_request
+from token_trie.records.nodes import COMPACT, Layout
 from token_trie.records.schema import read_schema
 from token_trie.records.write import close_value
 from typing_extensions import TypedDict
@@ -92,6 +96,11 @@ def layouts_of(value: Any) -> list[str]:
     return [line, lines, short, json.dumps(value, ensure_ascii=False, separators=(",", ":"))]
 
 
+def plan_in(layout: Layout | None, schema: Any, **options: Any) -> Any:
+    """Return the plan of a record that is written in a layout."""
+    return replace(record_request(read_template(schema), RecordOptions(**options)), layout=layout).plan
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_record_is_valid_and_its_text_is_that_of_the_value(llm: Any, mode: Any) -> None:
     record = fill(llm, PROMPT, WEATHER, mode=mode, seed=1)
@@ -118,11 +127,33 @@ def test_a_type_comes_back_as_its_instance(smollm2: Any) -> None:
         fill(smollm2, PROMPT, dict[Share, Unit])
 
 
-def test_white_space_is_as_asked(smollm2: Any) -> None:
+LISTS = {
+    "type": "object",
+    "properties": {
+        "people": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "maxLength": 12}, "role": {"enum": ["chair", "guest"]}},
+                "required": ["name"],
+            },
+            "maxItems": 3,
+        },
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 9}, "maxItems": 3},
+        "more": {},
+    },
+    "required": ["people", "tags", "more"],
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("schema", [WEATHER, LISTS], ids=["values", "lists"])
+def test_the_layout_that_is_asked_for_changes_no_value(llm: Any, schema: Any, mode: Any) -> None:
+    own = fill(llm, PROMPT, schema, mode=mode, seed=3, max_tokens=24)
     for indent, separators in ((2, None), (None, (",", ":"))):
-        record = fill(smollm2, PROMPT, WEATHER, mode="greedy", indent=indent)
-        assert record.text == json.dumps(record.value, ensure_ascii=False, indent=indent, separators=separators)
-        jsonschema.validate(record.value, WEATHER)
+        record = fill(llm, PROMPT, schema, mode=mode, seed=3, max_tokens=24, indent=indent)
+        assert (record.value, record.probabilities) == (own.value, own.probabilities)
+        assert record.text == json.dumps(own.value, ensure_ascii=False, indent=indent, separators=separators)
 
 
 def test_step_by_step_a_pass_is_a_branch_point_or_a_free_token(llm: Any) -> None:
@@ -141,7 +172,7 @@ def test_step_by_step_a_pass_is_a_branch_point_or_a_free_token(llm: Any) -> None
 
 def test_a_value_is_as_probable_as_choose_says(precise: Any) -> None:
     schema = {"type": "object", "properties": {"unit": {"enum": ["yes", "no"]}}, "required": ["unit"]}
-    record = fill(precise, "Answer:\n", schema, indent=None)
+    record = run(precise, "Answer:\n", plan_in(COMPACT, schema))
     ahead = choose(precise, 'Answer:\n{"unit":"', ["yes", "no"], leading_space=False)
     assert record.value["unit"] == ahead.value
     assert record.probabilities["/unit"] == pytest.approx(math.exp(ahead.logprob), rel=1e-3)
@@ -161,9 +192,9 @@ def test_a_value_is_as_probable_as_choose_says(precise: Any) -> None:
     ],
     ids=["fields", "items", "alternatives"],
 )
-@pytest.mark.parametrize("indent", ["auto", None, 2])
-def test_what_the_schema_dictates_is_not_charged_for(precise: Any, prompt: str, schema: Any, indent: Any) -> None:
-    exact, greedy = (fill(precise, prompt, schema, mode=mode, indent=indent) for mode in ("exact", "greedy"))
+@pytest.mark.parametrize("layout", [COMPACT, Layout(2), None], ids=["compact", "lines", "own"])
+def test_what_the_schema_dictates_is_not_charged_for(precise: Any, prompt: str, schema: Any, layout: Any) -> None:
+    exact, greedy = (run(precise, prompt, plan_in(layout, schema, mode=mode)) for mode in ("exact", "greedy"))
     assert exact.text == greedy.text  # no value is a choice, so that there is nothing to search for
     assert exact.probabilities == pytest.approx(greedy.probabilities, rel=1e-4)
 
@@ -172,7 +203,7 @@ def test_what_the_schema_dictates_is_not_charged_for(precise: Any, prompt: str, 
 def test_an_item_follows_by_the_next_token_and_its_value_is_the_most_probable(precise: Any, prompt: str) -> None:
     values = ["aa", "ab", "ba", "bbb"]
     schema = {"type": "array", "items": {"enum": values}, "maxItems": 3}
-    record = fill(precise, prompt, schema, indent=2, max_nodes=None)
+    record = run(precise, prompt, plan_in(Layout(2), schema, max_nodes=None))
     text = prompt + "["
     for value in record.value:
         text += '\n  "'
@@ -230,7 +261,7 @@ def test_what_one_pass_decides_is_one_pass(byte_level: Any) -> None:
     schema = {"type": "object", "properties": {"is_warm": {"type": "boolean"}}, "required": ["is_warm"]}
     with StreamHandle(byte_level, n_ctx=256) as stream:
         stream.prefill("Answer:\n")
-        stats = stream.fill(schema, indent=None).stats
+        stats = stream.run(plan_in(COMPACT, schema)).stats
     assert stats is not None
     assert stats.n_passes == 1  # the prompt and all forced tokens before the value
 
@@ -251,7 +282,8 @@ def test_the_end_of_a_value_is_weighed_where_another_goes_on_from_it(
     properties = {"unit": {"enum": ["celsius", "fahrenheit", *more]}, "n": {"const": 1}}
     with StreamHandle(smollm2, n_ctx=256) as stream:
         stream.prefill(PROMPT + "\n")
-        record = stream.fill({"type": "object", "properties": properties, "required": ["unit", "n"]}, indent=None)
+        schema = {"type": "object", "properties": properties, "required": ["unit", "n"]}
+        record = stream.run(plan_in(COMPACT, schema))
         tokens = stream.tokens
         n = len(smollm2.tokenize((PROMPT + '\n{"unit":"').encode(), add_bos=False))
         value = tokens[n:]
@@ -308,8 +340,8 @@ def test_records_of_random_schemas_are_valid_and_llama_cpp_takes_them(
 ) -> None:
     schema = RandomSchema(seed, for_llama=seed % 2 == 0).make()
     stream.prefill("Begin\nJSON:")
-    indent: Any = "auto" if seed % 2 else None  # the grammar of llama-cpp-python takes no line breaks
-    record = stream.fill(schema, mode="sampled", seed=seed, max_tokens=60, indent=indent)
+    layout = None if seed % 2 else COMPACT  # the grammar of llama-cpp-python takes no line breaks
+    record = stream.run(plan_in(layout, schema, mode="sampled", seed=seed, max_tokens=60))
     assert precise.detokenize(stream.tokens).decode().endswith("\nJSON:" + record.text)
     jsonschema.validate(json.loads(record.text), schema, cls=jsonschema.Draft202012Validator)
     assert record.stats is not None
@@ -322,11 +354,11 @@ def test_records_of_seeds_next_to_each_other_are_no_copies_of_each_other(stream:
     drawn: list[list[bool]] = []
     for seed in [*range(8), 2**32 - 2, 2**32 - 1]:
         stream.prefill("Begin\nJSON:")
-        drawn.append(stream.fill(schema, mode="sampled", seed=seed, temperature=50.0, indent=None).value)
+        drawn.append(stream.fill(schema, mode="sampled", seed=seed, temperature=50.0).value)
     for one, other in itertools.combinations(drawn[:9], 2):
         assert all(one[i:] != other[: 24 - i] and other[i:] != one[: 24 - i] for i in range(8))
     stream.prefill("Begin\nJSON:")
-    assert stream.fill(schema, mode="sampled", seed=3, temperature=50.0, indent=None).value == drawn[3]
+    assert stream.fill(schema, mode="sampled", seed=3, temperature=50.0).value == drawn[3]
 
 
 def test_a_string_that_does_not_end_is_closed_and_named(smollm2: Any) -> None:
@@ -342,7 +374,8 @@ def test_a_string_ends_where_the_context_leaves_room_for_the_rest_alone(smollm2:
     schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": list(names)}
     with StreamHandle(smollm2, n_ctx=256) as stream:
         stream.prefill("Tell a long story.\n" * 30)
-        record = stream.fill(schema, max_tokens=100_000, mode="sampled", temperature=1.5, seed=2, indent=None)
+        options: Any = {"mode": "sampled", "temperature": 1.5, "seed": 2}
+        record = stream.run(plan_in(COMPACT, schema, max_tokens=100_000, **options))
         assert record.truncated
         jsonschema.validate(json.loads(record.text), schema)
         assert 220 < len(stream.tokens) <= 256
@@ -367,7 +400,7 @@ def test_a_value_that_may_end_at_max_tokens_ends_there_and_is_named(
     n_truncated = 0
     for seed in range(12):
         with stream.fork() as fork:
-            record = fork.fill(schema, max_tokens=max_tokens, temperature=1, seed=seed, indent=None)
+            record = fork.run(plan_in(COMPACT, schema, max_tokens=max_tokens, temperature=1, seed=seed))
         assert record.truncated in ((), ("/k",))
         n_truncated += len(record.truncated)
         jsonschema.validate(json.loads(record.text), schema)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from token_trie.decisions.options import RecordOptions
 from token_trie.errors import ContextError, GrammarError, LimitError
 from token_trie.plan import Answer, Ask, Keep, Model, Plan, Step
 from token_trie.records.fill import Record, read_template, record_request
+from token_trie.records.nodes import COMPACT, Layout
 
 WEATHER = {
     "type": "object",
@@ -39,9 +41,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     llm.close()
 
 
-def plan_of(model: Model, schema: Any, **options: Any) -> Plan[Record[Any]]:
-    request = record_request(read_template(schema), RecordOptions(**{"indent": None, **options}))
-    return request.plan(model, "Weather:")
+def plan_of(model: Model, schema: Any, layout: Layout | None = COMPACT, **options: Any) -> Plan[Record[Any]]:
+    request = record_request(read_template(schema), RecordOptions(**options))
+    return replace(request, layout=layout).plan(model, "Weather:")
 
 
 def before(model: Model, step: Step) -> str:
@@ -141,7 +143,7 @@ def test_each_step_draws_by_a_seed_of_its_own(model: Model) -> None:
 
 
 def test_the_layout_is_asked_for_where_layouts_differ_first(model: Model) -> None:
-    plan = plan_of(model, {**WEATHER, "required": ["city", "unit", "days"]}, indent="auto")
+    plan = plan_of(model, {**WEATHER, "required": ["city", "unit", "days"]}, None)
     record = written(model, plan, ["{", 'Oslo"', "c", "4"])
     assert record.text == '{\n  "city": "Oslo",\n  "unit": "celsius",\n  "days": 4\n}'
 
@@ -207,6 +209,9 @@ def test_each_part_is_reported_as_soon_as_it_is_decided(model: Model) -> None:
     parts: list[str] = []
     written(model, plan_of(model, WEATHER, on_text=parts.append), ['Oslo"', "c", "}"])
     assert parts == ['{"city":"', 'Oslo"', ',"unit":', '"celsius"', "}"]
+    parts = []
+    written(model, plan_of(model, WEATHER, on_text=parts.append, indent=2), ['O,{\\"slo"', "c", "}"])
+    assert parts == ['{\n  "city": "', 'O,{\\"slo"', ',\n  "unit":', ' "celsius"', "\n}"]
 
 
 def test_no_finite_score_is_an_error(model: Model) -> None:

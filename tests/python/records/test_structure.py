@@ -6,11 +6,16 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from oracle import logits, logprobs
 from token_trie import fill
+from token_trie.decisions.options import RecordOptions
+from token_trie.plan import run
+from token_trie.records.fill import read_template, record_request
+from token_trie.records.nodes import COMPACT
 
 FLAG, UNIT = {"type": "boolean"}, {"enum": ["celsius", "fahrenheit", "kelvin"]}
 SCHEMA = {
@@ -85,7 +90,8 @@ def _n_tokens(llm: Any, tokens: list[int], n_bytes: int) -> int:
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_structure_is_decided_token_by_token_and_values_as_a_whole(byte_level: Any, prompt: str) -> None:
-    record = fill(byte_level, prompt, SCHEMA, indent=None, max_nodes=None)
+    request = record_request(read_template(SCHEMA), RecordOptions(max_nodes=None))
+    record = run(byte_level, prompt, replace(request, layout=COMPACT).plan)
     assert record.text == _expected(byte_level, byte_level.tokenize(prompt.encode()))
 
 
