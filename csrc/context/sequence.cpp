@@ -226,7 +226,7 @@ void Sequence::grow(std::size_t n_tokens, std::size_t n_ids) {
         n_ids = std::max<std::size_t>(n_ids, 2);  // for a snapshot
         const std::size_t n_most = std::min(context_.n_ctx_max(), std::max(2 * n_tokens, n_ctx()));
         while (!snapshots_.empty() && n_tokens + n_elsewhere() > n_most) {
-            drop_oldest_snapshot();
+            drop_snapshot();
         }
     }
     n_tokens += n_elsewhere();
@@ -382,7 +382,7 @@ void Sequence::go_back(bool needs_pass) noexcept {
     }
     try {
         cells_.share(best->id, 0, n_best);
-        best->used = ++n_uses_;
+        count_use(*best);
         n_cached_ = n_best;
         if (n_best == tokens_.size()) {
             logits_ = best->logits;
@@ -421,6 +421,19 @@ std::vector<std::size_t> Sequence::stops() const {
     return out;
 }
 
+// The longer it takes to evaluate what it has beyond the others, the later it goes (GreedyDual; Cao and Irani 1997).
+void Sequence::count_use(Snapshot & snapshot) noexcept {
+    const std::size_t n = cells_.n_held(snapshot.id);
+    std::size_t n_others = 0;
+    for (const Snapshot & each : snapshots_) {
+        const std::size_t n_each = cells_.n_held(each.id);
+        if (n_each < n && cells_.n_common(each.id, snapshot.id) == n_each) {
+            n_others = std::max(n_others, n_each);
+        }
+    }
+    snapshot.due = n_given_up_ + n - n_others;
+}
+
 // Makes one of what is cached, unless there is one. Without memory or an id for it there will be none.
 void Sequence::keep_snapshot() noexcept {
     if (!cells_.has_states() || n_cached_ == 0 || cache_is_longer_) {
@@ -430,7 +443,7 @@ void Sequence::keep_snapshot() noexcept {
     try {
         for (Snapshot & each : snapshots_) {
             if (cells_.n_held(each.id) == n_cached_ && n_begun(each, tokens_) == n_cached_) {
-                each.used = ++n_uses_;
+                count_use(each);
                 if (has_logits && !each.logits.are_there()) {
                     each.logits = logits_.copy_of(context_);
                 }
@@ -449,8 +462,9 @@ void Sequence::keep_snapshot() noexcept {
         while (is_taken()) {
             ++id;
         }
-        snapshots_.push_back({id, has_logits ? logits_.copy_of(context_) : LastLogits(), ++n_uses_});
+        snapshots_.push_back({id, has_logits ? logits_.copy_of(context_) : LastLogits(), 0});
         cells_.share(0, id, n_cached_);
+        count_use(snapshots_.back());
     } catch (...) {
         if (!cells_.has_count()) {
             forget_all_branches();
@@ -462,16 +476,17 @@ void Sequence::keep_snapshot() noexcept {
 bool Sequence::make_room_for_snapshot() noexcept {
     const std::size_t n_most = context_.n_ids_max() / 4;
     while (!snapshots_.empty() && (snapshots_.size() >= n_most || !shares_cells())) {
-        drop_oldest_snapshot();
+        drop_snapshot();
     }
     return n_most > 0 && shares_cells() && static_cast<std::size_t>(first_free_id()) < context_.n_ids();
 }
 
-void Sequence::drop_oldest_snapshot() noexcept {
-    const auto oldest = std::min_element(snapshots_.begin(), snapshots_.end(),
-                                         [](const Snapshot & a, const Snapshot & b) { return a.used < b.used; });
-    cells_.cut(oldest->id, 0);
-    snapshots_.erase(oldest);
+void Sequence::drop_snapshot() noexcept {
+    const auto first = std::min_element(snapshots_.begin(), snapshots_.end(),
+                                        [](const Snapshot & a, const Snapshot & b) { return a.due < b.due; });
+    n_given_up_ = first->due;
+    cells_.cut(first->id, 0);
+    snapshots_.erase(first);
 }
 
 Sequence::Suspended Sequence::copy_at_work() {

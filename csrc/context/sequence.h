@@ -255,7 +255,7 @@ class Sequence {
     struct Snapshot {
         llama_seq_id id;
         LastLogits logits;
-        std::uint64_t used;  // when it was used last, counted
+        std::size_t due;  // the lowest goes first
     };
     // Tokens that came from another context's cache.
     struct Import {
@@ -269,9 +269,10 @@ class Sequence {
     std::size_t n_begun(const Snapshot & snapshot, const std::vector<Token> & tokens) const noexcept;
     void go_back(bool needs_pass) noexcept;
     std::vector<std::size_t> stops() const;
+    void count_use(Snapshot & snapshot) noexcept;
     void keep_snapshot() noexcept;
     bool make_room_for_snapshot() noexcept;
-    void drop_oldest_snapshot() noexcept;
+    void drop_snapshot() noexcept;
     Suspended copy_at_work();
     void suspend_as(Branch branch);
     void put_to_work(Suspended & branch) noexcept;
@@ -311,7 +312,7 @@ class Sequence {
     Branch n_branches_ = 1;  // made so far
     std::map<Branch, Suspended> suspended_;
     std::vector<Snapshot> snapshots_;
-    std::uint64_t n_uses_ = 0;  // snapshots were used so often
+    std::size_t n_given_up_ = 0;  // the last one given up was due so early
 };
 
 }  // namespace token_trie

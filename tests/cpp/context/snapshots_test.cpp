@@ -75,6 +75,16 @@ TEST_P(Snapshots, WhereTwoTextsHavePartedAThirdGoesOn) {
     EXPECT_EQ(n_passes(sequence, text_of(330, 'b')), 0U) << "its end is still there";
 }
 
+TEST_P(Snapshots, TheEndsOfManyShortTextsDoNotTakeThePlaceOfALongBeginning) {
+    llama_model * const model = tiny_model(GetParam());
+    const ContextMaker most(model, tiny_context_params(), {});
+    Sequence sequence(ContextMaker(model, tiny_context_params(1024), {}, 16 * most.state_bytes()));
+    for (const char question : {'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i'}) {
+        sequence.replace(bytes(std::string(330, 'a') + std::string(30, question)), kNotCancelled);
+    }
+    EXPECT_EQ(n_passes(sequence, bytes(std::string(300, 'a') + std::string(60, 'z'))), 1U);
+}
+
 TEST_P(Snapshots, RandomTextsInAContextThatIsFullOfThemHaveTheirOwnLogits) {
     std::mt19937 rng(7);
     const auto below = [&](std::size_t n) { return static_cast<std::size_t>(rng() % n); };
