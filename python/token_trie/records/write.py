@@ -57,7 +57,6 @@ from token_trie.records.nodes import (
     String,
     continuations,
     inside,
-    level_of,
 )
 from token_trie.sets.tokenization import Seam, inner_seam, joined
 from token_trie.sets.trie import TokenTrie
@@ -400,11 +399,11 @@ def _spell(vocab: _core.Vocab, seam: Seam, text: bytes, alternatives: Alternativ
     """Tokenize the options after open text: to their ends, or up to where their kinds are distinct."""
     texts, kinds = alternatives.texts, alternatives.kinds if len(alternatives.parts) > 1 else ()
     ordered = sorted(texts)
-    is_open = any(b.startswith(a) for a, b in pairwise(ordered))
+    begun = {a for a, b in pairwise(ordered) if b.startswith(a)}
     options = [
         (i, seam.text + text + option.encode(), after.encode())
         for i, (option, all_after) in enumerate(zip(texts, alternatives.followers, strict=True))
-        for after in all_after
+        for after in (_spellings(all_after, option not in begun) if kinds else all_after)
     ]
     tokens, offsets = vocab.tokenize([option + after for _, option, after in options], "record")
     rows = [tokens[offsets[i] : offsets[i + 1]].tolist() for i in range(len(options))]
@@ -412,7 +411,7 @@ def _spell(vocab: _core.Vocab, seam: Seam, text: bytes, alternatives: Alternativ
     # A closing quote distinguishes a text from longer ones; without longer ones the end is not scored.
     n_apart = [len(option) - (not kinds and _is_alone(texts[i], ordered)) for i, option, _ in options]
     n_needed = [
-        _n_covering(vocab, row, len(option) + len(after), n if n < len(option) else n + (is_open and after != b""))
+        _n_covering(vocab, row, len(option) + len(after), n if n < len(option) else n + (bool(begun) and after != b""))
         for row, (_, option, after), n in zip(rows, options, n_apart, strict=True)
     ]
     if kinds:
@@ -436,6 +435,12 @@ def _spell(vocab: _core.Vocab, seam: Seam, text: bytes, alternatives: Alternativ
     trie = TokenTrie.of_core(core)
     option_of = np.array([options[int(core.name(leaf))][0] for leaf in range(core.n_leaves)], np.int64)
     return Spelled(n_back, forced, trie, option_of, unforced)
+
+
+def _spellings(followers: tuple[str, ...], may_end: bool) -> Iterable[str]:
+    """Return what the last token of an option may cover: any part of the signs that follow it, or nothing."""
+    parts = (each[:n] for each in followers for n in range(not may_end, len(_AFTER_SIGNS.sub("", each)) + 1))
+    return dict.fromkeys((*parts, *followers))
 
 
 def _is_alone(text: str, ordered: list[str]) -> bool:
@@ -465,7 +470,10 @@ def n_distinct(rows: list[list[int]], kinds: Sequence[Hashable]) -> list[int]:
     return [next((n for n in range(len(row)) if len(kinds_after[tuple(row[:n])]) == 1), len(row)) for row in rows]
 
 
-_N_FOLLOWING = 12  # characters that decide how the last token before them is spelled
+_N_FOLLOWING = 12
+"""Characters that decide how the last token before them is spelled."""
+_AFTER_SIGNS = re.compile(r"\w.*", re.DOTALL)
+_MAX_FOLLOWED, _MAX_SPELLED = 200, 4096
 
 
 class _Decision(NamedTuple):
@@ -496,11 +504,18 @@ def _decision_of(
         parts = *after, *waiting
         return tuple(dict.fromkeys(each for layout in layouts for each in followers(parts, layout, end)))
 
+    def all_after(each: Continuation, of: tuple[Layout, ...]) -> tuple[str, ...]:
+        # Which items may not repeat makes no difference to the signs that follow.
+        parts = tuple(p._replace(taken=frozenset()) if isinstance(p, PendingItems) else p for p in each.pending)
+        return followers_of(parts, of)
+
     kinds = tuple((of, each.is_whole or text if is_exact else text) for text, (each, of) in found.items())
-    all_after = tuple(followers_of(each.pending, of) for each, of in found.values())
+    after = [all_after(each, of) for each, of in found.values()]
+    if sum(map(len, after)) > _MAX_SPELLED:
+        after = [tuple({each[:1]: "" for each in some}) for some in after]
     # If each layout has one kind, the choice of the layout is none of the record.
     is_of_record = sum(len(of) for of, _ in set(kinds)) > len(among)
-    return _Decision(found, Alternatives(tuple(found), all_after, kinds), is_of_record)
+    return _Decision(found, Alternatives(tuple(found), tuple(after), kinds), is_of_record)
 
 
 @lru_cache(maxsize=512)
@@ -620,21 +635,32 @@ class RecordDecoder:
 
 
 def followers(waiting: tuple[PendingPart, ...], layout: Layout, end: str) -> tuple[str, ...]:
-    """Return the possible beginnings of what waits: the forced text, else each first character.
+    """Return the possible beginnings of what waits; of those with the same signs before a first letter, only one.
 
-    `end` is the text after all of it.
+    `end` is the text after all of it, which a line break may follow.
     """
-    text = ""
-    while waiting and len(text) < _N_FOLLOWING:
-        pending = waiting[0]
-        if isinstance(pending, PendingItems) and pending.taken and pending.n < pending.node.max_items:
-            # Unique items: the remaining continuations differ, their first characters do not.
-            close = layout.within(pending.node).close("]", False, level_of(pending.pointer))[0]
-            return (text or ",",) if text or pending.n < pending.node.min_items else (",", close)
-        found = [] if isinstance(pending, PendingString) else continuations(pending, layout)
-        if len(found) != 1 or found[0].slot is not None:
-            firsts = "".join(each.begins_with for each in found)
-            return (text,) if text or not found else tuple(dict.fromkeys(firsts))
-        text += found[0].text
-        waiting = *found[0].pending, *waiting[1:]
-    return (text if waiting else text + end,)
+    found: dict[str, str] = {}
+    todo, n = [("", waiting)], 0
+
+    def note(text: str) -> None:
+        found.setdefault(_AFTER_SIGNS.sub("", text), text)
+
+    while todo:
+        text, waiting = todo.pop()
+        signs, n = _AFTER_SIGNS.sub("", text), n + 1
+        if signs != text and signs in found:
+            continue
+        if not waiting:
+            note(text + end)
+            note(f"{text}{end}\n")
+            continue
+        ways = [] if isinstance(waiting[0], PendingString) else continuations(waiting[0], layout)
+        if not ways or len(text) >= _N_FOLLOWING or (len(ways) > 1 and (signs != text or n > _MAX_FOLLOWED)):
+            note(text)
+            continue
+        for each in ways:
+            if each.slot is None:
+                todo.append((text + each.text, (*each.pending, *waiting[1:])))
+            else:
+                any(map(note, (text + first for first in each.begins_with)))
+    return tuple(found.values())

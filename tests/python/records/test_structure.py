@@ -9,13 +9,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import llama_cpp
 import pytest
 from oracle import logits, logprobs
+from tiny_model import write_tiny_model
 from token_trie import fill
 from token_trie.decisions.options import RecordOptions
 from token_trie.plan import run
 from token_trie.records.fill import read_template, record_request
-from token_trie.records.nodes import COMPACT
+from token_trie.records.nodes import COMPACT, SPACED, Layout
+from token_trie.records.tool_prompt import CallTemplate
+from token_trie.records.tools import read_tools, tool_request
 
 FLAG, UNIT = {"type": "boolean"}, {"enum": ["celsius", "fahrenheit", "kelvin"]}
 SCHEMA = {
@@ -111,3 +115,108 @@ def test_the_layout_is_decided_once_and_kept(byte_level: Any) -> None:
         assert record.text in texts
         seen.add(texts.index(record.text))
     assert len(seen) > 2
+
+
+# What large vocabularies have.
+ENDS = ['"]', '"],', '"]}', '"]}}', '"],"', "}}", "}}}", "]}", "]}}", "},", "},{", ',"', '",', '", "', "],", '],"']
+ENDS += ['"},', '"},"', "[]}"]
+seen: set[str] = set()
+NAMES = {"k": ("a", '"a"'), "l": (1, "1"), "area": ("x", '"x"')}
+Parts = tuple[str, ...]
+
+
+def _optional(*names: str) -> dict[str, Any]:
+    return {name: {"const": NAMES[name][0]} for name in names}
+
+
+def _fields(names: list[str], comma: str, colon: str, before: str) -> Iterator[Parts]:
+    """Yield the parts of an object's optional fields, and its end."""
+    for some in (s for n in range(len(names) + 1) for s in itertools.combinations(names, n)):
+        parts: list[str] = []
+        for name in some:
+            parts += [(comma if parts else before) + f'"{name}"{colon}', NAMES[name][1]]
+        yield (*parts, "}")
+
+
+def _lists(items: list[Parts], comma: str) -> Iterator[Parts]:
+    """Yield the parts of lists of up to two items."""
+    for some in (s for n in range(3) for s in itertools.product(items, repeat=n)):
+        parts: list[str] = []
+        for first, *others in some:
+            parts += [(comma if parts else "") + first, *others]
+        yield (*parts, "]")
+
+
+def _spelled(llm: Any, text: Parts, k: int, end: str) -> Iterator[list[int]]:
+    """Yield the beginnings of all spellings of a text that cover its parts up to k."""
+    whole, begin = "".join(text) + end + "\n", len("".join(text[: k + 1]))
+    signs = re.compile(r"\W*").match(whole, begin)
+    assert signs is not None
+    for cut in (*range(begin, signs.end() + 1), len(whole)):
+        yield llm.tokenize(whole[:cut].encode(), add_bos=False)
+
+
+def _ended(llm: Any, prompt: list[int], texts: list[Parts], lead: str, end: str) -> str:
+    """Write a text part by part: of the tokens of all spellings of the next parts, the best decides."""
+    left, k = [(lead, *text) for text in texts], 0
+    while len(left) > 1:
+        rows = [(text[k], row) for text in left for row in _spelled(llm, text, k, end)]
+        n = 0
+        while len({part for part, _ in rows}) > 1:
+            following = {row[n] for _, row in rows}
+            if len(following) > 1:
+                llm.reset()
+                llm.eval([*prompt, *rows[0][1][:n]])
+                scores = logits(llm)
+                best = max(following, key=lambda token: scores[token])
+                rows = [(part, row) for part, row in rows if row[n] == best]
+            n += 1
+        left = [text for text in left if text[k] == rows[0][0]]
+        k += 1
+    return "".join(left[0][1:])
+
+
+@pytest.fixture(scope="module", params=range(8))
+def with_ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Return a model with the tokens of `ENDS`."""
+    path = tmp_path_factory.mktemp("ends") / "model.gguf"
+    write_tiny_model(path, is_bpe=True, words=ENDS, seed=request.param)
+    yield (llm := llama_cpp.Llama(str(path), n_ctx=512, n_threads=1, verbose=False))
+    llm.close()
+
+
+@pytest.mark.parametrize("is_call", [False, True], ids=["record", "call"])
+@pytest.mark.parametrize("layout", [COMPACT, SPACED], ids=["compact", "spaced"])
+@pytest.mark.parametrize("of", ["texts", "objects"])
+def test_a_list_or_an_object_ends_by_the_best_of_all_spellings(
+    with_ends: Any, of: str, layout: Layout, is_call: bool
+) -> None:
+    comma, colon = layout.comma(0), layout.colon
+    item: dict[str, Any] = {"const": "a"}
+    items: list[Parts] = [('"a"',)]
+    if of == "objects":
+        item = {"type": "object", "properties": _optional("k", "l")}
+        items = [("{", *rest) for rest in _fields(["k", "l"], comma, colon, "")]
+    schema = {
+        "type": "object",
+        "properties": {"list": {"type": "array", "items": item, "maxItems": 2}, **_optional("area", "l")},
+        "required": ["list"],
+    }
+    begin, rests = f'{{"list"{colon}[', [*_fields(["area", "l"], comma, colon, comma)]
+    texts = [(begin, *some, *rest) for some in _lists(items, comma) for rest in rests]
+    options = RecordOptions(mode="greedy")
+    for prompt in PROMPTS[::4]:
+        if is_call:
+            template = CallTemplate('{"name":"', '","arguments":', "}", layout)
+            tool = {"type": "function", "function": {"name": "do", "parameters": schema}}
+            request: Any = tool_request(read_tools([tool]), options, template)
+            lead, end = '{"name":"do","arguments":', "}"
+        else:
+            request, lead, end = replace(record_request(read_template(schema), options), layout=layout), "", ""
+        text = run(with_ends, prompt, request.plan).text
+        assert text == _ended(with_ends, with_ends.tokenize(prompt.encode()), texts, lead, end)
+        seen.add(text)
+
+
+def test_the_models_end_records_in_different_ways() -> None:
+    assert len(seen) > 10

@@ -46,8 +46,8 @@ def unigrams() -> Tokenizer:
     return Tokenizer("t5", "default", [*tokens, ("\n", gguf.TokenType.NORMAL)])
 
 
-def byte_pairs() -> Tokenizer:
-    """Byte-level BPE: GPT-2's letters for bytes, words, and what JSON has often."""
+def byte_pairs(more: Sequence[str] = ()) -> Tokenizer:
+    """Byte-level BPE: GPT-2's letters for bytes, words, what JSON has often, and more of it."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
     letter = {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
@@ -67,6 +67,7 @@ def byte_pairs() -> Tokenizer:
         '{"',
         "10",
         "😀",
+        *more,
     ]
     pieces: dict[str, None] = {}
     merges: dict[str, None] = {}
@@ -143,18 +144,20 @@ def write_tiny_model(
     *,
     is_recurrent: bool = False,
     is_bpe: bool = False,
+    words: Sequence[str] = (),
     more: Sequence[Token] = (),
     said: Mapping[str, Said] | None = None,
     broken: Sequence[str] = (),
+    seed: int = 0,
 ) -> None:
-    """Write a llama or a mamba, with more tokens behind its own, and more said of it; the same bytes each time.
+    """Write a llama or a mamba, with more words of a BPE, more tokens, and more said of it; the same bytes each time.
 
     Where a broken token has been read, no logits are numbers.
     """
-    tokenizer = byte_pairs() if is_bpe else sentence_pieces()
+    tokenizer = byte_pairs(words) if is_bpe else sentence_pieces()
     tokenizer = replace(tokenizer, tokens=[*tokenizer.tokens, *more])
     tokens = [text for text, _ in tokenizer.tokens]
-    file = ModelFile(path, "mamba" if is_recurrent else "llama", tokenizer)
+    file = ModelFile(path, "mamba" if is_recurrent else "llama", tokenizer, seed=seed)
     file.say_own(
         {
             "context_length": N_CTX,
