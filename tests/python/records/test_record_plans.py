@@ -16,6 +16,7 @@ from token_trie.errors import ContextError, GrammarError, LimitError
 from token_trie.plan import Answer, Ask, Keep, Model, Plan, Step
 from token_trie.records.fill import Record, read_template, record_request
 from token_trie.records.nodes import COMPACT, Layout
+from token_trie.records.write import MAX_NESTING
 
 WEATHER = {
     "type": "object",
@@ -183,6 +184,17 @@ def test_a_string_without_an_end_is_closed_and_named(model: Model) -> None:
 def test_an_object_without_an_end_is_closed_and_named(model: Model) -> None:
     record = written(model, plan_of(model, {"type": "object"}), ['{"a":[1,2'])
     assert (record.value, record.truncated) == ({"a": [1]}, ("",))
+
+
+@pytest.mark.parametrize("one", ["[", '{"a":', '[{"b": ['])
+def test_a_free_value_that_nests_without_end_is_closed_where_readers_still_read_it(model: Model, one: str) -> None:
+    schema = {"type": "object", "properties": {"a": {}, "b": {"const": 1}}, "required": ["a", "b"]}
+    record = written(model, plan_of(model, schema, max_tokens=5000), [one * 1000])
+    assert record.truncated == ("/a",)
+    assert record.value["b"] == 1
+    assert MAX_NESTING <= record.text.count("[") + record.text.count("{") <= MAX_NESTING + 3
+    flat = written(model, plan_of(model, schema, max_tokens=5000), ["[" + "[{}]," * 50 + "[]]"])
+    assert (len(flat.value["a"]), flat.truncated) == (51, ())
 
 
 def test_a_value_that_may_not_be_cut_is_an_error(model: Model) -> None:

@@ -117,7 +117,7 @@ def test_the_layout_is_decided_once_and_kept(byte_level: Any) -> None:
     assert len(seen) > 2
 
 
-# What large vocabularies have.
+# Tokens of large vocabularies.
 ENDS = ['"]', '"],', '"]}', '"]}}', '"],"', "}}", "}}}", "]}", "]}}", "},", "},{", ',"', '",', '", "', "],", '],"']
 ENDS += ['"},', '"},"', "[]}"]
 seen: set[str] = set()
