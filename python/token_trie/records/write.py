@@ -1,16 +1,4 @@
-"""Writes a record: forced text, decisions and generated values in order.
-
-Decided text stays open until the next decision, and is tokenized together with its options:
-
-    sequence          … [Answer] [:] [{"] [city] [":"] [Oslo]
-    open text                                                 ","unit":"
-    options                                                             C"   F"
-    followers                                                                  ,"days":
-    tokenized                                                 [","] [unit] [":"] [C] [","] …
-                                                              [","] [unit] [":"] [F] [","] …
-    forced            the common beginning                    [","] [unit] [":"]
-    trie              the rest, to the option's end                                [C] [","], [F] [","]
-"""
+"""Writes a record: forced text, decisions and generated values in order."""
 
 from __future__ import annotations
 
@@ -18,20 +6,15 @@ import codecs
 import json
 import math
 import re
-from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
-from itertools import pairwise, takewhile
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
+from functools import cache, lru_cache
+from itertools import takewhile
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from token_trie.decisions.options import RecordMode, RecordOptions
-from token_trie.errors import ContextError, GrammarError, LimitError, VocabularyError
-from token_trie.llama.contexts import common_prefix
-from token_trie.llama.query import Answer, AskOn, Plan, Query, QueryMode, Sampling
+from token_trie.errors import ContextError, GrammarError, LimitError
+from token_trie.llama.query import Answer, AskOn, Plan, Query, Sampling
 from token_trie.native.core import _core
 from token_trie.native.ffi import lib
 from token_trie.native.lifetime import LruCache, cache_in
@@ -58,8 +41,8 @@ from token_trie.records.nodes import (
     continuations,
     inside,
 )
-from token_trie.sets.tokenization import Seam, inner_seam, joined
-from token_trie.sets.trie import TokenTrie
+from token_trie.records.spell import Alternatives, Spelled, signs_before, spell
+from token_trie.sets.tokenization import inner_seam
 
 MAX_NESTING = 64
 """Depth at which a free value ends: some readers take no more, and Python's raises a RecursionError at a thousand."""
@@ -171,52 +154,10 @@ def _last_end(content: Expression, text: str) -> int | None:
     return ends.bit_length() - 1 if ends else None
 
 
-@dataclass(frozen=True, eq=False)
-class Alternatives:
-    """Texts, one of which is written next: first its kind is decided token by token, then the best text of that kind.
-
-    In the modes that go step by step, each text is a kind.
-    """
-
-    texts: tuple[str, ...]
-    followers: tuple[tuple[str, ...], ...]
-    """The possible beginnings of what follows each text; they decide how its last token is spelled."""
-    kinds: tuple[Hashable, ...]
-
-    @cached_property
-    def parts(self) -> dict[Hashable, tuple[list[int], Alternatives]]:
-        """The indices of the texts of each kind, and the alternatives of these."""
-        indices: dict[Hashable, list[int]] = {}
-        for i, kind in enumerate(self.kinds):
-            indices.setdefault(kind, []).append(i)
-        if len(indices) == 1:
-            return {self.kinds[0]: (indices[self.kinds[0]], self)}
-        return {kind: (own, self._of_one_kind(own)) for kind, own in indices.items()}
-
-    def _of_one_kind(self, own: list[int]) -> Alternatives:
-        texts, followers = tuple(self.texts[i] for i in own), tuple(self.followers[i] for i in own)
-        return Alternatives(texts, followers, ("",) * len(own))
-
-
 _FORCED = Alternatives(("",), (("",),), ("",))
 _MAX_KEPT, _MAX_TEXTS = 1024, 100_000
 _MAX_OPEN = 1 << 14
 """Maximum bytes of open text; more is written to the sequence, whose length is limited."""
-
-
-class Spelled(NamedTuple):
-    """Tokens of the options after open text."""
-
-    n_back: int
-    """Tokens at the end of the sequence that are replaced."""
-    forced: list[int]
-    """Their replacement, which all options begin with."""
-    trie: TokenTrie | None
-    """The remaining tokens; None for a single option, which is forced."""
-    option_of: npt.NDArray[np.int64]
-    """The option of each leaf."""
-    unforced: list[bytes]
-    """Text of each option after the forced tokens."""
 
 
 class Generated:
@@ -318,11 +259,7 @@ class Writer:
         """
         kind, of_kind, of_text = alternatives.kinds[0], 0.0, None
         if len(alternatives.parts) > 1:
-            tokens, spelled = self._spell(alternatives)
-            mode: QueryMode = "sampled" if self._mode == "sampled" else "greedy"
-            query = Query(mode, spelled.trie, sampling=self._drawn())
-            answer = yield from self._ask(tokens, query)
-            kind, of_kind = alternatives.kinds[spelled.option_of[answer.leaf]], answer.logprob
+            kind, of_kind = yield from self._choose_kind(alternatives)
         indices, part = alternatives.parts[kind]
         index = indices[0]
         if len(indices) > 1:
@@ -330,7 +267,7 @@ class Writer:
             answer = yield from self._ask(tokens, Query("best", spelled.trie, max_nodes=self._max_nodes))
             if len(answer.leaves) == 0:
                 raise ContextError("the model gives no way to go on a finite score")
-            option, of_text = int(spelled.option_of[answer.leaf]), answer.logprob
+            option, of_text = spelled.option_of(answer.leaf), answer.logprob
             self.tokens, self._open = tokens, spelled.unforced[option]
             index = indices[option]
         else:
@@ -338,6 +275,41 @@ class Writer:
         self.text += alternatives.texts[index]
         self.cost["n_choices"] += 1
         return index, of_kind, of_text
+
+    def _choose_kind(self, alternatives: Alternatives) -> Plan[tuple[Hashable, float]]:
+        """Decide a kind token by token; return it and its log-share.
+
+        Of the tokens that may come next, those that leave the same kinds are worth their sum, however they spell them.
+        """
+        tokens, spelled = self._spell(alternatives)
+        if self._mode == "sampled":
+            answer = yield from self._ask(tokens, Query("sampled", spelled.trie, sampling=self._drawn()))
+            return alternatives.kinds[spelled.option_of(answer.leaf)], answer.logprob
+        members = [(row, alternatives.kinds[i]) for row, i in zip(spelled.members, spelled.options, strict=True)]
+        path: tuple[int, ...] = ()
+        of_kind = 0.0
+        while True:
+            kinds: dict[int, set[Hashable]] = {}
+            for row, kind in members:
+                for token in row[len(path) : len(path) + 1] or self._model.vocab.end_of_generation():
+                    kinds.setdefault(token, set()).add(kind)
+            shares = dict.fromkeys(kinds, 0.0)
+            if len(kinds) > 1:
+                trie, order = spelled.next_tokens(path, [*kinds])
+                query = Query("scores", trie, leaf_end="any", branches=True)
+                answer = yield from self._ask([*tokens, *path], query)
+                shares = dict(zip(order, map(float, answer.logprobs), strict=True))
+                self.cost["n_branches"] += 1
+            alike: dict[frozenset[Hashable], float] = {}
+            for token, share in shares.items():
+                among = frozenset(kinds[token])
+                alike[among] = alike.get(among, 0.0) + math.exp(share)
+            left = max(alike, key=lambda among: alike[among])
+            of_kind += math.log(alike[left])
+            if len(left) == 1:
+                return next(iter(left)), of_kind
+            path = (*path, max((token for token in kinds if kinds[token] == left), key=lambda token: shares[token]))
+            members = [(row, kind) for row, kind in members if [*row[: len(path)]] == [*path]]
 
     def generate(self, free: FreeText, max_tokens: int) -> Plan[Generated]:
         """Let the model write until an end is found or the text is full; then pass the result to `keep`.
@@ -401,91 +373,15 @@ class Writer:
         """Spell alternatives after the open text; return the tokens before the remaining ones, and these."""
         vocab, before = self._model.vocab, tuple(self.tokens[-64:])
         key = self._known.get(before, 1, lambda: inner_seam(vocab, before)), self._open, alternatives
-        spelled: Spelled = self._known.get(key, len(alternatives.texts), lambda: _spell(vocab, *key))
+        spelled: Spelled = self._known.get(key, len(alternatives.texts), lambda: spell(vocab, *key))
         if spelled.n_back >= len(before) and not spelled.forced:
             # If the text merges with all tokens before it, keep them: the model continues from a token.
-            spelled = _spell(vocab, inner_seam(vocab, []), self._open, alternatives)
+            spelled = spell(vocab, inner_seam(vocab, []), self._open, alternatives)
         return self.tokens[: len(self.tokens) - spelled.n_back] + spelled.forced, spelled
-
-
-def _spell(vocab: _core.Vocab, seam: Seam, text: bytes, alternatives: Alternatives) -> Spelled:
-    """Tokenize the options after open text: to their ends, or up to where their kinds are distinct."""
-    texts, kinds = alternatives.texts, alternatives.kinds if len(alternatives.parts) > 1 else ()
-    ordered = sorted(texts)
-    begun = {a for a, b in pairwise(ordered) if b.startswith(a)}
-    options = [
-        (i, seam.text + text + option.encode(), after.encode())
-        for i, (option, all_after) in enumerate(zip(texts, alternatives.followers, strict=True))
-        for after in (_spellings(all_after, option not in begun) if kinds else all_after)
-    ]
-    tokens, offsets = vocab.tokenize([option + after for _, option, after in options], "record")
-    rows = [tokens[offsets[i] : offsets[i + 1]].tolist() for i in range(len(options))]
-    whole = rows[0]
-    # A closing quote distinguishes a text from longer ones; without longer ones the end is not scored.
-    n_apart = [len(option) - (not kinds and _is_alone(texts[i], ordered)) for i, option, _ in options]
-    n_needed = [
-        _n_covering(vocab, row, len(option) + len(after), n if n < len(option) else n + (bool(begun) and after != b""))
-        for row, (_, option, after), n in zip(rows, options, n_apart, strict=True)
-    ]
-    if kinds:
-        n_needed = n_distinct([row[:n] for row, n in zip(rows, n_needed, strict=True)], [kinds[i] for i, *_ in options])
-    n_least = min(n_needed) - (len(texts) > 1)
-    cut = [row[:n_least] for row in rows]
-    n_same = common_prefix(min(cut), max(cut))  # the first and last in order differ first
-    n_tail = common_prefix(whole[:n_same], seam.tail)
-    unforced = [b""] * len(texts)
-    for (i, option, after), row in zip(options, rows, strict=True):
-        rest = vocab.detokenize(row[n_same:])
-        if not (option + after).endswith(rest):
-            raise VocabularyError(f"record: {texts[i]!r} cannot be spelled in this vocabulary")
-        unforced[i] = option[len(option) + len(after) - len(rest) :]
-    forced = whole[n_tail:n_same]
-    n_back = len(seam.tail) - n_tail
-    if len(texts) == 1:
-        return Spelled(n_back, forced, None, np.zeros(0, np.int64), unforced)
-    members = [row[n_same:n] for row, n in zip(rows, n_needed, strict=True)]
-    core = _core.Trie.build(*joined(members), [str(i) for i in range(len(rows))], vocab.fingerprint())
-    trie = TokenTrie.of_core(core)
-    option_of = np.array([options[int(core.name(leaf))][0] for leaf in range(core.n_leaves)], np.int64)
-    return Spelled(n_back, forced, trie, option_of, unforced)
-
-
-def _spellings(followers: tuple[str, ...], may_end: bool) -> Iterable[str]:
-    """Return what the last token of an option may cover: any part of the signs that follow it, or nothing."""
-    parts = (each[:n] for each in followers for n in range(not may_end, len(_AFTER_SIGNS.sub("", each)) + 1))
-    return dict.fromkeys((*parts, *followers))
-
-
-def _is_alone(text: str, ordered: list[str]) -> bool:
-    """Return whether a text ends in a quote and its content begins no other of the ordered texts."""
-    content = text.removesuffix('"')
-    first = bisect_left(ordered, content)
-    return content != text and not any(
-        other.startswith(content) for other in ordered[first : first + 2] if other != text
-    )
-
-
-def _n_covering(vocab: _core.Vocab, tokens: list[int], n_bytes: int, n_wanted: int) -> int:
-    """Count the tokens that cover the first bytes of a text."""
-    n = len(tokens)
-    while n > 1 and (before := n_bytes - len(vocab.detokenize(tokens[n - 1 : n]))) >= n_wanted:
-        n_bytes = before
-        n -= 1
-    return n
-
-
-def n_distinct(rows: list[list[int]], kinds: Sequence[Hashable]) -> list[int]:
-    """Return for each row after how many tokens all rows that begin alike are of one kind."""
-    kinds_after: dict[tuple[int, ...], set[Hashable]] = {}
-    for row, kind in zip(rows, kinds, strict=True):
-        for n in range(len(row) + 1):
-            kinds_after.setdefault(tuple(row[:n]), set()).add(kind)
-    return [next((n for n in range(len(row)) if len(kinds_after[tuple(row[:n])]) == 1), len(row)) for row in rows]
 
 
 _N_FOLLOWING = 12
 """Characters that decide how the last token before them is spelled."""
-_AFTER_SIGNS = re.compile(r"\w.*", re.DOTALL)
 _MAX_FOLLOWED, _MAX_SPELLED = 200, 4096
 
 
@@ -656,11 +552,11 @@ def followers(waiting: tuple[PendingPart, ...], layout: Layout, end: str) -> tup
     todo, n = [("", waiting)], 0
 
     def note(text: str) -> None:
-        found.setdefault(_AFTER_SIGNS.sub("", text), text)
+        found.setdefault(signs_before(text), text)
 
     while todo:
         text, waiting = todo.pop()
-        signs, n = _AFTER_SIGNS.sub("", text), n + 1
+        signs, n = signs_before(text), n + 1
         if signs != text and signs in found:
             continue
         if not waiting:

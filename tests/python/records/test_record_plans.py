@@ -36,7 +36,7 @@ CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required"
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     """Return a byte-level BPE without weights."""
     path: Path = tmp_path_factory.mktemp("vocab") / "bpe.gguf"
-    write_tiny_model(path, is_bpe=True)
+    write_tiny_model(path, is_bpe=True, words=["}\n", ',"'])
     llm = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
     yield Model.of(llm, 512)
     llm.close()
@@ -66,7 +66,9 @@ def says(model: Model, step: Step, text: str, logprob: float = 0.0) -> Answer:
     if step.query.until is None:
         options = offered(model, step)
         leaf = options.index(min((option for option in options if text in option), key=len))
-        return Answer(leaf=leaf, logprob=logprob, leaves=np.array([leaf]))
+        logprobs = np.full(len(options), -99.0)
+        logprobs[leaf] = logprob
+        return Answer(leaf=leaf, logprob=logprob, leaves=np.array([leaf]), logprobs=logprobs)
     tokens = model.vocab.tokenize([text.encode()], "text")[0].tolist()
     heard = next((n for n, token in enumerate(tokens, 1) if step.query.until(token)), len(tokens))
     return Answer(tokens=tuple(tokens[:heard]))
@@ -99,7 +101,7 @@ def test_what_the_schema_forces_is_there_before_the_first_question(model: Model)
 
 
 def test_a_record_is_what_the_model_says_between_what_is_forced(model: Model) -> None:
-    record = written(model, plan_of(model, WEATHER), ['Oslo"', "f", ",", "12"])
+    record = written(model, plan_of(model, WEATHER), ['Oslo"', "f", ",", "1", "2"])
     assert record.value == {"city": "Oslo", "unit": "fahrenheit", "days": 12}
     assert record.text == '{"city":"Oslo","unit":"fahrenheit","days":12}'
     assert record.stats is not None
@@ -130,7 +132,7 @@ def test_a_probability_is_that_of_the_answer(model: Model) -> None:
 def test_a_mode_is_that_of_the_queries_for_values(model: Model, mode: Any) -> None:
     (step,) = next(plan_of(model, UNIT, mode=mode))
     assert isinstance(step, Ask)
-    assert step.query.mode == {"exact": "best"}.get(mode, mode)
+    assert step.query.mode == {"exact": "best", "greedy": "scores"}.get(mode, mode)
 
 
 def test_each_step_draws_by_a_seed_of_its_own(model: Model) -> None:
@@ -150,8 +152,21 @@ def test_the_layout_is_asked_for_where_layouts_differ_first(model: Model) -> Non
 
 
 def test_a_text_that_begins_another_is_told_apart_from_it(model: Model) -> None:
-    (step,) = next(plan_of(model, {"type": "integer", "minimum": 2, "maximum": 120}))
-    assert {"2", "12", "120"} <= {*offered(model, step)}
+    schema = {"type": "integer", "minimum": 2, "maximum": 120}
+    for said, value in ((["2", "\n"], 2), (["1", "2", "\n"], 12), (["1", "2", "0"], 120)):
+        assert written(model, plan_of(model, schema), said).value == value
+
+
+def test_what_several_tokens_spell_is_worth_their_sum(model: Model) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}, "b": {"const": 1}}, "required": ["n"]}
+    plan = plan_of(model, schema)
+    (step,) = next(plan)
+    (step,) = plan.send([says(model, step, "7}")])
+    shares = {',"': 0.4, "}": 0.35, "}\n": 0.25}
+    options = offered(model, step)
+    assert {*options} == {*shares}
+    (kept,) = plan.send([Answer(logprobs=np.log([shares[option] for option in options]))])
+    assert before(model, kept) == '{"n":7}'
 
 
 def test_an_item_that_must_not_repeat_is_offered_once(model: Model) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import llama_cpp
+import numpy as np
 import pytest
 from oracle import logits, logprobs
 from tiny_model import write_tiny_model
@@ -157,7 +158,7 @@ def _spelled(llm: Any, text: Parts, k: int, end: str) -> Iterator[list[int]]:
 
 
 def _ended(llm: Any, prompt: list[int], texts: list[Parts], lead: str, end: str) -> str:
-    """Write a text part by part: of the tokens of all spellings of the next parts, the best decides."""
+    """Write a text part by part, by what the tokens of all spellings of the next parts are worth together."""
     left, k = [(lead, *text) for text in texts], 0
     while len(left) > 1:
         rows = [(text[k], row) for text in left for row in _spelled(llm, text, k, end)]
@@ -168,7 +169,9 @@ def _ended(llm: Any, prompt: list[int], texts: list[Parts], lead: str, end: str)
                 llm.reset()
                 llm.eval([*prompt, *rows[0][1][:n]])
                 scores = logits(llm)
-                best = max(following, key=lambda token: scores[token])
+                ways = {token: frozenset(part for part, row in rows if row[n] == token) for token in following}
+                worth = {way: sum(np.exp(scores[t]) for t in ways if ways[t] == way) for way in ways.values()}
+                best = max(following, key=lambda token: (worth[ways[token]], scores[token]))
                 rows = [(part, row) for part, row in rows if row[n] == best]
             n += 1
         left = [text for text in left if text[k] == rows[0][0]]
@@ -188,7 +191,7 @@ def with_ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.mark.parametrize("is_call", [False, True], ids=["record", "call"])
 @pytest.mark.parametrize("layout", [COMPACT, SPACED], ids=["compact", "spaced"])
 @pytest.mark.parametrize("of", ["texts", "objects"])
-def test_a_list_or_an_object_ends_by_the_best_of_all_spellings(
+def test_a_list_or_an_object_ends_by_the_sum_of_all_spellings(
     with_ends: Any, of: str, layout: Layout, is_call: bool
 ) -> None:
     comma, colon = layout.comma(0), layout.colon
