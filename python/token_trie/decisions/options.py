@@ -267,7 +267,7 @@ class RecordOptions(Sampling):
         "greedy" takes the best token at each branch point and is the fastest. "sampled" draws a token there. Integers
         between close bounds are written digit by digit in every mode, and whether an optional field, another item, null
         or an alternative follows is decided by the next token: exact mode does not charge for keys that the schema
-        dictates.
+        dictates. Where several tokens spell one way to go on, as ``"]`` and ``"],``, they are worth their sum.
     max_nodes : int, optional
         Largest number of nodes that exact mode evaluates for one choice. None: no limit, so that the most probable
         value is proved. `RecordStats.n_unproved` counts the choices that this limit ended.

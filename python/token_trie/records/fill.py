@@ -44,10 +44,10 @@ class Record(Generic[T]):
         The probability of every value that was chosen, by its JSON pointer (``"/unit"``, ``"/tags/0"``). In exact mode
         it is the model's own probability of the value's text; it includes the end of the value only if another value
         continues from there. In the modes that go step by step, and for integers and for null or not in every mode, it
-        is the product of the probabilities of its tokens among the allowed ones. The pointer of an object or list
+        is the product of the probabilities of its steps among the allowed ones. The pointer of an object or list
         (``""`` for the whole record) has the probability of the choice of its fields, or of its number of items.
     truncated : tuple of str
-        Pointers of values that were ended because they reached `max_tokens`.
+        Pointers of values that were ended because they reached `max_tokens`, or nested too deep.
     stats : RecordStats
         What the record cost.
     thought : str or None
