@@ -260,9 +260,10 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     uuid); minimum, maximum, their exclusive forms, and multipleOf of whole numbers; anyOf, oneOf of schemas that
     exclude each other, allOf around one; $ref into the schema itself. Other formats, a format beside enum or const,
     and unknown keywords are annotations, as in JSON Schema. The other keywords that decide what is valid, such as not,
-    if and contains, are refused. Properties that are not listed are not written. Integers between bounds are a choice
-    if there are up to 1,000 of them; numbers between bounds have up to six digits after the point. Alternatives that
-    the first token cannot tell apart are generated under one grammar for all of them.
+    if and contains, are refused; an alternative of anyOf that has one is not written, if others than null remain.
+    Properties that are not listed are not written. Integers between bounds are a choice if there are up to 1,000 of
+    them; numbers between bounds have up to six digits after the point. Alternatives that the first token cannot tell
+    apart are generated under one grammar for all of them.
     """
     return run(llm, prompt, record_request(read_template(schema), RecordOptions.read("fill", options)).plan)
 

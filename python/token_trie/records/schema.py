@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import combinations, pairwise
 from typing import Any
 from urllib.parse import unquote
@@ -187,12 +189,18 @@ class _SchemaReader:
         nodes = [self._read_kind(schema, kind, pointer, depth) for kind in kinds]
         return make_union(nodes, pointer)
 
+    @contextmanager
+    def _following(self, references: tuple[str, ...]) -> Iterator[None]:
+        before, self._followed = self._followed, references
+        try:
+            yield
+        finally:
+            self._followed = before
+
     def _read_inner(self, schema: Any, pointer: str, depth: int) -> Node | None:
         """Read the schema of a nested value."""
-        followed, self._followed = self._followed, ()
-        node = self.read(schema, pointer, depth)
-        self._followed = followed
-        return node
+        with self._following(()):
+            return self.read(schema, pointer, depth)
 
     def _read_ref(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
         ref = schema["$ref"]
@@ -205,9 +213,8 @@ class _SchemaReader:
             return None
         key = ref, depth + 1
         if key not in self._known:
-            followed, self._followed = self._followed, (*self._followed, ref)
-            self._known[key] = self.read(found, unquote(ref.removeprefix("#")), depth + 1)
-            self._followed = followed
+            with self._following((*self._followed, ref)):
+                self._known[key] = self.read(found, unquote(ref.removeprefix("#")), depth + 1)
         return self._known[key]
 
     def _find(self, ref: Any, pointer: str) -> Any:
@@ -233,11 +240,18 @@ class _SchemaReader:
             raise refuse(f"{pointer}/{keyword}", "no schemas")
         if schema.keys() & VALIDATING - {keyword, "type", "not"}:
             raise KeywordError(f"{pointer}/{keyword}", "beside other keywords it is not supported")
-        nodes = {
-            i: self.read(option, f"{pointer}/{keyword}/{i}", depth)
-            for i, option in enumerate(options)
-            if not is_false(option) or all(map(is_false, options))
-        }
+        nodes, unsupported = {}, None
+        for i, option in enumerate(options):
+            if is_false(option) and not all(map(is_false, options)):
+                continue
+            try:
+                nodes[i] = self.read(option, f"{pointer}/{keyword}/{i}", depth)
+            except KeywordError as error:
+                if keyword == "oneOf" or not self._is_strict:
+                    raise
+                unsupported = error  # all that the others write is valid
+        if unsupported is not None and all(node is None or types_in(node) == {"null"} for node in nodes.values()):
+            raise unsupported
         allowed = {*kinds_of(schema, pointer)} if "type" in schema else {*KINDS}
         allowed |= {"integer"} if "number" in allowed else set()
         for i, node in nodes.items():

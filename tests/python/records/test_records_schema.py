@@ -367,6 +367,22 @@ def test_what_cannot_be_kept_is_left_out_where_there_is_a_list_for_it(
     assert grammar_as_text(node) == grammar_as_text(read_schema(left))
 
 
+DECIMAL = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}]}
+
+
+def test_an_alternative_that_is_not_supported_is_not_written() -> None:
+    assert isinstance(read_schema(DECIMAL), Slot)
+    assert begins({"anyOf": [*DECIMAL["anyOf"], {"type": "null"}]}) == ["", "null"]
+    assert begins({"anyOf": [{"$ref": "#/$defs/a"}, {"const": 1}], "$defs": {"a": {"not": {"const": 2}}}}) == ["1"]
+    text = DECIMAL["anyOf"][1]
+    for schema in ({"anyOf": [text]}, {"anyOf": [text, {"type": "null"}]}, {"oneOf": DECIMAL["anyOf"]}):
+        with pytest.raises(ArgumentError, match=r"schema#/(any|one)Of/\d/pattern: .* lookahead"):
+            read_schema(schema)
+    notes: list[str] = []
+    assert isinstance(read_schema(DECIMAL, notes), Union)
+    assert len(notes) == 1
+
+
 def grammar_as_text(node: Any) -> Any:
     printed = Grammar(grammar_of(node))
     return printed.body, printed.rules
