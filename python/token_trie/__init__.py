@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from token_trie.handle import StreamHandle
     from token_trie.llama.constrain import constrain
+    from token_trie.llama.model_files import open_model
     from token_trie.native.files import demo_model
     from token_trie.questions.decide import decide, decide_many
     from token_trie.questions.form import Form
@@ -80,6 +81,7 @@ __all__ = [
     "explain",
     "fill",
     "fill_many",
+    "open_model",
     "score",
     "score_many",
 ]
@@ -94,6 +96,7 @@ _HOMES = {
     "errors": "ArgumentError BusyError CancelledError ContextError LimitError TokenTrieError VocabularyError",
     "handle": "StreamHandle",
     "llama.constrain": "constrain",
+    "llama.model_files": "open_model",
     "native.files": "demo_model",
     "questions.decide": "decide decide_many",
     "questions.form": "Form",

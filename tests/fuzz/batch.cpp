@@ -8,7 +8,7 @@
 #include <thread>
 
 // Prompts submitted to a batch, cancelled, waited for and closed on, against a stream that answers each alone. The
-// first byte of an input chooses the context, and whether the model has sliding windows.
+// first byte of an input chooses the context and the model: with cells, with sliding windows, or with states.
 namespace token_trie::fuzz {
 namespace {
 
@@ -45,10 +45,11 @@ class Alone {
     token_trie_stream * stream_;
 };
 
-const Alone & alone(bool has_window) {
-    static const Alone plain(test::TinyKind::attention);
-    static const Alone windows(test::TinyKind::window_of_16);
-    return has_window ? windows : plain;
+const Alone & alone(std::uint32_t i) {
+    using Kind = test::TinyKind;
+    static const std::array<Alone, 4> all{Alone(Kind::attention), Alone(Kind::hybrid), Alone(Kind::window_of_16),
+                                          Alone(Kind::recurrent)};
+    return all[i % all.size()];
 }
 
 // A prompt that is out, or to be.
@@ -67,7 +68,7 @@ using test::tokens_of;
 
 class Caller {
    public:
-    explicit Caller(std::uint32_t how) : alone_(alone(how / 36 % 3 == 2)), n_ctx_(how % 3 == 2 ? 512 : 256) {
+    explicit Caller(std::uint32_t how) : alone_(alone(how / 36)), n_ctx_(how % 3 == 2 ? 512 : 256) {
         llama_context_params context = test::tiny_context_params(n_ctx_);
         context.n_ubatch = how / 3 % 3 == 2 ? 8 : 64;
         auto params = sized<token_trie_batch_params>();

@@ -314,12 +314,12 @@ def doctor(
     if file is not None:
         if as_json:
             raise ArgumentError("--json: not with a set")
-        draw_set(file, path, model.model)
+        draw_set(file, path, None if model.model is None else model.path)
         return
     if path is not None:
         raise ArgumentError("--path: only with a payload")
     llm = model.load(_N_CTX)
-    with status.status(f"examining {model.path.name}"):
+    with status.status(f"examining {model.name}"):
         found = _examine(llm)
     works = not any(one.poor for one in found.values())
     if as_json:
@@ -329,7 +329,7 @@ def doctor(
         ]
         print_json(
             {
-                "model": model.path.name,
+                "model": model.name,
                 "works": works,
                 "findings": listed,
                 "devices": [asdict(device) for device in devices()],

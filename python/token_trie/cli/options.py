@@ -21,6 +21,7 @@ import typer
 from rich.console import Console
 
 from token_trie.errors import ArgumentError
+from token_trie.llama.model_files import find_model
 from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama, llama_cpp
 from token_trie.native.files import demo_model
@@ -190,14 +191,26 @@ ChatOption = Annotated[bool, typer.Option("--chat", help="Apply the model's chat
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
+def model_file(name: str | None) -> Path:
+    """Return the file of ``--model``, by default the bundled one; ArgumentError if it does not exist."""
+    try:
+        return find_model(demo_model() if name is None else name)
+    except ArgumentError as error:
+        raise ArgumentError(f"--model: {error}") from error
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """The model and options of loading it."""
 
     model: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            "--model", "-m", metavar="FILE.gguf", help="The model. Default: SmolLM2-135M from `token-trie[demo]`."
+            "--model",
+            "-m",
+            metavar="MODEL",
+            help="A GGUF file, or a model that another program has: ollama:NAME, lmstudio:NAME, hf:OWNER/NAME. "
+            "Default: SmolLM2-135M from `token-trie[demo]`.",
         ),
     ] = None
     n_ctx: Annotated[
@@ -227,17 +240,21 @@ class ModelOptions:
     @property
     def path(self) -> Path:
         """The model's file, by default the bundled one; ArgumentError if it does not exist."""
-        path = Path(demo_model()) if self.model is None else self.model
-        if not path.is_file():
-            raise ArgumentError(f"--model: no file {str(path)!r}")
-        return path
+        return model_file(self.model)
+
+    @property
+    def name(self) -> str:
+        """The file's name, or the name that another program gives the model."""
+        if self.model is None or Path(self.model).is_file():
+            return self.path.name
+        return self.model.partition(":")[2]
 
     def load(self, n_ctx: int = 0) -> Llama:
         """Load the model; `n_ctx` is the default context, 0 the model's training context."""
         path = self.path
         n_ctx = n_ctx if self.n_ctx is None else self.n_ctx
         n_cores, n_processors = (self.threads, self.threads) if self.threads else processors()
-        with interrupted_after(), status.status(f"loading {path.name}"):
+        with interrupted_after(), status.status(f"loading {self.name}"):
             try:
                 return llama_cpp.Llama(
                     str(path),

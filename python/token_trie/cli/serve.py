@@ -87,7 +87,7 @@ def serve(
         raise ArgumentError(f"serve: {error.name} is missing; pip install 'token-trie[serve]'") from error
     config = ServerConfig(
         load=lambda: model.load(SERVED_N_CTX),
-        name=model.path.stem,
+        name=model.name.removesuffix(".gguf"),
         host=host,
         port=port,
         api_key=_read_key(api_key),

@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from token_trie.cli.options import command, console, interrupted_after, is_set, read, require_output
+from token_trie.cli.options import command, console, interrupted_after, is_set, model_file, read, require_output
 from token_trie.cli.tables import Format, Table, TableRow
 from token_trie.errors import ArgumentError, PayloadError
 from token_trie.native.core import _core, llama_cpp
-from token_trie.native.files import demo_model
 from token_trie.native.llama_facts import wrapped_model
 from token_trie.progress import Progress
 from token_trie.sets.tokenization import find_seam, joined, spell, to_tokens
@@ -48,11 +47,11 @@ def build(
         ),
     ] = None,
     model: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--model",
             "-m",
-            metavar="FILE.gguf",
+            metavar="MODEL",
             help="The model whose vocabulary the token ids belong to. Default with --text: SmolLM2-135M from "
             "token-trie[demo].",
         ),
@@ -73,10 +72,9 @@ def build(
         raise ArgumentError("--text and --ids: use exactly one of them")
     if ids is not None and leading_space is not None:
         raise ArgumentError("--leading-space: only with --text")
-    require_output("--output", output, table, model)
-    if text is not None and model is None:
-        model = Path(demo_model())
-    with _vocabulary(model) as vocab, closing(Table(table, table_format)) as opened:
+    file = model_file(model) if model is not None or text is not None else None
+    require_output("--output", output, table, file)
+    with _vocabulary(file) as vocab, closing(Table(table, table_format)) as opened:
         trie, n_rows = _build(opened, vocab, text, ids, name, leading_space)
     trie.save(output)
     n_bytes = output.stat().st_size
@@ -127,8 +125,6 @@ def _vocabulary(model: Path | None) -> Iterator[_core.Vocab | None]:
     if model is None:
         yield None
         return
-    if not model.is_file():
-        raise ArgumentError(f"--model: no file {str(model)!r}")
     params = llama_cpp.llama_model_default_params()
     params.vocab_only = True
     try:
