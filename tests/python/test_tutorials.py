@@ -74,7 +74,5 @@ def test_a_catalogue_is_chosen_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-def test_a_cpp_program_is_built_and_chooses(tmp_path: Path) -> None:
-    best, *others = follow("A whole program", tmp_path, "c.md").splitlines()[-3:]
-    assert re.fullmatch(r"Paris 0\.\d+", best)
-    assert len(others) == 2
+def test_a_cpp_program_is_built_and_ends_with_its_answer(tmp_path: Path) -> None:
+    assert follow("A whole program", tmp_path, "c.md").endswith("\n play_music\n")
