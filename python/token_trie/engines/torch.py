@@ -350,7 +350,7 @@ class DeviceTries:
         Parameters
         ----------
         logits_of : callable
-            ``logits_of(tokens, parents)``: tokens so far, int64 of shape (batch, beams, steps), -1 after an end; and
+            ``logits_of(tokens, parents)``: tokens so far, int64 of shape (batch, beams, steps), 0 after an end; and
             the beam of the step before that each beam continues, int64 of shape (batch, beams), for the model's cache.
             Returns logits of shape (batch, beams, at least vocab_size). At first, beams is 1 and steps 0. A beam whose
             logits have a NaN, or are all ``-inf``, is lost. If all allowed tokens of a row's beams are ``-inf``, they
@@ -388,7 +388,7 @@ class DeviceTries:
         has_warned = False
         for _ in range(max_tokens):
             n_beams, n_vocab = nodes.shape[1], self.vocab_size
-            logits = logits_of(tokens, parents)
+            logits = logits_of(tokens.clamp(min=0), parents)  # NONE is a row of no embedding
             if not isinstance(logits, torch.Tensor):
                 raise ArgumentError(f"logits_of must be a torch.Tensor, not {type(logits).__name__}")
             if logits.ndim != 3 or logits.shape[:2] != (batch, n_beams) or logits.shape[2] < n_vocab:

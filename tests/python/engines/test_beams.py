@@ -145,6 +145,29 @@ def test_parents_name_the_beams_that_go_on() -> None:
     assert [tuple(tokens.shape) for tokens in before] == [(2, 1, 0), (2, 3, 1), (2, 3, 2)]
 
 
+@pytest.mark.parametrize("options", [{"end_tokens": [END]}, {"on_complete": "release"}], ids=["end", "release"])
+@pytest.mark.parametrize("vocab_size", [V, 262_144])
+def test_a_model_that_embeds_its_tokens_goes_on_beside_ended_and_lost_beams(vocab_size: int, options: Any) -> None:
+    torch.manual_seed(0)
+    embedding, head = torch.nn.Embedding(vocab_size, 2), torch.nn.Linear(2, vocab_size)
+
+    def embedded(tokens: Any, parents: Any) -> Any:
+        return head(embedding(tokens).sum(2))
+
+    def alone(member: list[int]) -> float:
+        rows = [torch.log_softmax(embedded(torch.tensor([[member[:i]]]).long(), None)[0, 0], -1) for i in range(9)]
+        return sum(float(rows[i][token]) for i, token in enumerate(member))
+
+    tries = DeviceTries(vocab_size)
+    of = [[3], [4, 5], [4, 6, 7, 8, 9]]
+    root = tries.add(TokenTrie.from_sequences({str(member): member for member in of}), **options)
+    found = tries.beam(embedded, torch.tensor([root]), beam_width=8)
+    there = found.logprobs[0].isfinite()
+    got = [[token for token in beam if token >= 0] for beam in found.tokens[0][there].tolist()]
+    assert sorted(member[: len(member) - ("end_tokens" in options)] for member in got) == of
+    assert found.logprobs[0][there].tolist() == pytest.approx([alone(member) for member in got], abs=1e-3)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
