@@ -236,6 +236,7 @@ class StreamHandle:
             From the iterator; another call continues after the tokens that it yielded.
         """
         sampling = Sampling.read("generate", options)
+        sampling.check_drawn(draws=False)
         if sampling.seed is not None:
             self._stream.set_seed(sampling.seed)
         return Generation(self._stream, max_tokens, sampling.settled(draws=False))

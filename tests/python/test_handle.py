@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.drawing import seeded
 from token_trie import ArgumentError, BusyError, ContextError, StreamHandle, TokenTrie, Weights, choose, explain
 from token_trie.llama.drivers import StreamDriver
 
@@ -30,10 +31,10 @@ def stream(precise: Any) -> Iterator[StreamHandle]:
 def test_a_decision_is_that_of_choose_and_the_sequence_continues_after_it(
     precise: Any, stream: StreamHandle, mode: Any
 ) -> None:
-    expected = choose(precise, PROMPT, ACTIONS, mode=mode, seed=3)
+    expected = choose(precise, PROMPT, ACTIONS, mode=mode, **seeded(mode, 3))
     stream.prefill(PROMPT)
     before = stream.tokens
-    decision = stream.choose(ACTIONS, mode=mode, seed=3)
+    decision = stream.choose(ACTIONS, mode=mode, **seeded(mode, 3))
     assert (decision.value, decision.tokens) == (expected.value, expected.tokens)
     assert decision.logprob == pytest.approx(expected.logprob, abs=1e-4)
     assert decision.branch_logprob == pytest.approx(expected.branch_logprob, abs=1e-4)
@@ -71,7 +72,7 @@ def test_stepping_token_by_token_gives_the_same(precise: Any, mode: Any) -> None
             stream.prefill("Begin")
             for k in range(4):
                 stream.append(f"\nAction {k}:")
-                stream.choose(ACTIONS, mode=mode, seed=k)
+                stream.choose(ACTIONS, mode=mode, **seeded(mode, k))
                 stream.text(3)
             results.append(stream.tokens)
     assert results[0] == results[1]

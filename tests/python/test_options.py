@@ -24,6 +24,8 @@ from token_trie.native.options import Options, described
 from token_trie.questions.options import DecideOptions
 
 ROOT = Path(__file__).parents[2]
+ANY: Any = None
+TOOL = {"type": "function", "function": {"name": "look"}}
 FAMILIES: list[type[Options]] = [
     ChooseOptions,
     ListOptions,
@@ -177,6 +179,128 @@ def test_options_of_the_command_line_have_the_names_and_defaults_of_the_family()
         "probabilities",
         "think",
     }
+
+
+# An option that differs from its default, and the modes in which it has an effect.
+DRAWN: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 1}
+CHOOSE: dict[str, tuple[Any, str]] = {
+    **{name: (value, "sampled aligned") for name, value in DRAWN.items()},
+    "probabilities": (True, "exact aligned"),
+    "calibration": (token_trie.Contextual("A:"), "exact aligned beam"),
+    "leaf_end": ("any", "exact aligned beam"),
+    "n_best": (2, "exact beam"),
+    "beam_width": (4, "beam"),
+    "max_nodes": (64, "exact"),
+    "timeout": (1.0, "exact"),
+    "max_scored": (9, "aligned"),
+    "leading_space": (True, "exact greedy sampled aligned beam"),
+    "think": (token_trie.Think(), "exact greedy sampled aligned beam"),
+}
+LIST: dict[str, tuple[Any, str]] = {name: (value, "sampled") for name, value in DRAWN.items()}
+RECORD: dict[str, tuple[Any, str]] = {
+    **{name: (value, "sampled") for name, value in DRAWN.items()},
+    "temperature": (0.5, "exact greedy sampled"),
+    "max_nodes": (9, "exact"),
+    "max_tokens": (9, "exact greedy sampled"),
+    "indent": (2, "exact greedy sampled"),
+    "on_text": (print, "exact greedy sampled"),
+    "think": (token_trie.Think(), "exact greedy sampled"),
+}
+SPAN: dict[str, tuple[Any, str]] = {
+    "end_tokens": ([1], "end restart"),
+    "separator": (", ", "restart"),
+    "max_items": (2, "restart"),
+    "min_items": (2, "restart"),
+    "unique": (False, "restart"),
+    "exclude": (("a",), "end release restart"),
+    "start_after": ("</think>", "end release restart"),
+    "max_span": (9, "restart"),
+}
+MODES = [
+    *((ChooseOptions, "mode", mode, CHOOSE) for mode in ("exact", "greedy", "sampled", "aligned", "beam")),
+    *((ListOptions, "mode", mode, LIST) for mode in ("greedy", "sampled")),
+    *((RecordOptions, "mode", mode, RECORD) for mode in ("exact", "greedy", "sampled")),
+    *((SpanOptions, "on_complete", mode, SPAN) for mode in ("end", "release", "restart")),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "by", "mode", "name", "value", "is_used"),
+    [
+        pytest.param(family, by, mode, name, value, mode in modes.split(), id=f"{family.__name__}-{mode}-{name}")
+        for family, by, mode, table in MODES
+        for name, (value, modes) in table.items()
+    ],
+)
+def test_an_option_that_the_mode_does_not_use_is_refused_by_name(
+    family: Any, by: str, mode: str, name: str, value: Any, is_used: bool
+) -> None:
+    if is_used:
+        assert getattr(family(**{by: mode, name: value}), name) == value
+    else:
+        with pytest.raises(ArgumentError, match=f"^{name}: has no effect"):
+            family(**{by: mode, name: value})
+
+
+def test_the_table_of_modes_has_every_option() -> None:
+    assert {*defaults_of(ChooseOptions)} == {*CHOOSE, "mode"}
+    assert {*defaults_of(RecordOptions)} == {*RECORD, "mode"}
+    assert {*defaults_of(SpanOptions)} == {*SPAN, "on_complete", "max_before"}
+
+
+@pytest.mark.parametrize("name", ["top_p", "top_k", "min_p", "seed"])
+def test_free_text_without_a_temperature_refuses_what_draws(name: str) -> None:
+    for family in (TextOptions, token_trie.Think, RecordOptions):
+        assert getattr(family(temperature=0.7, **{name: DRAWN[name]}), name) == DRAWN[name]  # type: ignore[operator]
+        for cold in ({}, {"temperature": 0.0}):
+            with pytest.raises(ArgumentError, match=f"^{name}: has no effect without a temperature"):
+                family(**cold, **{name: DRAWN[name]})  # type: ignore[operator]
+
+
+def test_a_seed_is_that_of_a_thought_that_is_drawn() -> None:
+    drawn = token_trie.Think(temperature=0.7)
+    for family in (ChooseOptions, ListOptions, RecordOptions):
+        assert family(think=drawn, seed=1).seed == 1
+        for wrong in ({"think": token_trie.Think(), "seed": 1}, {"think": drawn, "top_k": 5}):
+            with pytest.raises(ArgumentError, match="has no effect"):
+                family(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("temperature", lambda trie: token_trie.choose(ANY, "A:", ["a"], temperature=0.5)),
+        ("temperature", lambda trie: token_trie.choose_many(ANY, ["A:"], ["a"], temperature=0.5)),
+        ("top_p", lambda trie: token_trie.choose_list(ANY, "A:", ["a"], top_p=0.5)),
+        ("seed", lambda trie: token_trie.fill(ANY, "A:", {"enum": [1]}, seed=1)),
+        ("max_nodes", lambda trie: token_trie.fill_many(ANY, ["A:"], {"enum": [1]}, mode="greedy", max_nodes=1)),
+        ("max_nodes", lambda trie: token_trie.choose_tool_many(ANY, [], [TOOL], mode="greedy", max_nodes=1)),
+        ("leaf_end", lambda trie: token_trie.score(ANY, "A:", ["a"], branches=True, leaf_end="longest")),
+        ("max_before", lambda trie: token_trie.constrain(ANY, trie, max_before=9)),
+        ("leading_space", lambda trie: token_trie.choose(ANY, "A:", trie, leading_space=True)),
+        ("leading_space", lambda trie: token_trie.choose_list(ANY, "A:", trie, leading_space=True)),
+        ("leading_space", lambda trie: token_trie.score(ANY, "A:", trie, leading_space=True)),
+    ],
+)
+def test_functions_refuse_them_before_a_model_runs(name: str, call: Callable[[Any], Any]) -> None:
+    with pytest.raises(ArgumentError, match=f"^{name}: has no effect"):
+        call(token_trie.TokenTrie.from_sequences({"a": [1]}))
+
+
+def test_a_handle_refuses_them_and_stays_as_it_is(llm: Any) -> None:
+    with StreamHandle(llm, n_ctx=64) as stream:
+        stream.prefill("A:")
+        before = stream.tokens
+        for name, call in (
+            ("top_p", lambda: stream.text(4, top_p=0.5)),
+            ("min_p", lambda: stream.generate(4, min_p=0.5)),
+            ("temperature", lambda: stream.choose(["a", "b"], temperature=0.5)),
+            ("max_span", lambda: stream.set_token_trie({"a": [1]}, max_span=9)),
+            ("orders", lambda: stream.decide(token_trie.Predicate("Is it?"), orders=2)),
+        ):
+            with pytest.raises(ArgumentError, match=f"{name}: has no effect"):
+                call()
+        assert stream.tokens == before
 
 
 def test_a_span_is_checked_where_it_is_made() -> None:

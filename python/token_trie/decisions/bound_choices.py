@@ -121,9 +121,13 @@ def is_same(a: object, b: object) -> bool:
         return False
 
 
-def read_set(choices: ChoicesLike) -> TokenTrie | Choices[Any]:
-    """Return a trie as it is, and other choices as read."""
-    return choices if isinstance(choices, TokenTrie) else read_choices(choices)
+def read_set(choices: ChoicesLike, leading_space: bool | None = None) -> TokenTrie | Choices[Any]:
+    """Return a trie as it is, and other choices as read; ArgumentError for `leading_space` with a trie."""
+    if not isinstance(choices, TokenTrie):
+        return read_choices(choices)
+    if leading_space is not None:
+        raise ArgumentError("leading_space: has no effect on a TokenTrie, whose tokens are given")
+    return choices
 
 
 def n_scored(trie: TokenTrie, max_scored: int | None) -> int:

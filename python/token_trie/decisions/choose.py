@@ -98,7 +98,7 @@ class ScoreRequest(Request[Floats]):
     @classmethod
     def read(cls, choices: ChoicesLike, options: ScoreOptions) -> ScoreRequest:
         """Read choices."""
-        return cls(read_set(choices), options)
+        return cls(read_set(choices, options.leading_space), options)
 
     @property
     def n_choices(self) -> int:
@@ -263,7 +263,7 @@ class ChoiceRequest(Written[Any]):
     @classmethod
     def read(cls, choices: ChoicesLike, options: ChooseOptions) -> ChoiceRequest:
         """Read choices."""
-        return cls(read_set(choices), options, options.mode or "exact")
+        return cls(read_set(choices, options.leading_space), options, options.mode or "exact")
 
     def undecided(self, with_state: bool = False) -> ChoiceRequest:
         """Return the request for `scored`: of all choices, raw."""

@@ -115,7 +115,7 @@ class ListRequest(Written[ListDecision[Any]]):
     @classmethod
     def read(cls, choices: ChoicesLike, options: ListOptions) -> ListRequest:
         """Read choices."""
-        return cls(read_set(choices), options)
+        return cls(read_set(choices, options.leading_space), options)
 
     def after(self, model: Model, prefix: Prefix) -> Plan[ListDecision[Any]]:
         """Plan the list, which the model writes."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
-from token_trie.decisions.calibration import CalibrationLike, Calibrator, check_calibration
+from token_trie.decisions.calibration import CalibrationLike, check_calibration
 from token_trie.errors import ArgumentError
-from token_trie.llama.query import LEAF_ENDS, STEP_MODES, LeafEnd, Sampling, StepMode
+from token_trie.llama.query import DRAWN_BY, LEAF_ENDS, STEP_MODES, LeafEnd, Sampling, StepMode
 from token_trie.native.options import Options, check_counts, check_flags, check_limits, check_name, check_numbers
 from token_trie.sets.tokenization import to_tokens
 
@@ -48,9 +48,34 @@ class Think(Sampling):
             raise ArgumentError("think: the marker is empty")
         check_counts(0, max_tokens=self.max_tokens)
         self.check_sampling(draws=False)
+        self.check_drawn(draws=False)
         check_numbers(seconds=0.0 if self.seconds is None else self.seconds)
         if self.seconds is not None and not self.seconds >= 0:
             raise ArgumentError(f"seconds: {self.seconds} is below 0")
+
+    @property
+    def draws(self) -> bool:
+        """Whether it is drawn at random."""
+        return self.effective_temperature(draws=False) > 0
+
+
+_SAMPLING = ("temperature", *DRAWN_BY)
+_WHOLE = ("exact", "aligned", "beam")
+_MODES_OF: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_SAMPLING, ("sampled", "aligned")),
+    **dict.fromkeys(("calibration", "leaf_end"), _WHOLE),
+    **dict.fromkeys(("probabilities", "max_scored"), ("exact", "aligned")),
+    **dict.fromkeys(("max_nodes", "timeout"), ("exact",)),
+    "n_best": ("exact", "beam"),
+    "beam_width": ("beam",),
+}
+"""The modes of `choose` in which an option has an effect; one that is not here has one in all."""
+
+
+def _used_in(modes_of: Mapping[str, tuple[str, ...]], think: Think | None) -> Mapping[str, tuple[str, ...]]:
+    """Return the modes in which options have an effect, of which a thought that is drawn takes the seed."""
+    is_seeded = think is not None and think.draws
+    return {name: modes for name, modes in modes_of.items() if not (is_seeded and name == "seed")}
 
 
 def check_think(think: object) -> None:
@@ -126,13 +151,13 @@ class ChooseOptions(Sampling):
         self.check_sampling(draws=True)
         check_counts(n_best=self.n_best, beam_width=self.beam_width)
         check_limits(max_nodes=self.max_nodes, max_scored=self.max_scored)
-        self._check_mode()
         if self.timeout is not None:
             check_numbers(timeout=self.timeout)
             if not 0 < self.timeout <= LONGEST:
                 raise ArgumentError(f"timeout: {self.timeout} is not in (0, {LONGEST:,}] seconds")
         check_calibration(self.calibration)
         check_think(self.think)
+        self._check_used()
         if self.think is not None and self.calibration is not None:
             raise ArgumentError(
                 "calibration: weighs answers directly after the prompt, and think puts a thought between them"
@@ -143,17 +168,13 @@ class ChooseOptions(Sampling):
         """Whether the whole set is scored."""
         return self.mode == "aligned" or self.probabilities
 
-    def _check_mode(self) -> None:
-        """Raise ArgumentError for options that the mode does not support."""
-        mode = self.mode or "exact"
-        is_bounded = self.max_nodes not in (None, MAX_NODES) or self.timeout is not None
-        if self.scores_all and (mode not in ("exact", "aligned") or is_bounded):
-            raise ArgumentError(
-                "probabilities score the whole set: they go with mode='exact' without max_nodes and timeout, or "
-                "'aligned'"
-            )
-        if self.calibration is not None and mode not in ("exact", "aligned", "beam"):
-            raise ArgumentError("calibration weighs whole answers: it goes with mode='exact', 'aligned' or 'beam'")
+    def _check_used(self) -> None:
+        """Raise ArgumentError for options without effect in the mode."""
+        self.check_used(self.mode or "exact", _used_in(_MODES_OF, self.think))
+        if self.probabilities and any(map(self.is_given, ("max_nodes", "timeout"))):
+            raise ArgumentError("probabilities: score the whole set, which no max_nodes and timeout end")
+        if self.is_given("max_scored") and not self.scores_all and self.calibration is None:
+            raise ArgumentError("max_scored: has no effect on a search; it goes with probabilities, or a calibration")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +230,7 @@ class ListOptions(Sampling):
             raise ArgumentError(f"exclude must be a list of choices, not {type(self.exclude).__name__}")
         object.__setattr__(self, "exclude", tuple(self.exclude))
         check_think(self.think)
+        self.check_used(self.mode or "greedy", _used_in(dict.fromkeys(_SAMPLING, ("sampled",)), self.think))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,8 +274,10 @@ class ScoreOptions(Options):
         check_flags(branches=self.branches)
         check_limits(max_scored=self.max_scored)
         check_calibration(self.calibration)
-        if isinstance(self.calibration, Calibrator) and (self.branches or self.normalize is not None):
-            raise ArgumentError("calibration: was fitted on scores as they are, without branches and normalize")
+        if self.calibration is not None and (self.branches or self.normalize is not None):
+            raise ArgumentError("calibration: weighs scores as they are, without branches and normalize")
+        if self.branches and self.is_given("leaf_end"):
+            raise ArgumentError("leaf_end: has no effect with branches, which are scored with their ends")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,6 +330,8 @@ class RecordOptions(Sampling):
         if self.on_text is not None and not callable(self.on_text):
             raise ArgumentError(f"on_text: {type(self.on_text).__name__} cannot be called")
         check_think(self.think)
+        self.check_used(self.mode or "exact", {"max_nodes": ("exact",)})
+        self.check_drawn(draws=self.mode == "sampled", is_seeded=self.think is not None and self.think.draws)
 
 
 if TYPE_CHECKING:  # by scripts/keywords

@@ -75,7 +75,7 @@ class Written(Request[R]):
     def think(self) -> Think | None:
         """How to think before the answer, by the seed of the answer if it has one; None: not at all."""
         think, seed = self.options.think, self.options.seed
-        return think if think is None or seed is None else replace(think, seed=seed)
+        return think if think is None or seed is None or not think.draws else replace(think, seed=seed)
 
 
 _RESPELLED = 16

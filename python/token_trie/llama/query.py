@@ -86,6 +86,14 @@ class SpanOptions(Options):
         check_limits(max_items=self.max_items, max_span=self.max_span)
         check_limits(0, max_before=self.max_before)
         check_flags(unique=self.unique)
+        if self.on_complete != "restart":
+            for name in ("separator", "max_items", "min_items", "unique", "max_span"):
+                if self.is_given(name):
+                    raise ArgumentError(f"{name}: has no effect with on_complete={self.on_complete!r}, but 'restart'")
+        if self.on_complete == "release" and self.end_tokens is not None:
+            raise ArgumentError("end_tokens: has no effect with on_complete='release', but 'end' and 'restart'")
+        if self.max_before is not None and not len(self.start_after):
+            raise ArgumentError("max_before: has no effect without start_after")
 
 
 def read_span(vocab: _core.Vocab, mode: StepMode | None, options: SpanOptions) -> Any:
@@ -177,6 +185,16 @@ class Sampling(Options):
             raise ArgumentError(f"min_p: {self.min_p} is not in [0, 1]")
         native_seed(self.seed)
 
+    def check_drawn(self, draws: bool, *, is_seeded: bool = False) -> None:
+        """Raise ArgumentError for an option without effect, as no token is drawn.
+
+        `draws`: whether the mode draws; `is_seeded`: whether the seed is also that of something else.
+        """
+        if self.effective_temperature(draws) == 0:
+            for name in DRAWN_BY:
+                if self.is_given(name) and not (is_seeded and name == "seed"):
+                    raise ArgumentError(f"{name}: has no effect without a temperature, as nothing is drawn")
+
     def settled(self, draws: bool) -> Sampling:
         """Return it with the effective temperature, and without a seed."""
         return Sampling(
@@ -188,6 +206,10 @@ class Sampling(Options):
         if self.temperature is None:
             return 1.0 if draws else 0.0
         return float(self.temperature)
+
+
+DRAWN_BY = ("top_p", "top_k", "min_p", "seed")
+"""The options of `Sampling` that have no effect at temperature 0."""
 
 
 def native_sampling(sampling: Sampling, draws: bool, *, continues: bool = False, **penalties: Any) -> Any:

@@ -36,6 +36,7 @@ class TextOptions(Sampling):
 
     def __post_init__(self) -> None:
         self.check_sampling(draws=False)
+        self.check_drawn(draws=False)
         object.__setattr__(self, "stop", _check_stops(self.stop))
 
 

@@ -148,6 +148,18 @@ class Options:
                 raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
         return cls(**given)
 
+    def is_given(self, name: str) -> bool:
+        """Return whether an option differs from its default."""
+        value, default = getattr(self, name), self.__dataclass_fields__[name].default
+        return value is not default and (default is None or bool(value != default))
+
+    def check_used(self, mode: str, modes_of: Mapping[str, Collection[str]]) -> None:
+        """Raise ArgumentError for an option without effect in a mode; `modes_of`: those in which it has one."""
+        for name, modes in modes_of.items():
+            if mode not in modes and self.is_given(name):
+                others = " or ".join(map(repr, modes))
+                raise ArgumentError(f"{name}: has no effect with mode={mode!r}; it goes with mode={others}")
+
 
 _defaults: dict[type[Options], Any] = {}  # as they cannot be changed, each is checked once
 

@@ -203,13 +203,15 @@ def prepare_all(questions: object, options: DecideOptions, llm: Llama | None = N
     """Read questions by name, or one without a name, for a Llama or a handle on a file; otherwise ArgumentError."""
     if isinstance(questions, (Choice, Predicate, Score)):
         _check_named(options, ())
-        return {None: prepare(questions, options.of(None), llm)}
+        prepared: _Prepared = {None: prepare(questions, options.of(None), llm)}
+        _check_orders(options, prepared)
+        return prepared
     if not isinstance(questions, Mapping):
         raise ArgumentError(f"questions must be a dict of Choice, Predicate and Score, not {type(questions).__name__}")
     if not questions:
         raise ArgumentError("questions: none given")
     _check_named(options, questions)
-    prepared: _Prepared = {}
+    prepared = {}
     for name, question in questions.items():
         if not isinstance(name, str):
             raise ArgumentError(f"questions: a name must be str, not {type(name).__name__}")
@@ -218,7 +220,14 @@ def prepare_all(questions: object, options: DecideOptions, llm: Llama | None = N
             raise ArgumentError(f"questions[{name!r}] must be a Choice, Predicate or Score, not {kind}")
         with naming(name):
             prepared[name] = prepare(question, options.of(name), llm)
+    _check_orders(options, prepared)
     return prepared
+
+
+def _check_orders(options: DecideOptions, prepared: _Prepared) -> None:
+    turned = (one for one in prepared.values() if isinstance(one, PreparedQuestion) and len(one.views) > len(one.forms))
+    if options.orders > 1 and not any(turned):
+        raise ArgumentError("orders: has no effect, as no form here lists the options")
 
 
 def _check_named(options: DecideOptions, names: Container[object]) -> None:

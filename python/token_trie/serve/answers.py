@@ -79,6 +79,11 @@ class AnswerOptions:
     n_alternatives: int | None = None
     """Number of alternatives per token; None: no log-probabilities."""
 
+    def drawn(self, temperature: float) -> dict[str, Any]:
+        """Return the sampling, by default with a temperature; at 0 without the rest, which many clients always send."""
+        found = {"temperature": temperature, **self.sampling}
+        return found if found["temperature"] > 0 else {"temperature": 0.0}
+
 
 @dataclass
 class Finished:
@@ -167,7 +172,7 @@ class ConstrainedPrompt:
     def request(self) -> TextRequest:
         """The request for free text."""
         # Beside tools, greedy unless a temperature is given, as calls are: the text decides whether it is one.
-        drawn = {"temperature": 0.0 if self.beginnings else 1.0, **self.options.sampling}
+        drawn = self.options.drawn(0.0 if self.beginnings else 1.0)
         return TextRequest(self.options.max_tokens, TextOptions(stop=(*self.options.stops, *self.beginnings), **drawn))
 
     def _write(self, engine: Engine, on_text: OnText | None) -> PreparedAnswer:
@@ -275,7 +280,7 @@ def record_options(given: AnswerOptions, on_text: OnText | None, most: int = Rec
             loop.call_soon_threadsafe(listen, text)
 
     limit = most if given.max_tokens is None else max(given.max_tokens, 1)
-    return RecordOptions(**{"temperature": 0.0, **given.sampling}, on_text=send, max_tokens=limit)
+    return RecordOptions(**given.drawn(0.0), on_text=send, max_tokens=limit)
 
 
 def notes_of(truncated: Sequence[str], ignored: Sequence[str]) -> dict[str, Any]:

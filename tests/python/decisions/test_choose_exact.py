@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
+from support.drawing import seeded
 from token_trie import ArgumentError, ContextError, TokenTrie, choose, choose_many, score
 from token_trie.cli import ask
 from tokenized_choices import fit_choices
@@ -92,7 +93,7 @@ def test_the_order_of_the_choices_changes_nothing(llm: Any) -> None:
         assert shuffled[decision.index] == decision.value
         for mode in ("aligned", "beam"):
             for seed in range(2):
-                a, b = (choose(llm, PROMPT, c, mode=mode, seed=seed).value for c in (ACTIONS, shuffled))
+                a, b = (choose(llm, PROMPT, c, mode=mode, **seeded(mode, seed)).value for c in (ACTIONS, shuffled))
                 assert a == b
 
 
@@ -109,7 +110,7 @@ def test_equal_scores_break_the_same_way_every_time(precise: Any) -> None:
 @pytest.mark.parametrize("choices", [["only"], ["a", "ab", "abc"], ["Paris", "Pizza", "yes", "no"]])
 @pytest.mark.parametrize("mode", ["greedy", "sampled", "exact", "aligned", "beam"])
 def test_every_mode_answers_with_a_member(llm: Any, choices: list[str], mode: Any) -> None:
-    decision = choose(llm, "Word:", choices, mode=mode, seed=1)
+    decision = choose(llm, "Word:", choices, mode=mode, **seeded(mode, 1))
     assert choices[decision.index] == decision.value
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.drawing import seeded
 from token_trie import ArgumentError, ContextError, StreamHandle, TokenTrie, VocabularyError, choose_list
 from token_trie.asynchronous import achoose_list
 
@@ -124,7 +125,9 @@ def test_stepping_token_by_token_gives_the_same(precise: Any) -> None:
     for jump_forward in (True, False):
         with StreamHandle(precise, n_ctx=512, jump_forward=jump_forward) as stream:
             stream.prefill("Begin:")
-            lists = [stream.choose_list(COLOURS, mode=mode, seed=3, max_items=4) for mode in ("greedy", "sampled")]
+            lists = [
+                stream.choose_list(COLOURS, mode=mode, **seeded(mode, 3), max_items=4) for mode in ("greedy", "sampled")
+            ]
             results.append((stream.tokens, [chosen.values for chosen in lists]))
     assert results[0] == results[1]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.drawing import seeded
 from token_trie import (
     ArgumentError,
     ContextError,
@@ -39,16 +40,16 @@ def stream(precise: Any) -> Iterator[StreamHandle]:
 def test_the_answer_is_that_of_the_prompt_with_the_thought(precise: Any, stream: StreamHandle, mode: Any) -> None:
     before = stream.tokens
     think = Think(MARKER, max_tokens=12)
-    decision = stream.choose(["yes", "no"], mode=mode, seed=3, think=think)
+    decision = stream.choose(["yes", "no"], mode=mode, **seeded(mode, 3), think=think)
     assert isinstance(decision.thought, str)
     behind = stream.tokens[: -len(decision.tokens)]
     assert behind[: len(before)] == before
     assert 0 < len(behind) - len(before) <= 12 + len(inner_tokens(MARKER, "marker", vocab_of(precise)))
-    plain = choose(precise, behind, ["yes", "no"], mode=mode, seed=3)
+    plain = choose(precise, behind, ["yes", "no"], mode=mode, **seeded(mode, 3))
     assert (decision.value, decision.tokens) == (plain.value, plain.tokens)
     assert decision.logprob == pytest.approx(plain.logprob, abs=1e-4)
     assert decision.branch_logprob == pytest.approx(plain.branch_logprob, abs=1e-4)
-    beside = choose(precise, PROMPT, ["yes", "no"], mode=mode, seed=3, think=think)
+    beside = choose(precise, PROMPT, ["yes", "no"], mode=mode, **seeded(mode, 3), think=think)
     assert (beside.value, beside.thought) == (decision.value, decision.thought)
     assert plain.thought is None
 

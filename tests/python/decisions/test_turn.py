@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+from support.drawing import seeded
 from token_trie import StreamHandle, Think, TokenTrie
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "NONE"]
@@ -28,12 +29,12 @@ def write(stream: StreamHandle, rng: random.Random) -> None:
         stream.text(rng.randrange(8), stop=["e", "qq"], temperature=rng.choice([0.0, 1.0]))
     elif kind == 3:
         mode: Any = rng.choice(["exact", "greedy", "sampled", "aligned", "beam"])
-        stream.choose(ACTIONS, mode=mode, seed=seed)
+        stream.choose(ACTIONS, mode=mode, **seeded(mode, seed))
     elif kind == 4:
         stream.choose(ACTIONS, think=Think(" so", max_tokens=rng.randrange(6)))
     elif kind == 5:
         mode = rng.choice(["greedy", "sampled"])
-        stream.choose_list(COLOURS, mode=mode, seed=seed, max_items=rng.randint(1, 5))
+        stream.choose_list(COLOURS, mode=mode, **seeded(mode, seed), max_items=rng.randint(1, 5))
     elif kind == 6:
         stream.fill(SCHEMA)
     elif kind == 7:

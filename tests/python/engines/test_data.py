@@ -111,7 +111,7 @@ def test_copies_share_one_model(labeller: Labeller, monkeypatch: pytest.MonkeyPa
         ({"foo": 1}, TypeError, r"Labeller\(\) got an unexpected keyword argument 'foo'"),
         ({"on_error": "raise"}, TypeError, "on_error"),
         ({"mode": "best"}, ArgumentError, "mode must be one of"),
-        ({"mode": "greedy"}, ArgumentError, "probabilities score the whole set"),
+        ({"mode": "greedy"}, ArgumentError, "probabilities: has no effect"),
         ({"leaf_end": "none"}, ArgumentError, "leaf_end must be one of"),
         ({"calibration": "batch"}, ArgumentError, "calibration: 'batch' would depend on how the engine cuts"),
     ],

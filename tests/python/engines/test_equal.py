@@ -30,7 +30,7 @@ def random_trie(rng: np.random.Generator) -> TokenTrie:
 
 
 def cursor_at(trie: TokenTrie, walked: list[int]) -> _core.Cursor:
-    span = read_span(_core.Vocab(0), None, SpanOptions(end_tokens=[END], max_span=None))
+    span = read_span(_core.Vocab(0), None, SpanOptions(end_tokens=[END]))
     cursor = _core.Cursor(trie.core, follow_set(trie.core, _core.Vocab(0), span))
     for token in walked:
         assert cursor.accept(token)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import oracle
 from hypothesis import given, settings
@@ -29,16 +30,14 @@ def make_cursor(
     max_before: int = -1,
 ) -> _core.Cursor:
     trie = TokenTrie.from_sequences({repr(leaf): leaf for leaf in sorted(leaves)}).core
+    of_lists: Any = {"separator": separator, "max_items": max_items or None, "unique": unique, "max_span": None}
     rules = SpanOptions(
         on_complete=("release", "end", "restart")[on_complete],
-        end_tokens=end_tokens,
-        separator=separator,
-        max_items=max_items or None,
-        unique=unique,
+        end_tokens=end_tokens if on_complete != RELEASE else None,
         exclude=list(map(repr, sorted(exclude))),
         start_after=start_after,
         max_before=None if max_before < 0 else max_before,
-        max_span=None,
+        **(of_lists if on_complete == RESTART else {}),
     )
     span = read_span(_core.Vocab(0), None, rules)
     span.min_items = min_items

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from random_schemas import RandomSchema, grammar_takes
+from support.drawing import seeded
 from token_trie import (
     ArgumentError,
     CancelledError,
@@ -103,7 +104,7 @@ def plan_in(layout: Layout | None, schema: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_record_is_valid_and_its_text_is_that_of_the_value(llm: Any, mode: Any) -> None:
-    record = fill(llm, PROMPT, WEATHER, mode=mode, seed=1)
+    record = fill(llm, PROMPT, WEATHER, mode=mode, **seeded(mode, 1))
     jsonschema.validate(record.value, WEATHER)
     assert record.text in layouts_of(record.value)
     assert {"/unit", "/days", "/tags/0", "/note", ""} <= record.probabilities.keys()
@@ -149,9 +150,9 @@ LISTS = {
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("schema", [WEATHER, LISTS], ids=["values", "lists"])
 def test_the_layout_that_is_asked_for_changes_no_value(llm: Any, schema: Any, mode: Any) -> None:
-    own = fill(llm, PROMPT, schema, mode=mode, seed=3, max_tokens=24)
+    own = fill(llm, PROMPT, schema, mode=mode, **seeded(mode, 3), max_tokens=24)
     for indent, separators in ((2, None), (None, (",", ":"))):
-        record = fill(llm, PROMPT, schema, mode=mode, seed=3, max_tokens=24, indent=indent)
+        record = fill(llm, PROMPT, schema, mode=mode, **seeded(mode, 3), max_tokens=24, indent=indent)
         assert (record.value, record.probabilities) == (own.value, own.probabilities)
         assert record.text == json.dumps(own.value, ensure_ascii=False, indent=indent, separators=separators)
 
@@ -305,7 +306,7 @@ def test_stepping_token_by_token_gives_the_same(precise: Any, mode: Any) -> None
         with StreamHandle(precise, n_ctx=512, jump_forward=jump_forward) as stream:
             stream.prefill(PROMPT)
             for seed in range(3):
-                stream.fill(WEATHER, mode=mode, seed=seed, max_tokens=8)
+                stream.fill(WEATHER, mode=mode, **seeded(mode, seed), max_tokens=8)
                 stream.append("\nThen:")
             results.append(stream.tokens)
     assert results[0] == results[1]

@@ -11,6 +11,7 @@ import jsonschema
 import llama_cpp
 import pydantic
 import pytest
+from support.drawing import seeded
 from token_trie import ArgumentError, StreamHandle, Think, ToolCall, choose_tool
 from token_trie.asynchronous import achoose_tool
 from token_trie.decisions.options import RecordOptions
@@ -71,7 +72,7 @@ def parameters_of(name: str) -> Any:
 
 @pytest.mark.parametrize("mode", ["exact", "greedy", "sampled"])
 def test_a_call_has_openais_shape_and_valid_arguments(llm: Any, mode: Any) -> None:
-    call = choose_tool(llm, MESSAGES, TOOLS, mode=mode, seed=3)
+    call = choose_tool(llm, MESSAGES, TOOLS, mode=mode, **seeded(mode, 3))
     shaped = call.to_dict()
     assert shaped == {
         "id": call.id,
