@@ -23,6 +23,8 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 MAX_REPEATS = 1000
 """Maximum number of repetitions; llama.cpp takes 2000 for no limit."""
 _MAX_MATCHED, _MAX_STEPS = 50_000, 2_000_000
+_MAX_INLINE = 8
+"""Ranges of a class that is printed where it stands; a larger one is a rule, printed once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +100,7 @@ class Grammar:
         if isinstance(expression, TextLiteral):
             return quote(expression.text)
         if isinstance(expression, Chars):
-            return "[" + "".join(f"{_code(a)}-{_code(b)}" for a, b in expression.ranges) + "]"
+            return self._chars(expression)
         if isinstance(expression, Sequence):
             return " ".join(map(self._text, expression.parts)) or '""'
         if isinstance(expression, Either):
@@ -109,6 +111,15 @@ class Grammar:
             return self._name(expression, expression.body)
         most = "" if expression.high is None else expression.high
         return f"{self._name(expression.part, expression.part)}{{{expression.low},{most}}}"
+
+    def _chars(self, chars: Chars) -> str:
+        if chars not in self._names:
+            text = "[" + "".join(f"{_code(a)}-{_code(b)}" for a, b in chars.ranges) + "]"
+            if len(chars.ranges) <= _MAX_INLINE:
+                return text
+            self._names[chars] = name = f"r{len(self._names)}"
+            self._bodies[name] = text
+        return self._names[chars]
 
     def _name(self, known_by: Expression, body: Expression) -> str:
         if isinstance(body, Rule):
@@ -300,6 +311,10 @@ _PARSER = "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
 _MAX_EMPTY = 16
 """Consecutive parts that may be empty: llama.cpp's grammar follows all paths through them at each character."""
 _MAX_PATTERN = 5_000
+MAX_STATES = 50_000
+"""Maximum size of the grammars of all patterns of a schema."""
+_N_RANGES = 800
+"""About the number of ranges of a class of Unicode, such as \\W."""
 
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT")
 _Ranges = list[tuple[int, int]]
@@ -310,22 +325,27 @@ _BREAKS = [(10, 10), (13, 13), (0x2028, 0x2029)]
 
 
 class Pattern(NamedTuple):
-    """The grammar of a pattern, and the lengths of its matches in characters."""
+    """The grammar of a pattern, its size, and the lengths of its matches in characters."""
 
     content: Expression
+    n_states: int
+    """About the number of elements that llama.cpp makes of the grammar."""
     min_length: int
     max_length: int | None
 
 
+@lru_cache(16)
 def read_pattern(pattern: str) -> Pattern:
-    """Read a pattern; ValueError if it is invalid, not expressible as a grammar, or matches nothing."""
+    """Read a pattern; ValueError if it is invalid, too large, not expressible as a grammar, or matches nothing."""
     tree = _parse(pattern)
     _merge(tree)
+    if (n_states := _n_states(tree, set())) > MAX_STATES:
+        raise ValueError(f"{n_states:,} states, more than {MAX_STATES:,}")
     body, starts, ends = _anchored(list(tree))
     if (n := _open_run(tree)) > _MAX_EMPTY:
         raise ValueError(f"{n} parts in a row that may be empty, more than {_MAX_EMPTY}")
     low, high = tree.getwidth()
-    return Pattern(body, low, int(high) if starts and ends and high < 10**6 else None)
+    return Pattern(body, n_states, low, int(high) if starts and ends and high < 10**6 else None)
 
 
 def _parse(pattern: str) -> Any:
@@ -366,6 +386,20 @@ def _inner(name: Any, value: Any) -> list[Any]:
     if str(name) in _REPEATS:
         return [value[2]]
     return value[1] if str(name) == "BRANCH" else [value[3]] if str(name) == "SUBPATTERN" else []
+
+
+def _n_states(items: Any, known: set[Any]) -> int:
+    """Return the size of a grammar: one for each character, range and repetition. Equal classes are made once."""
+    n = 0
+    for item in items:
+        name, value = _name(item), item[1]
+        n += 1 + sum(_n_states(inner, known) for inner in _inner(name, value))
+        if name in _REPEATS:
+            n += int(value[0]) if str(value[1]) == "MAXREPEAT" else int(value[1])
+        elif name == "IN" and (key := tuple(value)) not in known:
+            known.add(key)
+            n += sum(_N_RANGES if _name(member) == "CATEGORY" else 1 for member in value)
+    return n
 
 
 def _open_run(items: Any) -> int:
@@ -427,7 +461,7 @@ def _item(item: Any, times: int = 1) -> Expression:
     if name in ("NOT_LITERAL", "ANY"):
         return _class(_complement(_BREAKS if name == "ANY" else [(value, value)]))
     if name == "IN":
-        return _class(_set(value))
+        return _class_of(tuple(value))
     if name in _REPEATS:
         low, high, inner = value
         most = None if str(high) == "MAXREPEAT" else int(high)
@@ -443,6 +477,11 @@ def _item(item: Any, times: int = 1) -> Expression:
         return Either(tuple(_sequence(branch, times) for branch in value[1]))
     what = {"AT": "a place inside", "ASSERT": "lookahead", "ASSERT_NOT": "lookahead", "GROUPREF": "a back reference"}
     raise ValueError(what.get(name, name.lower()))
+
+
+@lru_cache(64)
+def _class_of(members: tuple[Any, ...]) -> Expression:
+    return _class(_set(members))
 
 
 def _set(members: Any) -> _Ranges:

@@ -189,7 +189,7 @@ def read_string(schema: dict[str, Any], pointer: str) -> Node:
 
 def _read_pattern(pattern: str, pointer: str, name: str, low: int, high: int | None) -> String:
     try:
-        content, least, most = read_pattern(pattern)
+        content, n_states, least, most = read_pattern(pattern)
         if least < low and (repeated := _repeated(content)) is not None:
             content, least = Sequence((Repeat(repeated.part, low, repeated.high),)), low
     except ValueError as error:
@@ -198,7 +198,7 @@ def _read_pattern(pattern: str, pointer: str, name: str, low: int, high: int | N
         lengths = f"{low} to {high}" if high is not None else f"{low} or more"
         raise KeywordError(pointer, f"{name} and {lengths} characters together are not supported")
     is_cut = high is not None and (most is None or high < most)
-    return String(content, high if is_cut else most, least, False, is_cut)
+    return String(content, high if is_cut else most, least, False, is_cut, n_states)
 
 
 def _repeated(content: Expression) -> Repeat | None:

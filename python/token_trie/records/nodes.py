@@ -49,6 +49,8 @@ class String:
     """Whether any text of these lengths is valid, so that an unfinished text can be closed."""
     is_cut: bool = False
     """Whether the grammar allows more than the maximum length; the text then ends at the last valid position."""
+    n_states: int = 0
+    """The size of its pattern."""
 
     @cached_property
     def grammar(self) -> Grammar:

@@ -10,6 +10,7 @@ from itertools import combinations, pairwise
 from typing import Any
 from urllib.parse import unquote
 
+from token_trie.records.gbnf import MAX_STATES
 from token_trie.records.keywords import (
     KINDS,
     VALIDATING,
@@ -152,6 +153,7 @@ class _SchemaReader:
         self._draft = str(root.get("$schema", "2020-12")) if isinstance(root, dict) else "2020-12"
         self._known: dict[tuple[str, int], Node | None] = {}
         self._exclusion = Exclusion(lambda ref: self._find(ref, ""))
+        self._n_states = 0
         self._followed: tuple[str, ...] = ()  # references followed to the current value
 
     def read(self, schema: Any, pointer: str, depth: int) -> Node | None:
@@ -269,12 +271,20 @@ class _SchemaReader:
         if kind in ("null", "boolean"):
             return ChoiceNode((None,) if kind == "null" else (True, False))
         if kind == "string":
-            return read_string(schema, pointer)
+            return self._read_string(schema, pointer)
         if kind == "array":
             return self._read_array(schema, pointer, depth)
         if kind == "object":
             return self._read_object(schema, pointer, depth)
         return read_number(schema, pointer, is_integer=kind == "integer")
+
+    def _read_string(self, schema: dict[str, Any], pointer: str) -> Node:
+        node = read_string(schema, pointer)
+        self._n_states += node.n_states if isinstance(node, String) else 0
+        if self._n_states > MAX_STATES:
+            why = f"the patterns up to here have {self._n_states:,} states, more than {MAX_STATES:,}"
+            raise KeywordError(f"{pointer}/{'pattern' if 'pattern' in schema else 'format'}", why)
+        return node
 
     def _read_object(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
         properties, required = schema.get("properties"), schema.get("required", [])
@@ -369,7 +379,7 @@ class _SchemaReader:
         if node is None:
             return None if low else Object(())
         length = min(count(names, "maxLength", pointer, MAX_ITEMS), MAX_ITEMS)
-        key = read_string({**names, "maxLength": length}, f"{pointer}/propertyNames")
+        key = self._read_string({**names, "maxLength": length}, f"{pointer}/propertyNames")
         if not isinstance(key, String):
             raise refuse(f"{pointer}/propertyNames", "no key is of no character")
         return Map(key, node, min_items=low, max_items=high)

@@ -12,7 +12,7 @@ from grammar_regex import as_regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_trie.records import gbnf
-from token_trie.records.gbnf import FORMATS, Matcher, decimals, integers, read_pattern
+from token_trie.records.gbnf import FORMATS, Grammar, Matcher, decimals, integers, read_pattern
 
 TEXTS = ["".join(parts) for n in range(4) for parts in itertools.product('ab1 "\\ä-', repeat=n)]
 
@@ -123,10 +123,22 @@ def test_repetitions_of_the_same_in_a_row_are_one(pattern: str) -> None:
     assert found == {text for text in TEXTS if re.search(pattern, text)}
 
 
+@pytest.mark.parametrize("part", [r"\W", r"[^\s\d]", r"\Wa{2}", "[a-c]"])
+def test_a_grammar_grows_with_its_pattern_by_a_few_bytes_a_character(part: str) -> None:
+    sizes = []
+    for n in (1, 101, 501):
+        pattern = read_pattern(f"^{part * n}$")
+        grammar = Grammar(pattern.content)
+        sizes.append((pattern.n_states, len(grammar.body) + len(grammar.rules)))
+    for one, hundred, five in zip(*sizes, strict=True):
+        assert five - hundred == pytest.approx(4 * (hundred - one), rel=0.05)
+        assert hundred - one < 100 * 20 * len(part)
+
+
 def test_lengths_are_known_where_both_ends_are() -> None:
-    assert read_pattern("^a{2,5}b?$")[1:] == (2, 6)
-    assert read_pattern("^a{2,}$")[1:] == (2, None)
-    assert read_pattern("a")[1:] == (1, None)
+    assert read_pattern("^a{2,5}b?$")[2:] == (2, 6)
+    assert read_pattern("^a{2,}$")[2:] == (2, None)
+    assert read_pattern("a")[2:] == (1, None)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +157,8 @@ def test_lengths_are_known_where_both_ends_are() -> None:
         ("^" + "a?.?" * 100 + "$", "200 parts in a row that may be empty, more than 16"),
         ("^(a?b?){20}(c?(d?e?|f)){30}$", "parts in a row that may be empty"),
         ("a" * 5001, "more than 5,000 characters"),
+        ("".join(rf"[\W{a}{b}]" for a in "abcdefgh" for b in "abcdefgh"), "51,384 states, more than 50,000"),
+        ("^" + "(a{1,999}b)" * 51 + "$", "51,155 states, more than 50,000"),
         (r"[^\s\S]", "a character that nothing is"),
         ("^[\x01-\x02]$", "a character that nothing is"),
         ("\ud800", "literal"),

@@ -8,7 +8,7 @@ import jsonschema
 import llama_cpp
 import pytest
 from grammar_regex import as_regex
-from token_trie.records.gbnf import Chars, Either, Grammar, Repeat, Rule, Sequence, TextLiteral
+from token_trie.records.gbnf import Chars, Either, Grammar, Repeat, Rule, Sequence, TextLiteral, read_pattern
 from token_trie.records.nodes import VALUE, grammar_of
 from token_trie.records.schema import read_schema
 
@@ -52,6 +52,7 @@ def test_a_grammar_takes_what_is_valid_by_the_schema(schema: Any) -> None:
         Chars(((0, 0x1F), (0x5D, 0x5D), (0x1F600, 0x1F600))),
         Repeat(Sequence((TextLiteral("a"), Repeat(Either((TextLiteral("b"), TextLiteral(""))), 0, 1000))), 0, 1000),
         Either((Sequence(()), Rule(TextLiteral("a")))),
+        read_pattern(r"^\W\W-\W{2}[^\s]$").content,
     ],
 )
 def test_llama_cpp_reads_what_is_printed(precise: Any, expression: Any) -> None:

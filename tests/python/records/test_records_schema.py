@@ -454,6 +454,17 @@ def test_alternatives_of_one_of_may_differ_in_a_field() -> None:
         read_schema({"oneOf": [{"type": "integer", "multipleOf": 10**8, "minimum": 0}, {"const": 10**9}]})
 
 
+def test_all_patterns_of_a_schema_have_one_budget() -> None:
+    fields = {f"f{i}": {"type": "string", "pattern": f"^{'a{1,999}b' * 10}{i}$"} for i in range(9)}
+    where = r"schema#/properties/f4/pattern: the patterns up to here have 50,\d* states, more than 50,000"
+    with pytest.raises(ArgumentError, match=where):
+        read_schema({"type": "object", "properties": fields})
+    read_schema({"type": "object", "properties": dict([*fields.items()][:4])})
+    names = {"patternProperties": {"^" + "a{1,999}b" * 20: {"type": "null"}}}
+    with pytest.raises(ArgumentError, match=r"schema#/prefixItems/2/propertyNames/pattern: the patterns up to here"):
+        read_schema({"type": "array", "prefixItems": [names] * 3})
+
+
 def test_a_schema_that_is_nested_too_deep_is_refused() -> None:
     schema: Any = {"type": "null"}
     for _ in range(3000):
