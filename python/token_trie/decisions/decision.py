@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,11 @@ from token_trie.native.options import check_counts
 from token_trie.sets.trie import TokenTrie
 
 T = TypeVar("T")
+
+Source: TypeAlias = Literal["sum", "proof", "bound", "steps", "head"]
+"""Where an answer comes from. sum: all answers were scored. proof: a search, which has proved that none is better.
+bound: a search that ended before; `gap` says how much better another could be. steps: each token was decided alone.
+head: a classifier on the hidden state."""
 
 LOW_MASS = 0.01
 """Masses below this mean that the set does not fit."""
@@ -131,6 +136,15 @@ class Decision(Generic[T]):
         return bool(self.candidates) and self.gap == 0
 
     @property
+    def source(self) -> Source:
+        """Where the answer comes from; `calibration` says what was made of its probabilities."""
+        if self.probabilities is not None:
+            return "sum"
+        if not self.candidates:
+            return "steps"
+        return "proof" if self.proved else "bound"
+
+    @property
     def entropy(self) -> float:
         """Entropy of the probabilities, in nats: 0 if the model is certain, ln(n) if n answers are equally probable."""
         p = self._known()[self._choices.firsts()]
@@ -191,6 +205,7 @@ class Decision(Generic[T]):
             ],
             "gap": _finite(self.gap),
             "proved": self.proved,
+            "source": self.source,
             "lead": None if self.lead is None else _finite(self.lead),
             "fits": self.fits,
             "calibration": self.calibration,

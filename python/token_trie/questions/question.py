@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, 
 
 from token_trie.arrays import Floats, Ints
 from token_trie.decisions.calibration import CalibrationName
-from token_trie.decisions.decision import Candidate
+from token_trie.decisions.decision import Candidate, Source
 from token_trie.decisions.gold import listed, read_gold
 from token_trie.errors import ArgumentError
 from token_trie.native.lifetime import LruCache
@@ -357,6 +357,11 @@ class Answered(Generic[T]):
     profile: str | None = field(default=None, kw_only=True, compare=False)
 
     @property
+    def source(self) -> Source:
+        """Where the answer comes from; `calibration` says what was made of its probabilities."""
+        return "head" if self.mass is None else "sum"
+
+    @property
     def confidence(self) -> float:
         """How far the best probability is above an equal share, from 0 to 1; 1 if there is only one option."""
         n = len(self.probabilities)
@@ -365,7 +370,9 @@ class Answered(Generic[T]):
     def to_dict(self) -> dict[str, Any]:
         """Return the answer for JSON, in TypeSafe's format; fields that the format does not have begin with ``x_``."""
         more = {} if self.profile is None else {"x_profile": self.profile}
-        return self._figures() | {"x_mass": self.mass, "x_calibration": self.calibration} | more
+        return (
+            self._figures() | {"x_mass": self.mass, "x_calibration": self.calibration, "x_source": self.source} | more
+        )
 
     def _figures(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -399,6 +406,13 @@ class ChoiceAnswer(Answered[T]):
     def proved(self) -> bool:
         """Whether no other option can be better than those that were returned."""
         return self.gap == 0
+
+    @property
+    def source(self) -> Source:
+        """Where the answer comes from; with `Choice.top`, maybe a search."""
+        if self.rest == 0:
+            return super().source
+        return "proof" if self.proved else "bound"
 
     def _figures(self) -> dict[str, Any]:
         own = {"type": "choice", "choice": self.value, "probabilities": self.probabilities}

@@ -62,12 +62,23 @@ def test_probabilities_line_up_with_the_choices_as_given(smollm2: Any) -> None:
     assert decision.top(4) == [(value, pytest.approx(p)) for value, p in once.top(3)]
 
 
-@pytest.mark.parametrize("mode", ["exact", "greedy", "aligned", "beam", "probabilities"])
-def test_a_decision_is_json(smollm2: Any, mode: Any) -> None:
+@pytest.mark.parametrize(
+    ("mode", "sources"),
+    [
+        ("exact", ["proof"]),
+        ("greedy", ["steps"]),
+        ("sampled", ["steps"]),
+        ("aligned", ["sum"]),
+        ("beam", ["proof", "bound"]),
+        ("probabilities", ["sum"]),
+    ],
+)
+def test_a_decision_is_json_and_says_where_it_comes_from(smollm2: Any, mode: Any, sources: list[str]) -> None:
     options: Any = {"probabilities": True} if mode == "probabilities" else {"mode": mode}
     decision = choose(smollm2, PROMPT, City, **options)
     whole = json.loads(json.dumps(decision.to_dict(), allow_nan=False))
-    assert (whole["value"], whole["text"], whole["index"]) == ("Rome", "Rome", 1) or mode == "aligned"
+    assert (whole["value"], whole["text"], whole["index"]) == ("Rome", "Rome", 1) or mode in ("aligned", "sampled")
+    assert whole["source"] == decision.source in sources
     if decision.probabilities is not None:
         assert whole["probabilities"] == decision.probabilities.tolist()
         assert [entry["index"] for entry in whole["ranked"]] == sorted([0, 1], key=lambda i: -whole["probabilities"][i])

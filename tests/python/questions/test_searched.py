@@ -79,7 +79,7 @@ def test_a_small_set_is_answered_as_the_same_options_are(precise: Any, few: Toke
         assert list(found.probabilities.values()) == sorted(found.probabilities.values(), reverse=True)
         assert found.mass == pytest.approx(expected.mass, rel=1e-3)
         assert found.calibration == expected.calibration
-        assert (found.gap, found.rest, found.proved) == (0.0, 0.0, True)
+        assert (found.gap, found.rest, found.proved, found.source) == (0.0, 0.0, True, "sum")
         assert found.profile == "plain"
         assert sum(found.probabilities.values()) == pytest.approx(1)
     assert expected.proved
@@ -111,6 +111,7 @@ def test_the_best_of_a_large_set_are_proved_or_bounded(precise: Any, many: Token
         assert others.max() <= weights[kept].min() + found.gap + 1e-4
         assert found.gap > 0 or sorted(kept) == sorted(np.argsort(-weights)[:top].tolist())
     assert found.proved == (found.gap == 0)
+    assert found.source == ("proof" if found.proved else "bound")
     assert found.mass == pytest.approx(np.exp(weights[kept]).sum(), rel=1e-3)
     assert np.exp(others).sum() <= found.rest + 1e-5
 
@@ -123,7 +124,7 @@ def test_the_best_that_were_found_are_weighed_against_the_question_alone(precise
     assert len(kept) == N_FOUND
     assert weights[kept].tolist() == pytest.approx(sorted(weights[kept], reverse=True), abs=1e-3)
     assert [one.share for one in found.candidates] == pytest.approx(shares(weights[kept]), abs=1e-3)
-    assert (found.gap, found.proved) == (math.inf, False)
+    assert (found.gap, found.proved, found.source) == (math.inf, False, "bound")
     assert np.exp(np.delete(raw, kept)).sum() <= found.rest + 1e-5
     best = decide(precise, STATE, Choice(ASK, many))
     assert list(best.probabilities) == list(found.probabilities)[:5]

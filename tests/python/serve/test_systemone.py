@@ -81,6 +81,7 @@ def test_an_answer_says_how_its_probabilities_were_made(server: str) -> None:
     raw = ask(server, x_calibration=None)
     assert raw["x_calibration"] == "raw"
     assert 0 < raw["x_mass"] < 1
+    assert raw["x_source"] == "sum"
 
 
 def test_what_is_reproducible_is_the_same_bit_by_bit(server: str) -> None:
