@@ -340,7 +340,7 @@ def read_pattern(pattern: str) -> Pattern:
     tree = _parse(pattern)
     _merge(tree)
     if (n_states := _n_states(tree, set())) > MAX_STATES:
-        raise ValueError(f"{n_states:,} states, more than {MAX_STATES:,}")
+        raise ValueError(too_many(n_states))
     body, starts, ends = _anchored(list(tree))
     if (n := _open_run(tree)) > _MAX_EMPTY:
         raise ValueError(f"{n} parts in a row that may be empty, more than {_MAX_EMPTY}")
@@ -386,6 +386,11 @@ def _inner(name: Any, value: Any) -> list[Any]:
     if str(name) in _REPEATS:
         return [value[2]]
     return value[1] if str(name) == "BRANCH" else [value[3]] if str(name) == "SUBPATTERN" else []
+
+
+def too_many(n_states: int) -> str:
+    """Return what is wrong with more than `MAX_STATES`."""
+    return f"{n_states:,} states, more than {MAX_STATES:,}"
 
 
 def _n_states(items: Any, known: set[Any]) -> int:

@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 from typing import Any
 from urllib.parse import unquote
 
-from token_trie.records.gbnf import MAX_STATES
+from token_trie.records.gbnf import MAX_STATES, too_many
 from token_trie.records.keywords import (
     KINDS,
     VALIDATING,
@@ -107,6 +107,11 @@ def read_schema(schema: Any, ignored: list[str] | None = None) -> Node:
 
     ArgumentError, with a JSON pointer to the position, if it is invalid, not supported, or allows no value.
     """
+    return read_measured(schema, ignored)[0]
+
+
+def read_measured(schema: Any, ignored: list[str] | None = None) -> tuple[Node, int]:
+    """Read a schema as `read_schema` does; return also the states of its patterns."""
     try:
         written = json.dumps(schema, allow_nan=False, ensure_ascii=False)
         written.encode()
@@ -115,8 +120,9 @@ def read_schema(schema: Any, ignored: list[str] | None = None) -> Node:
     if isinstance(schema, dict) and not schema:
         raise refuse("", "empty: it says nothing of the record")
     while True:
+        reader = _SchemaReader(schema, ignored is None)
         try:
-            node = _SchemaReader(schema, ignored is None).read(schema, "", 0)
+            node = reader.read(schema, "", 0)
         except RecursionError as error:
             raise refuse("", "nested too deep") from error
         except KeywordError as error:
@@ -129,7 +135,7 @@ def read_schema(schema: Any, ignored: list[str] | None = None) -> Node:
             continue
         if node is None:
             raise refuse("", f"nothing can be written: every way leads through more than {MAX_DEPTH} references")
-        return node
+        return node, reader.n_states
 
 
 def _leave_out(schema: Any, pointer: str) -> bool:
@@ -153,7 +159,7 @@ class _SchemaReader:
         self._draft = str(root.get("$schema", "2020-12")) if isinstance(root, dict) else "2020-12"
         self._known: dict[tuple[str, int], Node | None] = {}
         self._exclusion = Exclusion(lambda ref: self._find(ref, ""))
-        self._n_states = 0
+        self.n_states = 0
         self._followed: tuple[str, ...] = ()  # references followed to the current value
 
     def read(self, schema: Any, pointer: str, depth: int) -> Node | None:
@@ -280,10 +286,10 @@ class _SchemaReader:
 
     def _read_string(self, schema: dict[str, Any], pointer: str) -> Node:
         node = read_string(schema, pointer)
-        self._n_states += node.n_states if isinstance(node, String) else 0
-        if self._n_states > MAX_STATES:
-            why = f"the patterns up to here have {self._n_states:,} states, more than {MAX_STATES:,}"
-            raise KeywordError(f"{pointer}/{'pattern' if 'pattern' in schema else 'format'}", why)
+        self.n_states += node.n_states if isinstance(node, String) else 0
+        if self.n_states > MAX_STATES:
+            keyword = "pattern" if "pattern" in schema else "format"
+            raise KeywordError(f"{pointer}/{keyword}", f"the patterns up to here have {too_many(self.n_states)}")
         return node
 
     def _read_object(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:

@@ -28,8 +28,9 @@ from token_trie.records.fill import (
     read_for_many,
     read_template,
 )
+from token_trie.records.gbnf import MAX_STATES, too_many
 from token_trie.records.nodes import Node, Object, types_in
-from token_trie.records.schema import read_schema
+from token_trie.records.schema import read_measured
 from token_trie.records.tool_prompt import PLAIN, CallTemplate, ask_for_tools
 from token_trie.records.write import RecordDecoder
 
@@ -52,6 +53,8 @@ class Tool(NamedTuple):
     given: Any
     ignored: tuple[str, ...] = ()
     """Keywords of the arguments that are not enforced, with the reason."""
+    n_states: int = 0
+    """The size of its patterns."""
 
 
 _VALIDATING = {"anyOf", "oneOf", "allOf", "$ref", "enum", "const", "patternProperties", "propertyNames"}
@@ -64,13 +67,19 @@ def read_tools(tools: Sequence[object]) -> tuple[Tool, ...]:
         raise ArgumentError(f"tools must be a list of tools, not {type(tools).__name__}")
     if not tools:
         raise ArgumentError("tools: none given")
-    found = tuple(_read_one(tool, f"tools[{i}]") for i, tool in enumerate(tools))
+    found: list[Tool] = []
+    n_states = 0
+    for i, tool in enumerate(tools):
+        found.append(_read_one(tool, f"tools[{i}]"))
+        n_states += found[-1].n_states
+        if n_states > MAX_STATES:
+            raise ArgumentError(f"tools[{i}]: the patterns up to here have {too_many(n_states)}")
     names = [tool.name for tool in found]
     for i, tool in enumerate(found):
         if tool.name in names[:i]:
             where = ".function.name" if isinstance(tool.given, Mapping) else ""
             raise ArgumentError(f"tools[{i}]{where}: {tool.name!r} comes twice")
-    return found
+    return tuple(found)
 
 
 def _read_one(tool: Any, where: str) -> Tool:
@@ -98,24 +107,24 @@ def _read_json(tool: dict[str, Any], where: str) -> Tool:
     # As in OpenAI's API, the default is not strict.
     ignored: list[str] | None = None if function.get("strict") is True else []
     try:
-        node = _read_parameters(function.get("parameters"), ignored)
+        node, n_states = _read_parameters(function.get("parameters"), ignored)
     except ArgumentError as error:
         raise ArgumentError(f"{where}.function.parameters: {error}") from error
-    return Tool(name, node, json.loads, tool, tool, tuple(ignored or ()))
+    return Tool(name, node, json.loads, tool, tool, tuple(ignored or ()), n_states)
 
 
-def _read_parameters(parameters: Any, ignored: list[str] | None = None) -> Node:
+def _read_parameters(parameters: Any, ignored: list[str] | None = None) -> tuple[Node, int]:
     if parameters is None or parameters == {}:
-        return Object(())
+        return Object(()), 0
     says_more = isinstance(parameters, dict) and (parameters.get("required") or parameters.keys() & _VALIDATING)
     if isinstance(parameters, dict) and parameters.get("type") == "object" and not says_more:
         # An unspecified object: any value for a schema, no arguments for a tool.
         more = {} if "additionalProperties" in parameters else {"properties": parameters.get("properties") or {}}
         parameters = parameters | more
-    node = read_schema(parameters, ignored)
+    node, n_states = read_measured(parameters, ignored)
     if types_in(node) != {"object"}:
         raise ArgumentError("not an object with properties")
-    return node
+    return node, n_states
 
 
 def _read_callable(tool: Any) -> Tool:
@@ -124,9 +133,10 @@ def _read_callable(tool: Any) -> Tool:
         raise ArgumentError("not an object with properties")
     described = template.schema.get("description") if isinstance(tool, type) else inspect.getdoc(tool)
     parameters = {key: value for key, value in _untitled(template.schema).items() if key != "description"}
-    node = _read_parameters(parameters)
+    node, n_states = _read_parameters(parameters)
     function = {"name": tool.__name__, **({"description": described} if described else {}), "parameters": parameters}
-    return Tool(tool.__name__, node, template.read, {"type": "function", "function": function}, tool)
+    shown = {"type": "function", "function": function}
+    return Tool(tool.__name__, node, template.read, shown, tool, n_states=n_states)
 
 
 def _arguments_of(function: Any) -> Any:

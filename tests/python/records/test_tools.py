@@ -487,6 +487,10 @@ def test_a_function_that_cannot_be_described_is_named(precise: Any, given: Any, 
         choose_tool(precise, MESSAGES, [given])
 
 
+TEXT = {"type": "string", "pattern": "^" + "a{1,999}b" * 20}
+PATTERN = {"type": "object", "properties": {"text": TEXT}}
+
+
 @pytest.mark.parametrize(
     ("messages", "tools", "message"),
     [
@@ -494,6 +498,7 @@ def test_a_function_that_cannot_be_described_is_named(precise: Any, given: Any, 
         (MESSAGES, "x", "tools must be "),
         (MESSAGES, [{"type": "x"}], r"tools\[0\]: not \{"),
         (MESSAGES, [tool("a"), tool("a")], r"tools\[1\].function.name: 'a' comes twice"),
+        (MESSAGES, [tool(name, PATTERN) for name in "abc"], r"tools\[2\]: the patterns up to here have 60,\d* states"),
         (MESSAGES, [tool("")], r"tools\[0\].function.name: '' is no name"),
         (MESSAGES, [tool("a", {"type": "string"})], r"tools\[0\].function.parameters: not an object"),
         (
