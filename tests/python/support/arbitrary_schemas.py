@@ -109,6 +109,8 @@ KEYWORDS_OF_KINDS: list[tuple[str, dict[str, Any]]] = [
     ("object", {"properties": {"k": {"const": 1}}, "required": ["k"]}),
     ("object", {"properties": {"k": {"const": 2}, "a": {"type": "null"}}, "required": ["k"]}),
     ("object", {"additionalProperties": {"type": "null"}, "maxProperties": 1}),
+    ("object", {"properties": {"b": {"type": "boolean"}}, "unevaluatedProperties": False}),
+    ("array", {"prefixItems": [{"type": "null"}, {"const": 1}], "unevaluatedItems": False}),
     ("null", {}),
     ("boolean", {}),
 ]
