@@ -188,12 +188,7 @@ def with_ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     llm.close()
 
 
-@pytest.mark.parametrize("is_call", [False, True], ids=["record", "call"])
-@pytest.mark.parametrize("layout", [COMPACT, SPACED], ids=["compact", "spaced"])
-@pytest.mark.parametrize("of", ["texts", "objects"])
-def test_a_list_or_an_object_ends_by_the_sum_of_all_spellings(
-    with_ends: Any, of: str, layout: Layout, is_call: bool
-) -> None:
+def check_ends(llm: Any, of: str, layout: Layout, is_call: bool, prompts: list[str]) -> None:
     comma, colon = layout.comma(0), layout.colon
     item: dict[str, Any] = {"const": "a"}
     items: list[Parts] = [('"a"',)]
@@ -208,7 +203,7 @@ def test_a_list_or_an_object_ends_by_the_sum_of_all_spellings(
     begin, rests = f'{{"list"{colon}[', [*_fields(["area", "l"], comma, colon, comma)]
     texts = [(begin, *some, *rest) for some in _lists(items, comma) for rest in rests]
     options = RecordOptions(mode="greedy")
-    for prompt in PROMPTS[::4]:
+    for prompt in prompts:
         if is_call:
             template = CallTemplate('{"name":"', '","arguments":', "}", layout)
             tool = {"type": "function", "function": {"name": "do", "parameters": schema}}
@@ -216,9 +211,28 @@ def test_a_list_or_an_object_ends_by_the_sum_of_all_spellings(
             lead, end = '{"name":"do","arguments":', "}"
         else:
             request, lead, end = replace(record_request(read_template(schema), options), layout=layout), "", ""
-        text = run(with_ends, prompt, request.plan).text
-        assert text == _ended(with_ends, with_ends.tokenize(prompt.encode()), texts, lead, end)
+        text = run(llm, prompt, request.plan).text
+        assert text == _ended(llm, llm.tokenize(prompt.encode()), texts, lead, end)
         seen.add(text)
+
+
+WRAPS = pytest.mark.parametrize("is_call", [False, True], ids=["record", "call"])
+LAYOUTS = pytest.mark.parametrize("layout", [COMPACT, SPACED], ids=["compact", "spaced"])
+
+
+@WRAPS
+@LAYOUTS
+@pytest.mark.parametrize("of", ["texts", "objects"])
+def test_a_list_or_an_object_ends_by_the_sum_of_all_spellings(
+    with_ends: Any, of: str, layout: Layout, is_call: bool
+) -> None:
+    check_ends(with_ends, of, layout, is_call, PROMPTS[::4])
+
+
+@WRAPS
+@LAYOUTS
+def test_real_models_end_lists_by_the_sum_of_all_spellings(llm: Any, layout: Layout, is_call: bool) -> None:
+    check_ends(llm, "texts", layout, is_call, ["The list, as JSON: a, a. The area: x.\n"])
 
 
 def test_the_models_end_records_in_different_ways() -> None:
