@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import token_trie
+from sklearn.feature_extraction.text import TfidfVectorizer
 from token_trie import TokenTrie
 
 from bench import native
@@ -34,6 +35,7 @@ _OURS, _STATIC, _MARISA, _ALONE = "token-trie", "STATIC", "marisa-trie", "llama_
 _N_TITLES = 200_000
 _PROMPT = "A customer looks for a warm blue jacket for the mountains.\nWe recommend:"
 _CATALOGUES = json.loads((Path(__file__).parents[1] / "data" / "catalogue.json").read_text())
+_N_NEAR = 10  # members that the index leaves to the model
 _N_ASKED, _HELD_OUT = 50_000, range(25, 50)  # the first queries were used to choose how to search
 _KINDS = ["Jacket", "Backpack", "Lamp", "Chair", "Kettle", "Keyboard", "Bottle", "Tent", "Watch", "Speaker"]
 _MATERIALS = ["Steel", "Oak", "Linen", "Wool", "Glass", "Leather", "Carbon", "Cotton", "Ceramic", "Bamboo"]
@@ -280,14 +282,31 @@ def asked(kind: str) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def _asked(name: str, llm: Any, kind: str) -> _Rows:
-    """Measure how often the member that is asked for comes first, by the default and with a contextual prior."""
+    """Measure how often the member that is asked for comes first: for the model, an index of characters, and both."""
     rows, template = _Rows(f"{kind}, {name}", _N_ASKED), _CATALOGUES[kind]["prompt"]
     members, queries = asked(kind)
     trie = TokenTrie.from_choices(llm, members, prompt=template.format(query=queries[0][0]))
     contextual = token_trie.Contextual(template.format(query=""))
-    for what, how in (("choose", {}), ("choose, contextual", {"calibration": contextual})):
+    index = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4))
+    known = index.fit_transform(members)
+
+    def near(query: str) -> list[str]:
+        shares = (known @ index.transform([query]).T).toarray().ravel()
+        return [members[i] for i in np.argsort(-shares, kind="stable")[:_N_NEAR].tolist()]
+
+    def choose(query: str, among: TokenTrie, **how: Any) -> str:
+        return token_trie.choose(llm, template.format(query=query), among, **how).text
+
+    ways: dict[str, Callable[[str], str]] = {
+        "choose": lambda query: choose(query, trie),
+        "choose, contextual": lambda query: choose(query, trie, calibration=contextual),
+        "index": lambda query: near(query)[0],
+        "index, then choose": lambda query: choose(query, trie.only(near(query))),
+        "index, then choose, contextual": lambda query: choose(query, trie.only(near(query)), calibration=contextual),
+    }
+    for what, way in ways.items():
         start = perf_counter()
-        found = [token_trie.choose(llm, template.format(query=queries[i][0]), trie, **how).text for i in _HELD_OUT]
+        found = [way(queries[i][0]) for i in _HELD_OUT]
         rows.put(_OURS, what, (perf_counter() - start) / len(found), "s")
         hits = sum(text == queries[i][1] for i, text in zip(_HELD_OUT, found, strict=True))
         rows.put(_OURS, f"{what}: the right one first", 100 * hits / len(found), "%")

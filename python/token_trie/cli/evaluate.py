@@ -50,8 +50,8 @@ class EvaluationOptions:
         typer.Option(
             min=0.0,
             max=1.0,
-            help="Find the lowest confidence from which the best method reaches this accuracy, with 95 % assurance, "
-            "and tell how many rows reach it.",
+            help="Find the lowest confidence from which the best method (with --fit, the one that is written) reaches "
+            "this accuracy, with 95 % assurance, and tell how many rows reach it.",
         ),
     ] = None
     fit: Annotated[
@@ -161,11 +161,12 @@ def _show(evaluation: Evaluation, options: EvaluationOptions, as_json: bool) -> 
         evaluation.plot(options.plot)
     if options.fit is not None:
         evaluation.calibration.save(options.fit)
-    gate = None if options.target_accuracy is None else evaluation.gate(options.target_accuracy)
+    way = evaluation.best.name if options.fit is None else evaluation.calibration.kind  # what `label` will take
+    gate = None if options.target_accuracy is None else evaluation.gate(options.target_accuracy, way)
     if as_json:
         print_json(evaluation.to_dict() | ({} if gate is None else {"gate": vars(gate)}))
     elif gate is not None:
-        console.print(f"{evaluation.best.name}: {gate}", highlight=False)
+        console.print(f"{way}: {gate}", highlight=False)
 
 
 def _label_options(best: EvaluatedWay, fit: Path | None) -> str:

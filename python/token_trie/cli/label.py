@@ -14,8 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
+import numpy as np
 import typer
 
+from token_trie.arrays import Floats
 from token_trie.cli.options import (
     SERVED_N_CTX,
     ChoiceOptions,
@@ -46,16 +48,18 @@ from token_trie.decisions.many import choose_many
 from token_trie.decisions.options import MAX_SCORED, RecordOptions
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
+from token_trie.native.files import users_cache
 from token_trie.questions.decide import decide_many
 from token_trie.questions.options import FORMS, DecideOptions, FormName
-from token_trie.questions.question import Choice, Examples
+from token_trie.questions.question import Choice, Examples, QuestionStats, make_answer
 from token_trie.records.fill import Record, fill_many, read_template
 from token_trie.records.nodes import Object, Union, types_in
 from token_trie.sets.prompt import Prompt, Template, has_chat_template, text_of, to_json
 from token_trie.sets.trie import TokenTrie
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.gate import Gate
-from token_trie.trust.rows import RowOptions, reader_of
+from token_trie.trust.metrics import interval_of, softmax
+from token_trie.trust.rows import CachedRows, Readings, RowOptions, key_of, reader_of
 
 LabelMode: TypeAlias = Literal["exact", "greedy"]
 
@@ -177,6 +181,17 @@ class GoldRow(NamedTuple):
     asked: Any
 
 
+@dataclass(frozen=True)
+class _KeptAnswer:
+    """A choice after a prompt, as a `Decision` has it."""
+
+    value: str
+    index: int
+    probabilities: Floats
+    margin: float
+    mass: float
+
+
 class RowLabeller(RowJob):
     """Labels the rows of a table, by a prompt of the user's or by a question.
 
@@ -228,6 +243,8 @@ class RowLabeller(RowJob):
         self.added += [f"p_{text}" for text in texts if options.probabilities]
         self._counts: Counter[str] = Counter()
         self._n_unfit = 0
+        self._gold = gold
+        self._n_of_gold = self._n_right = 0
 
     def _columns_of(self, table: Table) -> list[str]:
         named = self._options.column
@@ -326,6 +343,8 @@ class RowLabeller(RowJob):
         """Yield an answer to the question, or after the prompt, for each row."""
         given: Any = self._options.given
         rows, mode = self.row_options, self._options.mode
+        if self._keeps:
+            return self._answer_and_keep(llm, asked)
         if isinstance(self.asked, Choice):
             given = DecideOptions.calibration if given is None else None if given == "raw" else given
             options: Any = {"form": rows.form, "orders": rows.orders, "examples": rows.examples}
@@ -343,8 +362,37 @@ class RowLabeller(RowJob):
             calibration=None if given == "raw" else given,
         )
 
-    def read(self, answer: Any) -> list[Any]:
+    @property
+    def _keeps(self) -> bool:
+        """Whether what the model says of rows is kept for `evaluate`, which has answers of these kinds alone."""
+        of = self._options
+        return self._gold is not None and of.mode == "exact" and of.given != "batch" and of.examples is None
+
+    def _answer_and_keep(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
+        """Do as `answer`, where `evaluate` keeps what it reads, with the hidden states that it reads by default."""
+        reader, given = reader_of(llm, self.asked, self.row_options), self._options.given
+        kept = CachedRows(users_cache() / "readings", key_of(self.row_options, reader.binding))
+        prior: Any = 0.0
+        if given == "contextual" and self.empty is not None:
+            prior = kept.read(reader, [self.empty], states=True)[0].raw[0]
+        for row in kept.each(reader, asked, states=True):
+            if isinstance(row, TokenTrieError):
+                yield row
+                continue
+            weights = row.raw - prior if row.contextual is None or given == "raw" else row.contextual
+            if isinstance(given, Calibration):
+                weights = given.log_probabilities(Readings.of([row], reader.binding))[0]
+            shares = softmax(weights[None])[0]
+            if isinstance(self.asked, Choice):
+                yield make_answer(self.asked, shares, row.mass, "raw", QuestionStats(0, 0))
+            else:
+                best = int(shares.argmax())
+                margin = float(shares[best] - np.delete(shares, best).max())
+                yield _KeptAnswer(self.choices[best], best, shares, margin, row.mass)
+
+    def read(self, answer: Any, row: TableRow) -> list[Any]:
         """Return the label and its figures."""
+        self._compare(answer.value, row)
         text, shares = answer.value, answer.probabilities
         values: list[Any] = [text]
         if isinstance(self.asked, Choice):
@@ -359,6 +407,14 @@ class RowLabeller(RowJob):
             values += [*shares]
         self._counts[text] += 1
         return [one if one is None or isinstance(one, (str, int)) else float(f"{one:.6g}") for one in values]
+
+    def _compare(self, answer: str, row: TableRow) -> None:
+        """Count a row that has a label, and whether the answer is right."""
+        label = None if self._gold is None else row.values.get(self._gold)
+        if is_nothing(label):
+            return
+        self._n_of_gold += 1
+        self._n_right += text_of(label) == answer
 
     def summarize(self, rest: str) -> None:
         """Print how many rows have each label."""
@@ -376,6 +432,13 @@ class RowLabeller(RowJob):
             )
         unfit = f"; in {self._n_unfit:,} the model gives the choices together less than 1 %" if self._n_unfit else ""
         say(f"{n:,} rows labelled{rest}{unfit}")
+        if self._n_of_gold:
+            share = self._n_right / self._n_of_gold
+            low, high = interval_of(share, self._n_of_gold)
+            say(
+                f"{self._n_right:,} of {self._n_of_gold:,} with a label in {self._gold!r} are right, {share:.1%} "
+                f"(95 %: {low:.0%} to {high:.0%})"
+            )
 
 
 def _described(texts: list[str]) -> dict[str, str | None]:
@@ -416,7 +479,11 @@ def label(
     choices: ChoiceOptions,
     model: ModelOptions,
     options: LabelOptions,
-    gold: Annotated[str | None, "A column with correct answers, of --examples and of TABLE, which is not read."] = None,
+    gold: Annotated[
+        str | None,
+        "A column with correct answers, of --examples and of TABLE. It is not read; how many rows are right is "
+        "printed, and `evaluate` does not read these rows again.",
+    ] = None,
 ) -> None:
     """Answer a question or a prompt for each row of a table, and write the table with the answers.
 
@@ -477,7 +544,7 @@ class _Extraction(RowJob):
                 self._n_refused += _is_refusal(record)
             yield record
 
-    def read(self, answer: Record[Any]) -> list[Any]:
+    def read(self, answer: Record[Any], row: TableRow) -> list[Any]:
         record = json.loads(answer.text)
         values = [(record or {}).get(name) for name in self._names] if self._names else [record]
         self._n += 1

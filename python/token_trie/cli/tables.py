@@ -302,7 +302,7 @@ class RowJob(ABC):
         """Yield an answer or a TokenTrieError for each row, in order."""
 
     @abstractmethod
-    def read(self, answer: Any) -> list[Any]:
+    def read(self, answer: Any, row: TableRow) -> list[Any]:
         """Return the values of the added columns, and count the row."""
 
     @abstractmethod
@@ -364,7 +364,7 @@ def _answer_rows(job: RowJob, llm: Llama, table: Table, results: _Results, on_er
             try:
                 if isinstance(answer, TokenTrieError):
                     raise answer
-                results.write(row, job.read(answer))
+                results.write(row, job.read(answer, row))
             except TokenTrieError as error:
                 leave_out(row, str(error.__cause__ or error))
             progress.move(n, table.read * n / (n + len(in_progress)))  # rows are read before they are answered

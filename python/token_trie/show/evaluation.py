@@ -65,12 +65,16 @@ class Evaluation:
     groups: Ints = field(repr=False)
     """Shape (n_rows,): equal rows have the same number."""
     calibrations: Mapping[str, Calibration]
-    """The calibrations of the ways that were fitted on labels, on all rows, by their kind."""
+    """The calibrations of the ways that were fitted on labels, on all rows, by their kind. The gate of each is that
+    of `gate`."""
+    n_ways: int
+    """Number of ways that take the model, from which the best was chosen."""
 
     @classmethod
     def of(cls, rows: EvaluationRows) -> Evaluation:
         """Answer rows in all ways; CalibrationError if none can be taken."""
         ways = rows.answer()  # first, because it adds notes
+        n_ways = max(1, len([way for way in ways if way.of != "words"]))
         return cls(
             classes=rows.classes,
             gold=rows.gold,
@@ -80,7 +84,8 @@ class Evaluation:
             notes=tuple(rows.notes),
             n_read=rows.n_read,
             groups=rows.groups,
-            calibrations=dict(rows.calibrations),
+            calibrations={name: one.chosen_from(n_ways) for name, one in rows.calibrations.items()},
+            n_ways=n_ways,
         )
 
     def __getitem__(self, name: str) -> EvaluatedWay:
@@ -133,14 +138,16 @@ class Evaluation:
     def gate(self, target_accuracy: float, way: str | None = None) -> Gate:
         """Find the lowest confidence from which a way, by default the best, reaches a target accuracy.
 
-        The best way was chosen on these rows, so its assurance covers all ways that it was chosen from.
+        A way is chosen on these rows, so the assurance covers all that it was chosen from. Of a way that is fitted on
+        labels, this is the gate of its calibration, also after it was saved.
         """
         one = self.best if way is None else self[way]
         if one.confidence is None:
             raise ArgumentError(f"way: {one.name!r} has no probabilities")
-        n_ways = 1 if way is not None else max(1, len([other for other in self.ways if other.of != "words"]))
+        if one.name in self.calibrations:
+            return self.calibrations[one.name].gate(target_accuracy)
         is_right = one.answers == self.gold
-        return find_gate(one.confidence, is_right, target_accuracy, groups=self.groups, n_ways=n_ways)
+        return find_gate(one.confidence, is_right, target_accuracy, groups=self.groups, n_ways=self.n_ways)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures, for JSON."""

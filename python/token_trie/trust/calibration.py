@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -152,6 +152,10 @@ class Calibration(Calibrator):
         fitted, held_out = fit_readings(readings, gold, kind, n_folds, groups)
         return cls(kind=kind, binding=readings.binding, fitted=fitted, n_rows=len(readings), held_out=held_out)
 
+    def chosen_from(self, n_ways: int) -> Self:
+        """Return it as one of several ways that were compared on its rows."""
+        return self if self.held_out is None else replace(self, held_out=replace(self.held_out, n_ways=n_ways))
+
     @property
     def classes(self) -> tuple[str, ...]:
         """The texts of the choices, or the names of the options."""
@@ -178,7 +182,7 @@ class Calibration(Calibrator):
         if self.held_out is None:
             raise CalibrationError("gate: this was fitted without labels, and how often it is right is not known")
         own = self.held_out
-        return find_gate(own.confidence, own.is_right, target_accuracy, assurance, groups=own.groups)
+        return find_gate(own.confidence, own.is_right, target_accuracy, assurance, groups=own.groups, n_ways=own.n_ways)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to a file: if the process is killed, the file is the old or the new one. Raises OSError."""
@@ -220,6 +224,7 @@ class Calibration(Calibrator):
             if held_out is None
             else {
                 "n_folds": held_out.n_folds,
+                "n_ways": held_out.n_ways,
                 "calibrated": held_out.calibrated._asdict(),
                 "raw": held_out.raw._asdict(),
                 "confidence": held_out.confidence.tolist(),
@@ -288,6 +293,7 @@ _HEAD = {
 _MEASURED = dict.fromkeys(Measured._fields, ())
 _HELD_OUT = {
     "n_folds": int,
+    "n_ways": int,
     "calibrated": _MEASURED,
     "raw": _MEASURED,
     "confidence": ("rows",),

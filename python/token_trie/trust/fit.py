@@ -61,6 +61,8 @@ class HeldOut:
     """Equal rows have the same number."""
     probabilities: Floats | None = None
     """Shape (n_rows, n_classes); None after loading from a file, which does not keep them."""
+    n_ways: int = 1
+    """Number of ways from which it was chosen on these rows; they share the risk of a gate."""
 
 
 @dataclass(frozen=True, eq=False)

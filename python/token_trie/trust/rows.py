@@ -8,7 +8,8 @@ import json
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -329,8 +330,7 @@ class CachedRows:
         Rows are told apart by `keys`, by default the digests of their tokens. Options and errors are those of
         `RowReader.read`. With `failed`, the first error is raised after the last row; all are put there, by position.
         """
-        if states and not self._has_states:
-            self._rows, self._has_states = {}, True
+        self._require(states)
         digests = [digest_of_row(reader, row) for row in rows] if keys is None else keys
         new: dict[bytes, int] = {}
         for i, digest in enumerate(digests):
@@ -339,8 +339,12 @@ class CachedRows:
         errors: dict[bytes, TokenTrieError] = {}
         if new:
             some = [rows[i] for i in new.values()]
-            with closing(reader.read(some, states=self._has_states, on_error="return", **options)) as found:
-                self._add(zip(new, found, strict=True), errors, stops=failed is None)
+            with closing(self.each(reader, some, keys=new, **options)) as found:
+                for digest, row in zip(new, found, strict=True):
+                    if isinstance(row, TokenTrieError):
+                        errors[digest] = row
+                        if failed is None:
+                            break
         for digest, error in errors.items():
             errors[digest] = type(error)(f"{reader.each}s[{new[digest]}]: {error.__cause__}")
             errors[digest].__cause__ = error.__cause__
@@ -353,24 +357,51 @@ class CachedRows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _add(
-        self, found: Iterable[tuple[bytes, Row | TokenTrieError]], errors: dict[bytes, TokenTrieError], *, stops: bool
-    ) -> None:
-        """Add rows, or their errors; stops: at the first of these."""
+    def each(
+        self,
+        reader: RowReader,
+        rows: Iterable[Any],
+        *,
+        states: bool = False,
+        keys: Iterable[bytes] | None = None,
+        **options: Any,
+    ) -> Generator[Row | TokenTrieError]:
+        """Yield each row or its error, in order; rows are taken as the model reads them, and known ones not read."""
+        self._require(states)
+        digests = None if keys is None else iter(keys)
+        waiting: deque[tuple[bytes, bool]] = deque()  # digests, and whether the model reads the row
+
+        def new() -> Iterator[Any]:
+            for row in rows:
+                digest = digest_of_row(reader, row) if digests is None else next(digests)
+                waiting.append((digest, digest not in self._rows))
+                if waiting[-1][1]:
+                    yield row
+
+        def known() -> Iterator[Row]:
+            while waiting and not waiting[0][1]:
+                yield self._rows[waiting.popleft()[0]]
+
         written_at = time.monotonic()
         try:
-            for digest, row in found:
-                if isinstance(row, TokenTrieError):
-                    errors[digest] = row
-                    if stops:
-                        break
-                    continue
-                self._rows[digest] = row
-                if time.monotonic() - written_at > _SECONDS_BETWEEN_WRITES:
-                    self._write()
-                    written_at = time.monotonic()
+            with closing(reader.read(new(), states=self._has_states, on_error="return", **options)) as found:
+                for row in found:
+                    yield from known()
+                    digest, _ = waiting.popleft()
+                    if not isinstance(row, TokenTrieError):
+                        self._rows[digest] = row
+                    yield row
+                    if time.monotonic() - written_at > _SECONDS_BETWEEN_WRITES:
+                        self._write()
+                        written_at = time.monotonic()
+            yield from known()
         finally:  # after an interrupt, the next call reads only the rest
             self._write()
+
+    def _require(self, states: bool) -> None:
+        """Forget rows that were read without hidden states, if these are wanted."""
+        if states and not self._has_states:
+            self._rows, self._has_states = {}, True
 
     def _load(self, path: Path) -> None:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:

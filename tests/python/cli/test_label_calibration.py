@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelling import CHOICES, PROMPT, Cli
+from labelling import CHOICES, PROMPT, Cli, Done
 from token_trie import Calibration, Contextual, choose_many
 from token_trie.sets.prompt import Filled
 
@@ -23,13 +23,16 @@ def gold_table(cli: Cli) -> Path:
     return path
 
 
-def fit(cli: Cli, *options: str) -> Path:
+def evaluated_of(cli: Cli, *options: str) -> Done:
     chosen = [part for text in CHOICES for part in ("-c", text)]
     asked = ["evaluate", str(gold_table(cli)), "--gold", "gold", *chosen, "-m", str(cli.model), "--n-ctx", "512"]
-    done = cli.call(
-        [*asked, "--folds", "3", "--no-cache", "--fit", str(cli.folder / "f.json"), *(options or ("-p", PROMPT))]
-    )
+    done = cli.call([*asked, "--folds", "3", "--no-cache", "--fit", str(cli.folder / "f.json"), *options])
     assert done.code == 0, done.err
+    return done
+
+
+def fit(cli: Cli, *options: str) -> Path:
+    evaluated_of(cli, *(options or ("-p", PROMPT)))
     return cli.folder / "f.json"
 
 
@@ -60,9 +63,40 @@ def test_rows_below_the_gate_are_left_for_review(cli: Cli) -> None:
     assert done.code == 0, done.err
     gate = Calibration.load(cli.folder / "f.json").gate(0.4)
     assert f"the gate: {gate}" in done.err
+    evaluated = evaluated_of(cli, "-p", PROMPT, "--target-accuracy", "0.4", "--json")
+    assert json.loads(evaluated.out)["gate"] == vars(gate)
     for row in cli.rows():
         below = gate.threshold is None or float(row["probability"]) < gate.threshold
         assert row["review"] == str(int(below))
+
+
+@pytest.mark.parametrize("asked", [["-p", PROMPT], ["-q", "Which?", "-p", "{text}"]], ids=["prompt", "question"])
+@pytest.mark.parametrize("named", ["raw", "contextual", "file"])
+def test_rows_with_labels_are_compared_and_kept_for_the_evaluation(
+    cli: Cli, asked: list[str], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    given = str(fit(cli, *asked)) if named == "file" else named
+    chosen = [part for text in CHOICES for part in ("-c", text)]
+    more = [*chosen, "-m", str(cli.model), "--n-ctx", "512"]
+    label = ["label", str(gold_table(cli)), *asked, *more, "--calibration", given]
+    found = []
+    for gold in ([], ["--gold", "gold"]):
+        cli.out = cli.folder / f"{len(gold)}.csv"
+        done = cli.call([*label, *gold, "-o", str(cli.out)])
+        assert done.code == 0, done.err
+        found.append(cli.rows())
+    column = "value" if asked[0] == "-q" else "answer"
+    assert [row[column] for row in found[0]] == [row[column] for row in found[1]]
+    for plain, kept in zip(*found, strict=True):
+        for name in ("probability", "mass", "confidence" if asked[0] == "-q" else "margin"):
+            assert float(kept[name]) == pytest.approx(float(plain[name]), rel=0.05, abs=1e-3)
+    n_right = sum(row[column] == row["gold"] for row in found[1])
+    assert f"{n_right} of 60 with a label in 'gold' are right, {n_right / 60:.1%}" in " ".join(done.err.split())
+    done = cli.call(["evaluate", str(gold_table(cli)), "--gold", "gold", "--folds", "3", *asked, *more, "--json"])
+    assert done.code == 0, done.err
+    # The prompt without a row is read for the way contextual.
+    assert json.loads(done.out)["n_read"] == int(asked[0] == "-p" and named != "contextual")
 
 
 @pytest.mark.parametrize("named", ["raw", "batch", "file"])

@@ -212,13 +212,24 @@ def test_a_state_and_its_json_text_are_one_row(precise: Any) -> None:
     assert gates[0].threshold == gates[1].threshold
 
 
-def test_the_gate_of_the_best_way_takes_its_choice_into_account(precise: Any) -> None:
+def test_the_gate_of_a_way_takes_the_choice_among_ways_into_account(precise: Any) -> None:
     found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["exact", "batch", "words"], n_folds=4)
     way = found.best
     is_right = way.answers == found.gold
     assert way.confidence is not None
-    for given, n_ways in ((None, 2), (way.name, 1)):
-        assert found.gate(0.2, given) == find_gate(way.confidence, is_right, 0.2, n_ways=n_ways)
+    expected = find_gate(way.confidence, is_right, 0.2, n_ways=2)
+    assert [found.gate(0.2), found.gate(0.2, way.name)] == [expected, expected]
+
+
+def test_the_gate_of_a_fitted_way_is_that_of_its_saved_calibration(precise: Any, tmp_path: Path) -> None:
+    found = evaluate(precise, PROMPTS * 4, GOLD * 4, CHOICES, ways=["exact", "bias", "temperature", "words"], n_folds=4)
+    for kind in ("bias", "temperature"):
+        found.calibrations[kind].save(tmp_path / "f.json")
+        again = Calibration.load(tmp_path / "f.json")
+        own = again.held_out
+        assert own is not None
+        expected = find_gate(own.confidence, own.is_right, 0.2, groups=own.groups, n_ways=3)
+        assert [found.gate(0.2, kind), again.gate(0.2)] == [expected, expected]
 
 
 def test_one_class_alone_is_measured_and_nothing_is_fitted(precise: Any) -> None:

@@ -24,10 +24,11 @@ class Counting:
         self.rows: list[Any] = []
 
     def read(self, rows: Any, **options: Any) -> Any:
-        for given, row in zip(rows, self._reader.read(rows, **options), strict=True):
+        given = list(rows)
+        for one, row in zip(given, self._reader.read(given, **options), strict=True):
             if len(self.rows) == self._most:
                 raise KeyboardInterrupt
-            self.rows.append(given)
+            self.rows.append(one)
             yield row
 
 

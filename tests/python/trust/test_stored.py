@@ -38,7 +38,7 @@ def test_a_file_gives_the_same_probabilities_and_gates(kind: str, tmp_path: Path
 
 FILE = """{"format": "token-trie calibration", "version": 1, "kind": "bias", "base": "contextual", "n_rows": 3,
  "temperature": 2.0, "bias": [0.5, -0.5], "head": null,
- "held_out": {"n_folds": 2, "calibrated": {"accuracy": 0.5, "log_loss": 0.6, "brier": 0.2, "ece": 0.1},
+ "held_out": {"n_folds": 2, "n_ways": 1, "calibrated": {"accuracy": 0.5, "log_loss": 0.6, "brier": 0.2, "ece": 0.1},
   "raw": {"accuracy": 0.5, "log_loss": 0.9, "brier": 0.3, "ece": 0.2}, "confidence": [0.9, 0.8, 0.7],
   "is_right": [1, 0, 1], "groups": [0, 1, 1]},
  "binding": {"model": "sha256:0", "llama": "1", "wording": "[]", "classes": ["a", "b"], "leaf_end": "longest",
