@@ -27,9 +27,10 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sized
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
@@ -283,14 +284,17 @@ class Admission(Generic[A, R]):
         self._driver = BatchDriver(batch, attachment(llm).known) if isinstance(batch, Batch) else None
         self._failed: BaseException | None = None  # the error that ended the iterable
         self._under_way: dict[Run[R], int] = {}  # with their positions
+        self._lengths: dict[int, int] = {}  # tokens of those under way, by position
+        self._n_begun = self._n_tokens = 0  # plans, and tokens of those that are over
         self._done: dict[int, R | TokenTrieError] = {}  # by position
         self._is_over = False
 
-    def results(self, in_order: bool) -> Iterator[tuple[int, R | TokenTrieError]]:
-        """Yield positions and results."""
+    def results(self, in_order: bool, shown: Progress) -> Iterator[tuple[int, R | TokenTrieError]]:
+        """Yield positions and results, and show what is done of them."""
         next_position = 0
         while True:
             self._admit()
+            self._show(shown)
             for position in [next_position] if in_order else list(self._done):
                 if position in self._done:
                     next_position = position + 1
@@ -317,6 +321,7 @@ class Admission(Generic[A, R]):
             except Exception as error:
                 self._is_over, self._failed = True, error
             else:
+                self._n_begun += 1
                 self._attempt(position, partial(self._begin, position, about))
 
     def _attempt(self, position: int, work: Callable[[], None]) -> None:
@@ -347,9 +352,35 @@ class Admission(Generic[A, R]):
         assert self._driver is not None
         assert isinstance(self._batch, Batch)
         answer = self._batch.next()
-        for run in [] if answer is None else self._driver.take(answer):
+        if answer is None:
+            return
+        for run in self._driver.take(answer):
             position = self._under_way.pop(run)
+            self._lengths[position] = len(run.steps[-1].tokens) + len(answer.tokens)
             self._attempt(position, partial(self._advance, position, run))
+            if run not in self._under_way:
+                self._n_tokens += self._lengths.pop(position)
+
+    def _show(self, shown: Progress) -> None:
+        """Show how many plans are over, and how far the others are, by their tokens."""
+        if not shown.is_due:
+            return
+        lengths = [self._lengths.get(position, 0) + self._n_running(run) for run, position in self._under_way.items()]
+        n_ended = self._n_begun - len(self._under_way)
+        usual = self._n_tokens / n_ended if self._n_tokens else math.inf
+        parts = sum(min(length / usual, 1.0) for length in lengths)
+        shown.move(n_ended, n_ended + parts, self._n_tokens + sum(lengths))
+
+    def _n_running(self, run: Run[R]) -> int:
+        """Return the number of tokens of the texts that a plan waits for."""
+        assert self._driver is not None
+        assert isinstance(self._batch, Batch)
+        texts = [ticket for ticket, step in self._driver.tickets(run).items() if step.query.mode == "text"]
+        n = 0
+        for ticket in texts:
+            with suppress(TokenTrieError):  # it has its answer already
+                n += len(self._batch.text(ticket, 0))
+        return n
 
 
 Find: TypeAlias = Callable[[Batch | Sequential], Iterator[tuple[int, Any]]]
@@ -452,23 +483,22 @@ class Many:
     def found(
         self, batch: Batch | Sequential, plan: PlanOf[Any, Any], abouts: Iterable[Any] | None = None
     ) -> Iterator[tuple[int, Any]]:
-        """Yield positions, each with the result of a plan or its error."""
+        """Yield positions, each with the result of a plan or its error, and show the progress."""
         given = self.given if abouts is None else abouts
         admission = Admission(self.llm, batch, given, plan, reproducible=self.reproducible)
-        return admission.results(in_order=not self.as_ready)
-
-    def yielded(self, found: Iterator[tuple[int, Any]]) -> Iterator[Any]:
-        """Yield results as `choose_many` does, with the progress."""
         total = len(self.given) if isinstance(self.given, Sized) else None
         with Progress(total, f"{self.each}s", wanted=self.progress) as shown:
-            for n, (position, result) in enumerate(found, 1):
-                shown.move(n)
-                if isinstance(result, TokenTrieError):
-                    placed = type(result)(f"{self.each}s[{position}]: {result}")
-                    placed.__cause__, result = result, placed
-                    if self.on_error == "raise":
-                        raise result
-                yield (position, result) if self.as_ready else result
+            yield from admission.results(not self.as_ready, shown)
+
+    def yielded(self, found: Iterator[tuple[int, Any]]) -> Iterator[Any]:
+        """Yield results as `choose_many` does."""
+        for position, result in found:
+            if isinstance(result, TokenTrieError):
+                placed = type(result)(f"{self.each}s[{position}]: {result}")
+                placed.__cause__, result = result, placed
+                if self.on_error == "raise":
+                    raise result
+            yield (position, result) if self.as_ready else result
 
 
 def windows(results: Iterator[T], n: int) -> Iterator[list[T]]:

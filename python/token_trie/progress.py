@@ -34,20 +34,34 @@ class Progress(AbstractContextManager["Progress"]):
             self._bar = _bar(self._total)
         return self
 
-    def move(self, n: int, done: float | None = None) -> None:
-        """Show that n things are done so far; `done` is the part of the total, by default n."""
-        if not self._wanted:
+    @property
+    def is_due(self) -> bool:
+        """Whether a `move` would show something now."""
+        return self._wanted and (self._bar is not None or time.monotonic() >= self._next_line)
+
+    def move(self, n: int, done: float | None = None, n_tokens: int = 0) -> None:
+        """Show that n things are done so far, with tokens if any; `done` is the part of the total, by default n."""
+        if not self.is_due:
             return
         now, done = time.monotonic(), n if done is None else done
-        rate = n / max(now - self._started, 1e-9)
-        text = f"{n:,} {self._noun}, " + (f"{rate:,.1f} / s" if rate >= 1 or n == 0 else f"{1 / rate:,.1f} s each")
+        seconds = max(now - self._started, 1e-9)
+        rate = (n_tokens or n) / seconds
+        text = f"{n:,} {self._noun}, "
+        if n_tokens:
+            text += f"{n_tokens:,} tokens, {rate:,.1f} tokens / s"
+        else:
+            text += f"{rate:,.1f} / s" if rate >= 1 or n == 0 else f"{1 / rate:,.1f} s each"
         if self._bar is not None:
             self._bar.set_description_str(text, refresh=False)
             self._bar.update(done - self._bar.n)
-        elif now >= self._next_line:
-            share = f" ({done / self._total:.0%})" if self._total else ""
-            print(f"{text}{share}", file=sys.stderr, flush=True)
-            self._next_line = now + SECONDS_BETWEEN_LINES
+            return
+        if self._total:
+            text += f" ({done / self._total:.0%})"
+            if 0 < done < self._total:
+                left = seconds * (self._total - done) / done
+                text += f", {left:.0f} s left" if left < 100 else f", {left / 60:.0f} min left"
+        print(text, file=sys.stderr, flush=True)
+        self._next_line = now + SECONDS_BETWEEN_LINES
 
     def clear(self) -> None:
         """Remove the bar from a terminal before another line is written there; the next `move` may draw it again."""

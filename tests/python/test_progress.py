@@ -8,6 +8,7 @@ from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import pytest
+import token_trie
 from token_trie.errors import ArgumentError
 from token_trie.progress import Progress
 
@@ -73,6 +74,28 @@ def test_a_line_written_beside_a_bar_is_on_a_line_of_its_own() -> None:
     before, _, _ = drawn[0].partition("row 4: empty")
     assert "3 prompts" in before
     assert before.split("\r")[-1] == ""
+
+
+@pytest.mark.usefixtures("often")
+def test_records_show_their_tokens_before_the_first_is_done_and_then_the_time_left(llm: Any, capsys: Any) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+        "required": ["a", "b"],
+    }
+    prompts = [f"Mail {i}: the order of {i} red scarfs is late.\nJSON:" for i in range(4)]
+    records = list(token_trie.fill_many(llm, prompts, schema, max_tokens=12, n_parallel=2, progress=True))
+    assert len(records) == 4
+    lines = [line.split(", ") for line in capsys.readouterr().err.splitlines()]
+    n_done = [int(line[0].split()[0]) for line in lines]
+    n_tokens = [int(line[1].split()[0]) for line in lines if line[1].endswith(" tokens")]
+    assert n_done == sorted(n_done)
+    assert (n_done[0], n_done[-1]) == (0, 4)
+    assert n_tokens == sorted(n_tokens)
+    assert n_tokens[-1] == sum(one.stats.n_prompt + one.stats.n_tokens for one in records)
+    before = [line for line, n in zip(lines, n_done, strict=True) if n == 0 and line[1].endswith(" tokens")]
+    assert len(before) > 3
+    assert all((" left" in line[-1]) == (0 < n < 4) for line, n in zip(lines, n_done, strict=True))
 
 
 def test_a_run_of_less_than_a_second_shows_nothing(capsys: Any) -> None:

@@ -161,7 +161,7 @@ def _show(evaluation: Evaluation, options: EvaluationOptions, as_json: bool) -> 
         evaluation.plot(options.plot)
     if options.fit is not None:
         evaluation.calibration.save(options.fit)
-    way = evaluation.best.name if options.fit is None else evaluation.calibration.kind  # what `label` will take
+    way = evaluation.best.name if options.fit is None else evaluation.calibration.kind  # the one that `label` takes
     gate = None if options.target_accuracy is None else evaluation.gate(options.target_accuracy, way)
     if as_json:
         print_json(evaluation.to_dict() | ({} if gate is None else {"gate": vars(gate)}))

@@ -79,8 +79,9 @@ def choose_many(
         What happens if a prompt cannot be answered. "raise" raises the error, which names the prompt's position, and
         ends the iteration. "return" yields the error instead of a decision, and continues with the other prompts.
     progress : bool
-        Whether to show on standard error how far it is, with the rate and, if prompts have a length, the time left: a
-        bar on a terminal, and elsewhere a line every ten seconds.
+        Whether to show on standard error how many prompts are done, and how many tokens are read and written: a bar on
+        a terminal, and elsewhere a line every ten seconds. If prompts have a length, the time left is shown as soon as
+        the first is done.
     n_parallel : int, optional
         Largest number of sequences in the context, at least 2; by default a number that suits the model.
     n_ctx : int, optional
