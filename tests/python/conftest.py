@@ -22,6 +22,8 @@ from browser import Tab, browsing
 from tiny_model import sentence_pieces, write_tiny_model
 from token_trie import demo_model
 
+ANY_MODEL = "TOKEN_TRIE_TEST_MODEL"
+"""Names what tests of any real model use in place of SmolLM2: "gemma", or a file."""
 # Set by scripts/device.
 GPU_LAYERS = int(os.environ.get("TOKEN_TRIE_TEST_GPU_LAYERS", "0"))
 
@@ -48,7 +50,18 @@ def model_paths(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFa
     lfm2(hybrid, sentence_pieces())
     write_tiny_model(bpe, is_bpe=True)
     made_here = {"tiny": tiny, "recurrent": recurrent, "hybrid": hybrid, "bpe": bpe}
-    return {"smollm2": Path(demo_model()), "gemma": gemma, **made_here}
+    paths = {"smollm2": Path(demo_model()), "gemma": gemma, **made_here}
+    # The commands that name no model are forked, and get it too.
+    given = os.environ.get(ANY_MODEL, "smollm2")
+    os.environ[ANY_MODEL] = str(paths.get(given, given))
+    return paths
+
+
+@pytest.fixture(scope="session")
+def any_path(model_paths: dict[str, Path]) -> Path:
+    """Return the file of `any_model`."""
+    assert model_paths
+    return Path(os.environ[ANY_MODEL])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,7 +96,18 @@ QUICK = [
     "test_release.py",
     "trust/test_metrics.py",
 ]
-MODELS = {"llm", "smollm2", "gemma", "tiny", "precise", "byte_level", "recurrent", "model_paths"}
+MODELS = {
+    "llm",
+    "smollm2",
+    "any_model",
+    "any_path",
+    "gemma",
+    "tiny",
+    "precise",
+    "byte_level",
+    "recurrent",
+    "model_paths",
+}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -126,6 +150,12 @@ def _open(path: Path, **options: Any) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def smollm2(model_paths: dict[str, Path]) -> Iterator[Any]:
     yield from _open(model_paths["smollm2"])
+
+
+@pytest.fixture(scope="session")
+def any_model(any_path: Path) -> Iterator[Any]:
+    """Return SmolLM2, or the model that the environment names: tests with it hold for vocabularies of any size."""
+    yield from _open(any_path)
 
 
 @pytest.fixture(scope="session")

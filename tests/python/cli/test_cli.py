@@ -40,7 +40,7 @@ def test_choose_prints_answer_tokens_and_time() -> None:
     assert re.search(r"Paris +█", result.stdout)
     assert "It is proved that no answer left out is more probable." in result.stdout
     assert " ms after " in result.stdout
-    assert "' Paris' 7042" in run(*args, "--mode", "greedy").stdout
+    assert re.search(r"' Paris' \d+", run(*args, "--mode", "greedy").stdout)
 
 
 def test_choose_json_is_json_and_reads_choices_and_prompt_from_files(tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ def test_json_of_a_walk_has_what_a_walk_knows(mode: list[str]) -> None:
 
 
 @pytest.mark.parametrize("mode", [["exact", "--n-best", "2"], ["aligned", "--seed", "1"]])
-def test_json_of_whole_answers_has_all_numbers_aligned_with_the_choices(mode: list[str], smollm2: Any) -> None:
+def test_json_of_whole_answers_has_all_numbers_aligned_with_the_choices(mode: list[str], any_model: Any) -> None:
     result = run(*FRANCE, "--mode", *mode, "--top", "2", "--json")
     numbers = json.loads(result.stdout, parse_constant=no_constant)
-    rome, paris = np.exp(score(smollm2, "The capital of France is", ["Rome", "Paris"], leaf_end="longest"))
+    rome, paris = np.exp(score(any_model, "The capital of France is", ["Rome", "Paris"], leaf_end="longest"))
     expected = np.array([rome, paris, rome]) / (rome + paris)
     assert numbers["probabilities"] == pytest.approx(expected, abs=0.01)
     assert numbers["mass"] == pytest.approx(rome + paris, abs=0.05)

@@ -25,8 +25,8 @@ def run(*options: str, given: str | None = None) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("way", ["standard input", "option", "file"])
-def test_answers_are_those_of_decide(smollm2: Any, tiny: Any, tmp_path: Path, way: str) -> None:
-    llm = smollm2 if way == "option" else tiny
+def test_answers_are_those_of_decide(any_model: Any, tiny: Any, tmp_path: Path, way: str) -> None:
+    llm = any_model if way == "option" else tiny
     file = tmp_path / "state.txt"
     file.write_text(f"{STATE}\n")
     options = {"standard input": (), "option": ("--state", STATE), "file": ("--state-file", str(file))}[way]
@@ -60,14 +60,14 @@ def test_a_request_is_what_the_server_takes(tmp_path: Path) -> None:
     assert set(answer["probabilities"]) == {"a", "b"}
 
 
-def test_context_comes_before_the_state_as_the_server_has_it(smollm2: Any) -> None:
+def test_context_comes_before_the_state_as_the_server_has_it(any_model: Any) -> None:
     question = {"type": "choice", "instructions": "Which?", "criteria": {"a cat": None, "a dog": None}}
     body = {"context": "It barks.", "state": {"pet": "Rex"}, "questions": {"q": question}}
     done = run("--request", "-", "--raw", "--form", "listed", "--orders", "2", "--reproducible", given=json.dumps(body))
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)["q"]
     expected = decide(
-        smollm2,
+        any_model,
         'It barks.\n\n{"pet": "Rex"}',
         Choice("Which?", ["a cat", "a dog"]),
         form="listed",

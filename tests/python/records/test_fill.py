@@ -112,20 +112,20 @@ def test_a_record_is_valid_and_its_text_is_that_of_the_value(llm: Any, mode: Any
     assert list(record.value) == [name for name in WEATHER["properties"] if name in record.value]  # type: ignore[attr-defined]
 
 
-def test_a_type_comes_back_as_its_instance(smollm2: Any) -> None:
-    record: Record[Weather] = fill(smollm2, PROMPT, Weather, mode="greedy")
+def test_a_type_comes_back_as_its_instance(any_model: Any) -> None:
+    record: Record[Weather] = fill(any_model, PROMPT, Weather, mode="greedy")
     assert isinstance(record.value, Weather)
     assert record.value.unit is Unit.C
-    assert isinstance(fill(smollm2, PROMPT, Point, mode="greedy").value, Point)
-    pair = fill(smollm2, PROMPT, Pair, mode="greedy").value
+    assert isinstance(fill(any_model, PROMPT, Point, mode="greedy").value, Point)
+    pair = fill(any_model, PROMPT, Pair, mode="greedy").value
     assert isinstance(pair["first"], Point)
     assert set(pair["rest"]) <= {"a", "b"}
-    assert fill(smollm2, PROMPT, bool, mode="greedy").value in (True, False)
-    by_unit: dict[Unit, Share] = fill(smollm2, PROMPT, dict[Unit, Share], indent=2).value
+    assert fill(any_model, PROMPT, bool, mode="greedy").value in (True, False)
+    by_unit: dict[Unit, Share] = fill(any_model, PROMPT, dict[Unit, Share], indent=2).value
     assert {*by_unit} <= {Unit.C, Unit.F}
     assert {*by_unit.values()} <= {Share.HALF}
     with pytest.raises(ArgumentError, match="schema#/propertyNames: no name is allowed"):
-        fill(smollm2, PROMPT, dict[Share, Unit])
+        fill(any_model, PROMPT, dict[Share, Unit])
 
 
 LISTS = {
@@ -279,23 +279,23 @@ def test_integers_are_written_digit_by_digit_in_every_mode(precise: Any) -> None
 
 @pytest.mark.parametrize(("more", "begins_another"), [([], False), (["celsius or not"], True)])
 def test_the_end_of_a_value_is_weighed_where_another_goes_on_from_it(
-    smollm2: Any, more: list[str], begins_another: bool
+    any_model: Any, more: list[str], begins_another: bool
 ) -> None:
     properties = {"unit": {"enum": ["celsius", "fahrenheit", *more]}, "n": {"const": 1}}
-    with StreamHandle(smollm2, n_ctx=256) as stream:
+    with StreamHandle(any_model, n_ctx=256) as stream:
         stream.prefill(PROMPT + "\n")
         schema = {"type": "object", "properties": properties, "required": ["unit", "n"]}
         record = stream.run(plan_in(COMPACT, schema))
         tokens = stream.tokens
-        n = len(smollm2.tokenize((PROMPT + '\n{"unit":"').encode(), add_bos=False))
+        n = len(any_model.tokenize((PROMPT + '\n{"unit":"').encode(), add_bos=False))
         value = tokens[n:]
-        n_value = next(k for k in range(1, len(value)) if b'"' in smollm2.detokenize(value[:k]))
+        n_value = next(k for k in range(1, len(value)) if b'"' in any_model.detokenize(value[:k]))
         stream.prefill(tokens[:n])
         weighed = TokenTrie.from_sequences({"value": value[: n_value - (not begins_another)]})
         whole = stream.score(weighed, leaf_end="any")
     assert record.value["unit"] == "celsius"
     # Not with a quote of its own, which nobody writes where "," is one token. Quantized weights are not exact.
-    assert smollm2.detokenize(value[n_value - 1 : n_value]) == b'","'
+    assert any_model.detokenize(value[n_value - 1 : n_value]) == b'","'
     assert math.log(record.probabilities["/unit"]) == pytest.approx(float(whole[0]), abs=0.4)
 
 
@@ -312,8 +312,8 @@ def test_stepping_token_by_token_gives_the_same(precise: Any, mode: Any) -> None
     assert results[0] == results[1]
 
 
-def test_a_turn_of_text_a_choice_and_a_record_is_one_sequence(smollm2: Any) -> None:
-    with StreamHandle(smollm2, n_ctx=512) as stream:
+def test_a_turn_of_text_a_choice_and_a_record_is_one_sequence(any_model: Any) -> None:
+    with StreamHandle(any_model, n_ctx=512) as stream:
         stream.prefill("Request: wake me at seven.\nThought:")
         thought = stream.text(8, stop="\n")
         stream.append("\nAction:")
@@ -322,18 +322,18 @@ def test_a_turn_of_text_a_choice_and_a_record_is_one_sequence(smollm2: Any) -> N
         record = stream.fill(Point)
         stream.append("\nDone:")
         done = stream.choose(["yes", "no"])
-        text = smollm2.detokenize(stream.tokens, special=True).decode()
+        text = any_model.detokenize(stream.tokens, special=True).decode()
     behind = f"{thought}\nAction: {action.text}\nArguments: {record.text}\nDone: {done.text}"
     assert text == f"Request: wake me at seven.\nThought:{behind}"
 
 
-def test_the_sequence_is_tokenized_as_the_text_would_be(smollm2: Any) -> None:
+def test_the_sequence_is_tokenized_as_the_text_would_be(any_model: Any) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}, "b": {"enum": [1, 10, 100]}}}
     schema["required"] = ["a", "b"]  # type: ignore[assignment]
-    with StreamHandle(smollm2, n_ctx=256) as stream:
+    with StreamHandle(any_model, n_ctx=256) as stream:
         stream.prefill("Arguments:\n")
         record = stream.fill(schema)
-        assert stream.tokens == smollm2.tokenize(b"Arguments:\n" + record.text.encode(), add_bos=False)
+        assert stream.tokens == any_model.tokenize(b"Arguments:\n" + record.text.encode(), add_bos=False)
 
 
 @pytest.mark.parametrize("seed", [*range(24), 562])  # one with bytes that are no text
@@ -363,18 +363,18 @@ def test_records_of_seeds_next_to_each_other_are_no_copies_of_each_other(stream:
     assert stream.fill(schema, mode="sampled", seed=3, temperature=50.0).value == drawn[3]
 
 
-def test_a_string_that_does_not_end_is_closed_and_named(smollm2: Any) -> None:
+def test_a_string_that_does_not_end_is_closed_and_named(any_model: Any) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"const": 1}}, "required": ["a", "b"]}
-    record = fill(smollm2, "Tell a long story.\n", schema, max_tokens=5)
+    record = fill(any_model, "Tell a long story.\n", schema, max_tokens=5)
     assert record.truncated == ("/a",)
     assert len(record.value["a"]) > 5
     assert record.value["b"] == 1
 
 
-def test_a_string_ends_where_the_context_leaves_room_for_the_rest_alone(smollm2: Any) -> None:
+def test_a_string_ends_where_the_context_leaves_room_for_the_rest_alone(any_model: Any) -> None:
     names = "abc"
     schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": list(names)}
-    with StreamHandle(smollm2, n_ctx=256) as stream:
+    with StreamHandle(any_model, n_ctx=256) as stream:
         stream.prefill("Tell a long story.\n" * 30)
         options: Any = {"mode": "sampled", "temperature": 1.5, "seed": 2}
         record = stream.run(plan_in(COMPACT, schema, max_tokens=100_000, **options))
@@ -454,10 +454,10 @@ def test_an_alternative_to_an_object_or_a_list_is_whole_or_an_error(byte_level: 
     assert 0 < len(found) < 60  # an object needs more tokens, and cannot be closed by itself
 
 
-def test_an_alternative_that_begins_another_ends_where_the_other_does_not_go_on(smollm2: Any) -> None:
+def test_an_alternative_that_begins_another_ends_where_the_other_does_not_go_on(any_model: Any) -> None:
     schema = {"anyOf": [{"type": "array"}, {"enum": [1, 12]}]}
-    assert fill(smollm2, "Count up: 9, 10, 11,", schema, mode="greedy").value == 12
-    assert fill(smollm2, "Count down: 4, 3, 2,", schema, mode="greedy").value == 1
+    assert fill(any_model, "Count up: 9, 10, 11,", schema, mode="greedy").value == 12
+    assert fill(any_model, "Count down: 4, 3, 2,", schema, mode="greedy").value == 1
 
 
 def test_a_slot_that_cannot_end_is_an_error_that_names_it(stream: StreamHandle) -> None:
@@ -469,15 +469,15 @@ def test_a_slot_that_cannot_end_is_an_error_that_names_it(stream: StreamHandle) 
     assert stream.tokens == before
 
 
-def test_an_error_in_the_middle_leaves_all_as_it_was(smollm2: Any) -> None:
+def test_an_error_in_the_middle_leaves_all_as_it_was(any_model: Any) -> None:
     def fail(piece: str) -> None:
         pieces.append(piece)
         if "unit" in piece:
             raise KeyError("mine")
 
     pieces: list[str] = []
-    with StreamHandle(smollm2, n_ctx=256) as stream:
-        trie = TokenTrie.from_choices(smollm2, ["READ", "STOP"])
+    with StreamHandle(any_model, n_ctx=256) as stream:
+        trie = TokenTrie.from_choices(any_model, ["READ", "STOP"])
         stream.prefill(PROMPT)
         stream.set_grammar('root ::= "abc"')
         stream.set_token_trie(trie)
@@ -500,17 +500,17 @@ def test_a_fork_writes_the_same_and_neither_disturbs_the_other(stream: StreamHan
         assert other.tokens == stream.tokens
 
 
-def test_a_grammar_begins_anew_after_a_record(smollm2: Any) -> None:
-    with StreamHandle(smollm2, n_ctx=256) as stream:
+def test_a_grammar_begins_anew_after_a_record(any_model: Any) -> None:
+    with StreamHandle(any_model, n_ctx=256) as stream:
         stream.set_grammar('root ::= "abc"')
         stream.prefill(PROMPT)
         stream.fill(Point)
         assert stream.text(5).text == "abc"
 
 
-def test_the_text_is_passed_on_part_by_part(smollm2: Any) -> None:
+def test_the_text_is_passed_on_part_by_part(any_model: Any) -> None:
     pieces: list[str] = []
-    record = fill(smollm2, PROMPT, WEATHER, mode="greedy", on_text=pieces.append)
+    record = fill(any_model, PROMPT, WEATHER, mode="greedy", on_text=pieces.append)
     assert "".join(pieces) == record.text
     assert len(pieces) > 5
 

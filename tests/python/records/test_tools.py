@@ -56,8 +56,8 @@ TEMPLATE = """{% if tools %}<|im_start|>system
 
 
 @pytest.fixture
-def templated(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    return with_template(smollm2, monkeypatch)
+def templated(any_model: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    return with_template(any_model, monkeypatch)
 
 
 def with_template(llm: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -86,8 +86,8 @@ def test_a_call_has_openais_shape_and_valid_arguments(llm: Any, mode: Any) -> No
     assert 0 < call.probability <= 1
 
 
-def test_a_tool_without_parameters_has_no_arguments(smollm2: Any) -> None:
-    call = choose_tool(smollm2, MESSAGES, [tool("stop")])
+def test_a_tool_without_parameters_has_no_arguments(any_model: Any) -> None:
+    call = choose_tool(any_model, MESSAGES, [tool("stop")])
     assert (call.name, call.arguments, call.text, call.probability) == ("stop", {}, "{}", 1.0)
 
 
@@ -97,9 +97,9 @@ def test_a_name_that_begins_another_can_be_chosen(precise: Any) -> None:
     assert names == {"set", "set_alarm"}
 
 
-def test_without_tools_in_its_template_a_model_reads_them_in_the_system_message(smollm2: Any) -> None:
-    tokens, form = ask_for_tools(smollm2, [{"role": "system", "content": "Be brief."}, *MESSAGES], TOOLS, 1024)
-    text = smollm2.detokenize(tokens, special=True).decode()
+def test_without_tools_in_its_template_a_model_reads_them_in_the_system_message(any_model: Any) -> None:
+    tokens, form = ask_for_tools(any_model, [{"role": "system", "content": "Be brief."}, *MESSAGES], TOOLS, 1024)
+    text = any_model.detokenize(tokens, special=True).decode()
     lines = "\n".join(json.dumps(t["function"]) for t in TOOLS)
     assert f"<|im_start|>system\nBe brief.\n{ASKING}\n{lines}<|im_end|>" in text
     assert form == PLAIN
@@ -327,29 +327,29 @@ def test_calls_begin_as_models_write_them(text: str, begins: str | None) -> None
     assert (text_before(text[: min(found)]) if found else None) == begins
 
 
-def test_what_goes_not_with_auto_is_named(smollm2: Any) -> None:
+def test_what_goes_not_with_auto_is_named(any_model: Any) -> None:
     with pytest.raises(ArgumentError, match="think: goes with tool_choice"):
-        choose_tool(smollm2, MESSAGES, TOOLS, tool_choice="auto", think=Think())
+        choose_tool(any_model, MESSAGES, TOOLS, tool_choice="auto", think=Think())
     with pytest.raises(ArgumentError, match="tool_choice must be one of 'required', 'auto'"):
-        choose_tool(smollm2, MESSAGES, TOOLS, tool_choice="maybe")  # type: ignore[call-overload]
-    call = choose_tool(smollm2, MESSAGES, [tool("stop")])
+        choose_tool(any_model, MESSAGES, TOOLS, tool_choice="maybe")  # type: ignore[call-overload]
+    call = choose_tool(any_model, MESSAGES, [tool("stop")])
     with pytest.raises(ArgumentError, match="value: no JSON"):
         call.result(object())
 
 
-def test_a_call_on_the_handle_is_part_of_its_sequence(smollm2: Any) -> None:
-    with StreamHandle(smollm2, n_ctx=256) as stream:
+def test_a_call_on_the_handle_is_part_of_its_sequence(any_model: Any) -> None:
+    with StreamHandle(any_model, n_ctx=256) as stream:
         stream.prefill("Is it warm in Rome?\nCall:\n")
         call = stream.choose_tool(TOOLS)
-        text = smollm2.detokenize(stream.tokens).decode()
+        text = any_model.detokenize(stream.tokens).decode()
         assert text == f'Is it warm in Rome?\nCall:\n{{"name":"{call.name}","arguments":{call.text}}}'
 
 
-def test_an_event_loop_goes_on_meanwhile(smollm2: Any) -> None:
+def test_an_event_loop_goes_on_meanwhile(any_model: Any) -> None:
     async def call() -> ToolCall[dict[str, Any]]:
-        return await achoose_tool(smollm2, MESSAGES, TOOLS, mode="greedy")
+        return await achoose_tool(any_model, MESSAGES, TOOLS, mode="greedy")
 
-    assert asyncio.run(call()) == choose_tool(smollm2, MESSAGES, TOOLS, mode="greedy")
+    assert asyncio.run(call()) == choose_tool(any_model, MESSAGES, TOOLS, mode="greedy")
 
 
 def test_step_by_step_a_pass_is_a_branch_point_or_a_free_token(llm: Any) -> None:
@@ -430,13 +430,13 @@ def _odd(llm: StreamHandle) -> None:
     pass
 
 
-def test_a_model_comes_back_as_its_instance(smollm2: Any) -> None:
-    call = choose_tool(smollm2, MESSAGES, [Alarm])
+def test_a_model_comes_back_as_its_instance(any_model: Any) -> None:
+    call = choose_tool(any_model, MESSAGES, [Alarm])
     assert isinstance(call.value, Alarm)
     assert call.tool is Alarm
     assert call.name == "Alarm"
     assert call.value.model_dump(exclude_unset=True) == call.arguments
-    lamp = choose_tool(smollm2, MESSAGES, [Lamp]).value
+    lamp = choose_tool(any_model, MESSAGES, [Lamp]).value
     assert isinstance(lamp, Lamp)
 
 
@@ -459,7 +459,7 @@ def test_classes_functions_and_openais_shape_go_together(precise: Any) -> None:
         assert stream.choose_tool(tools).name in ("Alarm", "get_weather", "end")
 
 
-def test_a_model_reads_tools_in_openais_shape(smollm2: Any) -> None:
+def test_a_model_reads_tools_in_openais_shape(any_model: Any) -> None:
     alarm, weather, nothing = (found.shown for found in read_tools([Alarm, get_weather, stop]))
     hour = {"description": "Of the day", "maximum": 23, "minimum": 0, "type": "integer"}
     day = {"default": "today", "enum": ["today", "tomorrow"], "type": "string"}
@@ -511,6 +511,6 @@ PATTERN = {"type": "object", "properties": {"text": TEXT}}
         ([3], TOOLS, "messages: not a list"),
     ],
 )
-def test_what_is_wrong_is_named(smollm2: Any, messages: Any, tools: Any, message: str) -> None:
+def test_what_is_wrong_is_named(any_model: Any, messages: Any, tools: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        choose_tool(smollm2, messages, tools)
+        choose_tool(any_model, messages, tools)

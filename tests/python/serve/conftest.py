@@ -10,16 +10,16 @@ from serving import Serving
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[str]:
-    """Where a server with SmolLM2 listens."""
-    with Serving() as serving:
+def server(any_path: Path) -> Iterator[str]:
+    """Where a server with `any_model` listens."""
+    with Serving(any_path) as serving:
         yield serving.url
 
 
 @pytest.fixture(scope="session")
-def model(model_paths: dict[str, Path]) -> Path:
+def model(any_path: Path) -> Path:
     """Return a file for servers of a test's own."""
-    return model_paths["smollm2"]
+    return any_path
 
 
 @pytest.fixture(scope="session")

@@ -28,17 +28,17 @@ def ask(client: openai.OpenAI, prompt: Any = FRANCE, **options: Any) -> Any:
     return client.completions.create(model="any", prompt=prompt, **options)
 
 
-def test_a_prompt_goes_on_as_llama_cpp_python_has_it(client: openai.OpenAI, smollm2: Any) -> None:
-    theirs = smollm2.create_completion(FRANCE, max_tokens=3, temperature=0)
+def test_a_prompt_goes_on_as_llama_cpp_python_has_it(client: openai.OpenAI, any_model: Any) -> None:
+    theirs = any_model.create_completion(FRANCE, max_tokens=3, temperature=0)
     ours = ask(client, max_tokens=3, temperature=0)
     assert ours.choices[0].text == theirs["choices"][0]["text"]
     assert ours.usage.prompt_tokens == theirs["usage"]["prompt_tokens"]
     assert ours.choices[0].finish_reason == "length"
 
 
-def test_prompts_of_texts_and_tokens_have_answers_each_in_order(client: openai.OpenAI, smollm2: Any) -> None:
+def test_prompts_of_texts_and_tokens_have_answers_each_in_order(client: openai.OpenAI, any_model: Any) -> None:
     prompts = [FRANCE, "The capital of Italy is"]
-    tokens = [smollm2.tokenize(prompt.encode()) for prompt in prompts]
+    tokens = [any_model.tokenize(prompt.encode()) for prompt in prompts]
     options: Any = {"extra_body": {"guided_choice": ["Paris", "Rome"]}}
     for given in (prompts, tokens):
         answer = ask(client, given, **options)
@@ -49,11 +49,11 @@ def test_prompts_of_texts_and_tokens_have_answers_each_in_order(client: openai.O
     assert [choice.index for choice in drawn.choices] == [0, 1]
 
 
-def test_a_choice_is_that_of_the_package(client: openai.OpenAI, smollm2: Any) -> None:
+def test_a_choice_is_that_of_the_package(client: openai.OpenAI, any_model: Any) -> None:
     choices = ["READ_FILE", "SEND_MAIL", "READ"]
     prompt = "Request: show me notes.txt\nAction:"
     answer = ask(client, prompt, extra_body={"structured_outputs": {"choice": choices}})
-    assert answer.choices[0].text == choose(smollm2, prompt, choices).value
+    assert answer.choices[0].text == choose(any_model, prompt, choices).value
 
 
 def test_a_stream_of_several_says_what_the_whole_says(client: openai.OpenAI) -> None:

@@ -160,7 +160,7 @@ DOUBLES = [{"name": "A2", "tokens": [10]}, {"name": "A", "tokens": [10]}, {"name
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, tiny: Any, smollm2: Any) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, tiny: Any, any_model: Any) -> Path:
     """Return a folder of sets: texts, tokens, a small and a large file, and one for another model."""
     folder = tmp_path_factory.mktemp("sets")
     tokens = [{"name": name, "tokens": tiny.tokenize(name.encode(), add_bos=False)} for name in TOWNS]
@@ -186,7 +186,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny: Any, smollm2: Any) ->
         for c in ("yes", "no", "Pa", "Paris", "Pizza", "ris", "x", "z")
     ]
     TokenTrie.from_choices(tiny, names, leading_space=True).save(folder / "many.trie")
-    TokenTrie.from_choices(smollm2, names).save(folder / "other.trie")
+    TokenTrie.from_choices(any_model, names).save(folder / "other.trie")
     return folder
 
 

@@ -131,10 +131,12 @@ if __name__ == "__main__":
     spin_briefly()
     import token_trie.serve.app  # noqa: F401
     import uvicorn  # noqa: F401
-    from token_trie.cli import command_line
+    from token_trie.cli import command_line, options
 
     command_line()
     _until_forked(socket.socket(fileno=os.dup(0)))
+    if model := os.environ.get("TOKEN_TRIE_TEST_MODEL"):
+        options.demo_model = lambda: model
     if sys.argv[1:2] == ["-c"]:
         _, _, code, *sys.argv[1:] = sys.argv
         exec(compile(code, "<string>", "exec", dont_inherit=True), {"__name__": "__main__"})
