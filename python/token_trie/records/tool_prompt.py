@@ -203,13 +203,43 @@ def for_template(
         messages = _calls_as_text(messages)
         messages = tell_of_tools(messages, tools, must=must) if tools else messages
     if messages[0].get("role") == "system" and not _takes_system(llm):
-        system, *rest = messages
-        i = next((i for i, message in enumerate(rest) if message.get("role") == "user"), None)
+        system, *messages = messages
+        i = next((i for i, message in enumerate(messages) if message.get("role") == "user"), None)
         if i is None:
-            return [{**system, "role": "user"}, *rest]
-        rest[i] = _joined(system, rest[i], "\n\n")
-        return rest
+            messages = [{**system, "role": "user"}, *messages]
+        else:
+            messages[i] = _joined(system, messages[i], "\n\n")
+    _require_shown(llm, messages, {"tools": list(tools)} if tools and has_calls(llm) else {})
     return messages
+
+
+def _require_shown(llm: Llama, messages: Sequence[Mapping[str, Any]], tools: dict[str, Any]) -> None:
+    """Raise ArgumentError if the chat template leaves a text or a call of the messages out, as some do with a role."""
+    marks: dict[str, str] = {}
+
+    def marked(message: Mapping[str, Any]) -> dict[str, Any]:
+        role, made = str(message.get("role")), dict(message)
+
+        def mark(what: str) -> str:
+            name = f"part-{len(marks)}-shown"
+            marks[name] = f"{what} of the role {role!r}"
+            return name
+
+        if isinstance(message.get("content"), str) and message["content"].strip():
+            made["content"] = mark("a message")
+        calls = []
+        for call in message.get("tool_calls") or ():
+            function = {**_function(call), "arguments": JSONObject({mark("a call's arguments"): ""})}
+            function["name"] = mark("a call")
+            calls.append({**call, "function": function} if "function" in call else function)
+        return made | ({"tool_calls": calls} if calls else {})
+
+    try:
+        text = render_chat(llm, [marked(message) for message in messages], **tools, **without_thought(llm)).prompt
+    except ArgumentError:  # the prompt itself will report it
+        return
+    if lost := next((what for mark, what in marks.items() if mark not in text), None):
+        raise ArgumentError(f"messages: the model's chat template leaves out {lost}")
 
 
 def _takes_system(llm: Llama) -> bool:

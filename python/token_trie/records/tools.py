@@ -58,6 +58,7 @@ class Tool(NamedTuple):
 
 
 _VALIDATING = {"anyOf", "oneOf", "allOf", "$ref", "enum", "const", "patternProperties", "propertyNames"}
+_MAX_READ = 1 << 20
 _tools: LruCache[Tool] = LruCache(512, 1 << 20)
 
 
@@ -107,10 +108,37 @@ def _read_json(tool: dict[str, Any], where: str) -> Tool:
     # As in OpenAI's API, the default is not strict.
     ignored: list[str] | None = None if function.get("strict") is True else []
     try:
-        node, n_states = _read_parameters(function.get("parameters"), ignored)
+        node, n_states = _read_laxly(function.get("parameters"), ignored)
     except ArgumentError as error:
         raise ArgumentError(f"{where}.function.parameters: {error}") from error
     return Tool(name, node, json.loads, tool, tool, tuple(ignored or ()), n_states)
+
+
+def _read_laxly(parameters: Any, ignored: list[str] | None) -> tuple[Node, int]:
+    """Do as `_read_parameters`; with `ignored`, a property that cannot be read is any value, and no keyword is read."""
+    try:
+        return _read_parameters(parameters, ignored)
+    except ArgumentError as error:
+        given = parameters.get("properties") if isinstance(parameters, dict) else None
+        if ignored is None or not isinstance(given, dict):
+            raise
+        kept = {name: parameters[name] for name in ("$defs", "definitions") if name in parameters}
+        if len(json.dumps(kept)) * len(given) > _MAX_READ:  # each property is read with all definitions
+            raise
+        ignored[:] = [str(error)]
+    required, properties = parameters.get("required"), {}
+    for name, schema in given.items():
+        try:
+            _read_parameters({"type": "object", "properties": {name: schema}, "required": [name], **kept}, [])
+            properties[name] = schema
+        except ArgumentError as error:
+            properties[name] = True
+            ignored.append(str(error))
+    names = [name for name in required if name in given] if isinstance(required, list) else []
+    more: list[str] = []
+    found = _read_parameters({"type": "object", "properties": properties, "required": names, **kept}, more)
+    ignored[:] = dict.fromkeys([*ignored, *more])
+    return found
 
 
 def _read_parameters(parameters: Any, ignored: list[str] | None = None) -> tuple[Node, int]:

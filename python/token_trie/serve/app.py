@@ -62,8 +62,10 @@ Handler: TypeAlias = Callable[[Service, Any, Claim], Awaitable[Any]]
 class Server:
     """State that the routes share."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, say: Callable[[str], object] = lambda _: None) -> None:
         self.config = config
+        self.say = say
+        """Takes lines for whoever has started the server."""
         self.service: Service | None = None
         self.failure: Exception | None = None
         """Error of starting the service."""
@@ -136,7 +138,7 @@ class Endpoint:
         server: Server = request.app.state.server
         started = perf_counter()
         with contextlib.ExitStack() as held:
-            response = await self._respond(server, request, held)
+            response, claim, why = await self._respond(server, request, held)
             response.headers["x-typesafe-request-id"] = response.headers["x-request-id"] = uuid.uuid4().hex
             took = perf_counter() - started
             server.answered.labels(self._path, str(response.status_code)).inc()
@@ -152,23 +154,29 @@ class Endpoint:
             finally:
                 if isinstance(response, EventStream):
                     await response.close()
+                    why = response.failure.told if response.failure is not None else why
+                server.say(_line_of(self._path, response.status_code, perf_counter() - started, claim, why))
 
-    async def _respond(self, server: Server, request: Request, held: contextlib.ExitStack) -> Response:
-        seconds = server.config.limits.seconds
+    async def _respond(
+        self, server: Server, request: Request, held: contextlib.ExitStack
+    ) -> tuple[Response, Claim | None, str]:
+        """Return the response, the claim of the request if it has a slot, and why it is refused."""
+        seconds, claim = server.config.limits.seconds, None
         try:
             server.require_key(request)
             claim = held.enter_context(server.slot())
-            return await asyncio.wait_for(self._read_and_answer(server, request, claim), seconds)
+            response = await asyncio.wait_for(self._read_and_answer(server, request, claim), seconds)
+            return response, claim, "the client has left" if response.status_code == _GONE else ""
         except asyncio.TimeoutError:
             refusal = RefusedError("timeout", f"not read and answered within {seconds:g} s")
         except RefusedError as error:
             refusal = error
         except ClientDisconnect:
-            return Response(status_code=_GONE)
+            return Response(status_code=_GONE), claim, "the client has left"
         except Exception as error:
             _log.error(_traceback_of(self._path, error))
             refusal = RefusedError("internal", "a defect of the server")
-        return refused(refusal, self._error_format)
+        return refused(refusal, self._error_format), claim, refusal.told
 
     async def _read_and_answer(self, server: Server, request: Request, claim: Claim) -> Response:
         limits = server.config.limits
@@ -192,6 +200,15 @@ class Endpoint:
             gone.cancel()
             working.cancel()
             await asyncio.gather(working, gone, return_exceptions=True)
+
+
+def _line_of(path: str, status: int, seconds: float, claim: Claim | None, why: str) -> str:
+    """Return the line about a request, without anything that the request says."""
+    parts = [f"POST {path} {status} in {seconds:.2f} s"]
+    if claim is not None and claim.usage is not None:
+        read, cached, written = claim.usage
+        parts.append(f"{read:,} tokens read, {cached:,} cached, {written:,} answered")
+    return ": ".join([*parts, *([why] if why else [])])
 
 
 def _traceback_of(path: str, error: Exception) -> str:
@@ -218,7 +235,11 @@ async def _models(request: Request) -> Response:
             raise RefusedError("not_found", f"there is no such model; this one is {server.config.name!r}")
     except RefusedError as refusal:
         return refused(refusal)
-    models = [{"id": name, "object": "model", "created": 0, "owned_by": "token-trie"} for name in names]
+    about: dict[str, Any] = {"object": "model", "created": 0, "owned_by": "token-trie"}
+    if server.service is not None:  # where programs look: those of llama.cpp's server, and those of vLLM
+        n_ctx = server.service.engine.n_prompt_max
+        about |= {"max_model_len": n_ctx, "meta": {"n_ctx": n_ctx}}
+    models = [{"id": name, **about} for name in names]
     if asked is not None:
         return JSONResponse(models[names.index(asked)])
     told = {"description": "Answers with one of a known set.", "release_date": "2026-11-23"}
@@ -321,10 +342,28 @@ def application(server: Server, on_start: Callable[[], object] = lambda: None) -
     return app
 
 
-async def _no_such_route(_: Request, error: Exception) -> Response:
+_INSTEAD = {
+    "/v1/chat/completions": r"responses|messages|chat|chat/completions|completions/chat",
+    "/v1/completions": r"completions?|generate|infill|engines/.*",
+    "/v1/models": r"models|tags|ps|show|props|slots",
+}
+"""Routes, and those of other servers in whose place they are."""
+
+
+async def _no_such_route(request: Request, error: Exception) -> Response:
+    """Refuse a route that is not there, or a method; a route of another server gets the name of the one to use."""
     assert isinstance(error, HTTPException)
-    headers = dict(error.headers or {})
-    return refused(RefusedError("not_found", error.detail, status=error.status_code, headers=headers))
+    server: Server = request.app.state.server
+    headers, message, path = dict(error.headers or {}), error.detail, request.url.path
+    if error.status_code == 404:
+        asked = re.sub(r"^/(v1/|api/|openai/)*|/$", "", path)
+        found = next((route for route, others in _INSTEAD.items() if re.fullmatch(others, asked)), None)
+        posted = [route.path for route in ROUTES if "POST" in (route.methods or ())]
+        message = f"there is no such route; use {found or ', '.join(posted)}"
+        if not found and asked.startswith("embed"):
+            message = "there is no such route: this server makes no embeddings"
+        server.say(f"{request.method} {path if found else 'another route'} 404: {message}")
+    return refused(RefusedError("not_found", message, status=error.status_code, headers=headers))
 
 
 # On a port
@@ -349,7 +388,7 @@ def run(config: ServerConfig, say: Callable[[str], object]) -> None:
     OSError
         A file cannot be read.
     """
-    server, seconds = Server(config), config.limits.seconds
+    server, seconds = Server(config, say), config.limits.seconds
 
     class Http(uvicorn.Server):
         def handle_exit(self, sig: int, frame: Any) -> None:

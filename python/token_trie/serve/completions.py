@@ -11,10 +11,11 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Itera
 from contextlib import aclosing
 from typing import Any, TypeVar, get_args
 
+from pydantic_core import from_json
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from token_trie.errors import TokenTrieError
+from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
 from token_trie.records.tool_prompt import for_template, read_arguments
 from token_trie.records.tools import read_tools
@@ -35,8 +36,8 @@ from token_trie.serve.answers import (
     plain,
 )
 from token_trie.serve.engine import Engine
-from token_trie.serve.errors import Place, RefusedError, invalid, openai_error, refusal_of, refusing
-from token_trie.serve.limits import Claim, check_depth, levels_of
+from token_trie.serve.errors import Place, RefusedError, dotted, invalid, openai_error, refusal_of, refusing
+from token_trie.serve.limits import Claim, Usage, check_depth, levels_of
 from token_trie.serve.service import Service
 from token_trie.serve.sets import AnySet, Sets, read_set
 from token_trie.serve.shapes import ChatRequest, CompletionRequest, GenerationRequest
@@ -59,8 +60,9 @@ _log = logging.getLogger("token_trie.serve")
 async def chat_completion(service: Service, body: ChatRequest, claim: Claim) -> Any:
     """Answer a chat; RefusedError, with the place, if it cannot be answered."""
     claim.add(_ANSWER_BYTES)
-    answering = await service.engine.on_worker(lambda: _read_chat(service, body))
-    return await _respond(service, body, [answering], Wire(service.config.name, is_chat=True))
+    ignored = ignored_options(body)
+    answering = await service.engine.on_worker(lambda: _read_chat(service, body, ignored))
+    return await _respond(service, body, [answering], Wire(service.config.name, claim, ignored, is_chat=True))
 
 
 async def completion(service: Service, body: CompletionRequest, claim: Claim) -> Any:
@@ -68,19 +70,21 @@ async def completion(service: Service, body: CompletionRequest, claim: Claim) ->
     prompts = prompts_of(body)
     claim.add(_ANSWER_BYTES * len(prompts))
     answerings = await service.engine.on_worker(lambda: _read_prompts(service, body, prompts))
-    return await _respond(service, body, answerings, Wire(service.config.name, is_chat=False))
+    wire = Wire(service.config.name, claim, ignored_options(body), is_chat=False)
+    return await _respond(service, body, answerings, wire)
 
 
-def _read_chat(service: Service, body: ChatRequest) -> Answering:
+def _read_chat(service: Service, body: ChatRequest, ignored: list[str]) -> Answering:
+    """Read a chat; `ignored` gets the places of what is left out."""
     refuse_unsupported(body)
-    turns = turns_of(body.messages)
+    turns = turns_of(body.messages, ignored)
     constraint = constraint_of(body, service.sets)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     n_alternatives = (body.top_logprobs or 0) if body.logprobs else None
     stops = () if constraint != AnswerConstraint() or has_chat_template(service.engine.llm) else _PLAIN_STOPS
     options = _options_of(body, max_tokens, n_alternatives, stops)
     text = ConstrainedPrompt(lambda llm: prompt_of(llm, turns), constraint, options)
-    return _calling(body, turns, text) or text
+    return _calling(body, turns, text, ignored) or text
 
 
 def _read_prompts(service: Service, body: CompletionRequest, prompts: list[str | list[int]]) -> list[Answering]:
@@ -140,10 +144,9 @@ def _options_of(
 
 
 _UNSUPPORTED: list[tuple[Any, ...]] = [
-    (0, "presence_penalty", "frequency_penalty", "mirostat", "min_tokens", "dry_multiplier", "xtc_probability"),
-    (0, "dynatemp_range"),
-    (1, "n", "best_of", "repetition_penalty", "repeat_penalty", "typical_p"),
-    (-1, "n_predict", "top_n_sigma"),
+    (0, "min_tokens"),
+    (1, "n", "best_of"),
+    (-1, "n_predict"),
     (False, "echo", "ignore_eos", "use_beam_search", "include_stop_str_in_output", "continue_final_message"),
     (True, "skip_special_tokens", "add_generation_prompt"),
     ("", "suffix", "grammar", "guided_grammar"),
@@ -154,7 +157,20 @@ _UNSUPPORTED: list[tuple[Any, ...]] = [
     (None, "vllm_xargs", "web_search_options", "guided_regex", "guided_json", "json_schema", "regex", "ebnf"),
 ]
 """A value that changes nothing, and fields that are not supported with any other."""
+_IGNORED: list[tuple[Any, ...]] = [
+    (0, "presence_penalty", "frequency_penalty", "mirostat", "dry_multiplier", "xtc_probability", "dynatemp_range"),
+    (1, "repetition_penalty", "repeat_penalty", "typical_p"),
+    (-1, "top_n_sigma"),
+]
+"""Of samplers that the server does not have: programs send them for every model."""
 _NEUTRAL = {name: value for value, *names in _UNSUPPORTED for name in names}
+_SAMPLERS = {name: value for value, *names in _IGNORED for name in names}
+
+
+def ignored_options(body: GenerationRequest) -> list[str]:
+    """Return the options that would change how tokens are drawn and are left out."""
+    given = body.model_extra or {}
+    return [name for name, neutral in _SAMPLERS.items() if given.get(name) not in (None, neutral)]
 
 
 def refuse_unsupported(body: GenerationRequest) -> None:
@@ -197,6 +213,10 @@ def _constraints(body: GenerationRequest, sets: Sets) -> Iterator[AnswerConstrai
         yield AnswerConstraint(("structured_outputs", "json_object"), schema=ANY_OBJECT)
     if body.response_format is not None and body.response_format.type != "text":
         yield _by_format(body.response_format)
+    if body.format == "json":
+        yield AnswerConstraint(("format",), schema=ANY_OBJECT)
+    elif body.format not in (None, ""):
+        yield _by_schema(body.format, ("format",))
 
 
 def _choices_of(given: Any, sets: Sets, place: Place) -> Callable[[Llama], AnySet]:
@@ -230,7 +250,7 @@ def _by_schema(given: Any, place: Place, *, strict: bool = True) -> AnswerConstr
     if not isinstance(given, dict):
         raise invalid("must be an object", place, "dict_type")
     check_schema(given, place)
-    return AnswerConstraint(place, schema=given, strict=strict)
+    return AnswerConstraint(place, schema=given or True, strict=strict)
 
 
 _MAX_ALTERNATIVES, _MAX_VALUES = 256, 25_000
@@ -255,17 +275,20 @@ def check_schema(schema: Any, place: Place) -> None:
 # Tools
 
 
-def _calling(body: ChatRequest, turns: Turns, otherwise: ConstrainedPrompt) -> Calling | None:
+def _calling(body: ChatRequest, turns: Turns, otherwise: ConstrainedPrompt, ignored: list[str]) -> Calling | None:
     """Return the tools that may be called; None if there are none. RefusedError for an unknown tool."""
-    choice = body.tool_choice
+    choice, must = body.tool_choice, body.tool_choice in ("required", "any")
     if not body.tools or choice == "none":
-        if isinstance(choice, dict) or choice == "required":
+        if isinstance(choice, dict) or must:
             raise invalid("there are no tools", ("tool_choice",))
         return None
     check_schema(body.tools, ("tools",))
+    functions = [tool for tool in body.tools if tool.get("type", "function") == "function"] or body.tools
     with refusing(("tools",)):
-        tools = read_tools(body.tools)
-    must = choice == "required"
+        tools = read_tools(functions)
+    for i, tool in enumerate(body.tools):
+        if all(tool is not function for function in functions):
+            ignored.append(f"tools[{i}]: of the type {tool['type']!r}; functions alone are called here")
     if isinstance(choice, dict):
         names, must = _chosen(choice)
         if missing := names - {tool.name for tool in tools}:
@@ -281,7 +304,7 @@ def _calling(body: ChatRequest, turns: Turns, otherwise: ConstrainedPrompt) -> C
 def _chosen(choice: Any) -> tuple[set[str], bool]:
     """Return the names in a choice of tools, and whether one of them must be called."""
     match choice:
-        case {"type": "function", "function": {"name": str(name)}}:
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
             return {name}, True
         case {
             "type": "allowed_tools",
@@ -304,38 +327,76 @@ def prompts_of(body: CompletionRequest) -> list[str | list[int]]:
     return prompts
 
 
-def turns_of(messages: Sequence[shapes.Message]) -> Turns:
-    """Return messages in the format of chat templates; RefusedError for content that is not text."""
+def turns_of(messages: Sequence[shapes.Message], ignored: list[str]) -> Turns:
+    """Return messages in the format of chat templates; `ignored` gets the places of what they do not show.
+
+    The older format's calls and results of a `function` become those of a tool. RefusedError for content that is not
+    text, unless it is in a turn before the user's last.
+    """
+    last = max((i for i, message in enumerate(messages) if message.role == "user"), default=0)
     turns = []
+    call_id: str | None = None
     for i, message in enumerate(messages):
-        role = "system" if message.role == "developer" else message.role
-        turn: dict[str, Any] = {"role": role, "content": _content(message, i)}
-        if message.tool_calls:
+        role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
+        turn: dict[str, Any] = {"role": role, "content": _content(message, i, last, ignored)}
+        calls = message.tool_calls or []
+        if message.function_call is not None:
+            call_id = f"{i:09}"
+            calls = [*calls, shapes.Call(id=call_id, function=message.function_call)]
+        if calls:
             turn["tool_calls"] = [
-                _call(call, ("messages", i, "tool_calls", k)) for k, call in enumerate(message.tool_calls)
+                _call(call, ("messages", i, "tool_calls", k), ignored) for k, call in enumerate(calls)
             ]
-        for name in ("name", "tool_call_id"):
-            if getattr(message, name) is not None:
-                turn[name] = getattr(message, name)
+        if message.name is not None:
+            turn["name"] = message.name
+        if message.tool_call_id is not None or message.role == "function":
+            turn["tool_call_id"] = message.tool_call_id or call_id
+        unread = {**(message.model_extra or {}), "name": message.name if role != "tool" else None}
+        ignored += [f"messages[{i}].{name}" for name, given in unread.items() if given]
         turns.append(turn)
     return turns
 
 
-def _call(call: shapes.Call, place: Place) -> dict[str, Any]:
-    place = (*place, "function", "arguments")
+def _call(call: shapes.Call, place: Place, ignored: list[str]) -> dict[str, Any]:
+    place, given = (*place, "function", "arguments"), call.function.arguments
     with refusing(place):
-        arguments = read_arguments(call.function.arguments)
+        try:
+            arguments = read_arguments(given)
+        except ArgumentError:
+            begun = _begun(given)
+            if begun is None:
+                raise
+            arguments = read_arguments(begun)
+            ignored.append(f"{dotted(place)}: cut short; the model reads what is whole")
     check_depth(arguments, place=place)
     return {**call.model_dump(), "function": {"name": call.function.name, "arguments": arguments}}
 
 
-def _content(message: shapes.Message, index: int) -> str:
+def _begun(given: Any) -> dict[str, Any] | None:
+    """Return the whole part of an object whose JSON was cut short; None if it begins none."""
+    try:
+        found = from_json(given, allow_partial="trailing-strings")
+    except (TypeError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _content(message: shapes.Message, index: int, last: int, ignored: list[str]) -> str:
     if message.content is None or isinstance(message.content, str):
-        return message.content or ""
+        return message.content or message.refusal or ""
+    texts = []
     for i, part in enumerate(message.content):
-        if part.type == "input_json" or part.type in get_args(shapes.Unreadable):
-            raise invalid(f"{part.type}: text alone is understood", ("messages", index, "content", i), "unsupported")
-    return "\n".join(part.text or part.refusal for part in message.content)
+        place: Place = ("messages", index, "content", i)
+        if part.type in get_args(shapes.Thought):
+            ignored.append(f"{dotted(place)}: {part.type}")
+        elif part.type in get_args(shapes.Unreadable) and index < last:
+            texts.append(f"[{part.type}]")
+            ignored.append(f"{dotted(place)}: {part.type}; the model reads that one was here")
+        elif part.type == "input_json" or part.type in get_args(shapes.Unreadable):
+            raise invalid(f"{part.type}: text alone is understood", place, "unsupported")
+        else:
+            texts.append(part.text or part.refusal)
+    return "\n".join(texts)
 
 
 def prompt_of(llm: Llama, turns: Turns) -> Prompt:
@@ -351,8 +412,9 @@ def prompt_of(llm: Llama, turns: Turns) -> Prompt:
 class Wire:
     """Responses of a chat or of completions, whole or in chunks."""
 
-    def __init__(self, model: str, *, is_chat: bool) -> None:
+    def __init__(self, model: str, claim: Claim, ignored: list[str], *, is_chat: bool) -> None:
         self.is_chat = is_chat
+        self._claim, self._ignored = claim, ignored
         self._model = model
         self._id = f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}"
         self._created = int(time.time())
@@ -366,7 +428,7 @@ class Wire:
                 called = {} if answer.call is None else {"content": answer.text or None, "tool_calls": [answer.call]}
                 content = {"message": {"role": "assistant", "content": answer.text, "refusal": None, **called}}
             choices.append({"index": i, **content, **self._end(answer)})
-        return {**self._head("chat.completion"), "choices": choices, "usage": _usage_of(answers)}
+        return {**self._head("chat.completion"), "choices": choices, "usage": self._usage_of(answers)}
 
     def part(self, index: int, part: Part, answer: Finished | None = None) -> dict[str, Any]:
         """Return a chunk; the last one has the answer."""
@@ -377,7 +439,7 @@ class Wire:
 
     def usage(self, answers: Sequence[Finished]) -> dict[str, Any]:
         """Return the chunk with the usage."""
-        return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage_of(answers)}
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage_of(answers)}
 
     def _head(self, kind: str) -> dict[str, Any]:
         kind = kind if self.is_chat else "text_completion"
@@ -386,18 +448,22 @@ class Wire:
     def _end(self, answer: Finished) -> dict[str, Any]:
         found = answer.logprobs
         logprobs = None if found is None else as_chat(found) if self.is_chat else as_completion(found)
-        return {"logprobs": logprobs, "finish_reason": answer.why, **answer.more}
+        ignored = [*self._ignored, *answer.more.get("x_ignored", ())]
+        more = {**answer.more, **({"x_ignored": ignored} if ignored else {})}
+        return {"logprobs": logprobs, "finish_reason": answer.why, **more}
 
-
-def _usage_of(answers: Sequence[Finished]) -> dict[str, Any]:
-    n_prompt = sum(answer.n_prompt for answer in answers)
-    n_tokens = sum(answer.n_tokens for answer in answers)
-    return {
-        "prompt_tokens": n_prompt,
-        "completion_tokens": n_tokens,
-        "total_tokens": n_prompt + n_tokens,
-        "prompt_tokens_details": {"cached_tokens": sum(answer.n_cached for answer in answers)},
-    }
+    def _usage_of(self, answers: Iterable[Finished]) -> dict[str, Any]:
+        """Return the usage of the request, and note it for the line about it."""
+        n_prompt, n_cached, n_tokens = (
+            sum(each) for each in zip(*((one.n_prompt, one.n_cached, one.n_tokens) for one in answers), strict=True)
+        )
+        self._claim.usage = Usage(n_prompt - n_cached, n_cached, n_tokens)
+        return {
+            "prompt_tokens": n_prompt,
+            "completion_tokens": n_tokens,
+            "total_tokens": n_prompt + n_tokens,
+            "prompt_tokens_details": {"cached_tokens": n_cached},
+        }
 
 
 class EventStream(Response):
@@ -413,6 +479,8 @@ class EventStream(Response):
         del self.headers["content-length"]
         self.seconds: float | None = None
         """Time for the events; a timeout error is the last one."""
+        self.failure: RefusedError | None = None
+        """The error that has ended the events."""
         self._wire, self._with_usage = wire, with_usage
         self._queue: asyncio.Queue[tuple[int, Part | Finished | RefusedError]] = asyncio.Queue()
         self._waiting: list[tuple[int, Part | Finished | RefusedError]] = []
@@ -446,8 +514,8 @@ class EventStream(Response):
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             if is_late:
-                late = _error_event(RefusedError("timeout", "no answer in time"))
-                await send({"type": "http.response.body", "body": late, "more_body": False})
+                self.failure = RefusedError("timeout", "no answer in time")
+                await send({"type": "http.response.body", "body": _error_event(self.failure), "more_body": False})
         finally:
             sending.cancel()
             gone.cancel()
@@ -467,6 +535,7 @@ class EventStream(Response):
         while len(answers) < len(self._tasks):
             index, found = self._waiting.pop() if self._waiting else await self._queue.get()
             if isinstance(found, RefusedError):
+                self.failure = found
                 yield _error_event(found)
                 return
             if isinstance(found, Finished):
@@ -474,8 +543,9 @@ class EventStream(Response):
                 yield _event(self._wire.part(index, "", found))
             else:
                 yield _event(self._wire.part(index, found))
+        usage = self._wire.usage(list(answers.values()))
         if self._with_usage:
-            yield _event(self._wire.usage([answers[i] for i in sorted(answers)]))
+            yield _event(usage)
         yield _DONE
 
     async def _answer(self, engine: Engine, index: int, answering: Answering) -> None:

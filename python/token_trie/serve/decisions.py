@@ -28,7 +28,7 @@ from token_trie.questions.question import (
 from token_trie.questions.searched import MAX_WHOLE, Prepared
 from token_trie.serve import shapes
 from token_trie.serve.errors import Place, invalid, refusing
-from token_trie.serve.limits import Claim, Limits, check_count, check_depth, levels_of
+from token_trie.serve.limits import Claim, Limits, Usage, check_count, check_depth, levels_of
 from token_trie.serve.service import Service
 from token_trie.serve.sets import AnySet, Sets
 from token_trie.serve.shapes import DecisionRequest, QuestionShape, SetChoice, SystemOneRequest
@@ -81,22 +81,6 @@ class Posed(NamedTuple):
     """The members of the set that it names."""
 
 
-class Usage(NamedTuple):
-    """The tokens of a request."""
-
-    n_read: int
-    """Tokens of prompts that were evaluated."""
-    n_cached: int
-    """Tokens of each prompt from the prefix cache."""
-    n_answers: int
-    """Tokens of the answers."""
-
-    @property
-    def n_input(self) -> int:
-        """Input tokens, with the state that questions share counted once."""
-        return self.n_read + self.n_cached
-
-
 async def _answers(
     service: Service, body: SystemOneRequest | DecisionRequest, claim: Claim
 ) -> tuple[list[dict[str, Any]], Usage]:
@@ -124,7 +108,8 @@ async def _answers(
                 shown.append(answer_json(posed[place], answer))
         return shown, Usage(n_read, min(one.n_cached for one in stats), n_answers)
 
-    return (await engine.read(body, plan, reproducible=options.reproducible)).result
+    answers, claim.usage = (await engine.read(body, plan, reproducible=options.reproducible)).result
+    return answers, claim.usage
 
 
 # Questions
@@ -267,8 +252,8 @@ def _text(given: shapes.Content, place: Place) -> str:
 
 
 def _part(part: shapes.ContentPart, place: Place) -> str:
-    if part.type in get_args(shapes.Unreadable):
-        raise invalid("images are for vision models, and this is none", place, "unsupported")
+    if part.type in (*get_args(shapes.Unreadable), *get_args(shapes.Thought)):
+        raise invalid(f"{part.type}: text alone is understood", place, "unsupported")
     if part.type != "input_json":
         return part.text or part.refusal
     if part.data is None:

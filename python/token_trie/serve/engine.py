@@ -81,6 +81,11 @@ class Engine:
         """Tokens of the context that all requests share."""
         return self._batch.n_ctx if self._batch is not None else int(self.llm.n_ctx())
 
+    @property
+    def n_prompt_max(self) -> int:
+        """Tokens that a prompt and its answer can have together: a batch keeps an eighth for short prompts."""
+        return self.n_ctx - (self.n_ctx // 8 if self._batch is not None else 0)
+
     async def read(
         self, about: A, plan: PlanOf[A, R], on_tokens: OnTokens | None = None, *, reproducible: bool = False
     ) -> Outcome[R]:

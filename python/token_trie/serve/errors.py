@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from starlette.responses import JSONResponse
@@ -47,17 +47,26 @@ class RefusedError(Exception):
     """Faults of the body; `message` is that of the first."""
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
+    code: str | None = None
+    """Code of the error in OpenAI's format."""
 
     def __post_init__(self) -> None:
         self.status = self.status or _STATUS[self.kind]
         if self.kind == "busy":
             self.headers.setdefault("retry-after", "1")
+        if self.kind in ("timeout", "internal"):  # which OpenAI's clients repeat by themselves
+            self.headers.setdefault("x-should-retry", "false")
 
     @property
     def placed(self) -> str:
         """The message, after the place of the fault."""
         place = dotted(self.faults[0].place) if self.faults else ""
         return f"{place}: {self.message}" if place else self.message
+
+    @property
+    def told(self) -> str:
+        """The reason without the message, which may contain text of the request."""
+        return " at ".join([self.code or self.kind, *(str(fault.place[0]) for fault in self.faults[:1] if fault.place)])
 
 
 def invalid(message: str, place: Place = (), kind: str = "value_error") -> RefusedError:
@@ -73,8 +82,10 @@ def refusal_of(error: TokenTrieError, place: Place = ()) -> RefusedError:
         return RefusedError("busy", "the server is being stopped", status=503)
     if isinstance(error, NativeMemoryError):
         return RefusedError("busy", "no memory left for this request", status=503)
-    more = "; --n-ctx of the server sets its size" if is_too_long(error) else ""
-    return invalid(f"{error}{more}", place)
+    if not is_too_long(error):
+        return invalid(str(error), place)
+    refusal = invalid(f"{error}; --n-ctx of the server sets its size", place)
+    return replace(refusal, code="context_length_exceeded")
 
 
 @contextlib.contextmanager
@@ -101,7 +112,7 @@ def systemone_error(refusal: RefusedError) -> tuple[int, dict[str, Any]]:
 def openai_error(refusal: RefusedError) -> tuple[int, dict[str, Any]]:
     """Return a refusal in OpenAI's format."""
     param = (dotted(refusal.faults[0].place) or None) if refusal.faults else None
-    error = {"message": refusal.placed, "type": f"{refusal.kind}_error", "param": param, "code": None}
+    error = {"message": refusal.placed, "type": f"{refusal.kind}_error", "param": param, "code": refusal.code}
     return 400 if refusal.status == 422 else refusal.status, {"error": error}
 
 

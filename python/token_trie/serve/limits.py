@@ -1,4 +1,4 @@
-"""Limits of requests: their size, their time, and the memory that all of them share."""
+"""Limits of requests: their size, their time, and the memory that all of them share; what a request has cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from token_trie.serve.errors import Place, RefusedError, invalid
 
@@ -51,10 +51,28 @@ class Budget:
         return Claim(self)
 
 
+class Usage(NamedTuple):
+    """The tokens of a request."""
+
+    n_read: int
+    """Tokens of prompts that were evaluated."""
+    n_cached: int
+    """Tokens of prompts from the prefix cache."""
+    n_answers: int
+    """Tokens of the answers."""
+
+    @property
+    def n_input(self) -> int:
+        """Input tokens, with the state that questions share counted once."""
+        return self.n_read + self.n_cached
+
+
 class Claim:
     """Memory of one request until its end. Thread-safe."""
 
     def __init__(self, budget: Budget) -> None:
+        self.usage: Usage | None = None
+        """What the request has cost, when it is answered."""
         self._budget = budget
         self._n = self._taken = 0
         self._is_over = False

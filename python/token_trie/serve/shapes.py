@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+)
 
 from token_trie.decisions.calibration import AloneName
 from token_trie.questions.options import FormName
@@ -13,19 +23,30 @@ from token_trie.serve.bodies import IN_PIECES, Shape
 JsonText: TypeAlias = StrictStr | dict[str, Any] | list[Any]
 """A text, or a value whose JSON text the model gets."""
 Number: TypeAlias = StrictFloat
+
+
+def _whole(given: Any) -> Any:
+    """Return 20.0 as 20: clients written in JavaScript or Lua do not tell them apart."""
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+Whole: TypeAlias = Annotated[StrictInt, BeforeValidator(_whole)]
 Stop: TypeAlias = Annotated[StrictStr, Field(max_length=1000)]
 Count: TypeAlias = Annotated[StrictInt, Field(ge=0, lt=2**31)]
+MaxTokens: TypeAlias = Annotated[Whole, Field(ge=-1, lt=2**31), AfterValidator(lambda n: None if n < 0 else n)]
+"""-1: no limit, as in llama.cpp."""
 
 
 Unreadable: TypeAlias = Literal[
     "image_url", "input_image", "input_audio", "file", "input_file", "video_url", "audio_url"
 ]
+Thought: TypeAlias = Literal["reasoning", "thinking", "redacted_thinking"]
 
 
 class ContentPart(BaseModel):
-    """A part of a message: a text, a JSON value, or an image or audio, which no model here can read."""
+    """A part of a message: a text, a JSON value, a thought, or an image or audio, which no model here reads."""
 
-    type: Literal["text", "input_text", "output_text", "refusal", "input_json", Unreadable]
+    type: Literal["text", "input_text", "output_text", "refusal", "input_json", Thought, Unreadable]
     text: StrictStr = ""
     refusal: StrictStr = ""
     data: dict[str, Any] | list[dict[str, Any]] | None = None
@@ -240,16 +261,18 @@ class GenerationRequest(Shape):
     model: StrictStr | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
-    seed: StrictInt | None = None
+    seed: Whole | None = None
     temperature: Annotated[Number, Field(ge=0, le=100)] | None = None
     top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[StrictInt, Field(ge=-1, lt=2**31)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16, fail_fast=True)] | None = None
-    max_tokens: Count | None = None
+    max_tokens: MaxTokens | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_choice: Any = None
+    format: Any = None
+    """Ollama's: a schema, or "json" for any object."""
 
 
 class Function(BaseModel):
@@ -270,10 +293,14 @@ class Call(BaseModel):
 class Message(BaseModel):
     """A message of a conversation."""
 
+    model_config = ConfigDict(extra="allow")
+
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Content | None = None
     name: StrictStr | None = None
+    refusal: StrictStr | None = None
     tool_calls: Annotated[list[Call], Field(fail_fast=True)] | None = None
+    function_call: Function | None = None
     tool_call_id: StrictStr | None = None
 
 
@@ -281,11 +308,11 @@ class ChatRequest(GenerationRequest):
     """A chat."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: MaxTokens | None = None
     logprobs: StrictBool | None = None
-    top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    tool_choice: Literal["none", "auto", "required", "any"] | dict[str, Any] | None = None
     """A dict names one tool, or some tools of which one may or must be called."""
 
 
@@ -298,6 +325,6 @@ class CompletionRequest(GenerationRequest):
         | Annotated[list[Count], Field(fail_fast=True)]
         | Annotated[list[Annotated[list[Count], Field(fail_fast=True)]], Field(fail_fast=True)]
     )
-    logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
     parse_special: StrictBool = False
     """Whether names of control tokens in the prompt are read as control tokens."""

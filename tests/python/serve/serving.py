@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from threading import Condition, Thread
 from typing import Any
 
 from commands import Command
@@ -22,20 +23,33 @@ class Serving:
         self._process = Command(command, stderr=subprocess.PIPE, text=True)
         self.pid = self._process.pid
         self.url, self._until = "", until
-        self.told = ""
-        """On standard error, once it has ended."""
+        self._lines: list[str] = []
+        self._reader = Thread(target=self._read, daemon=True)  # else its lines fill the pipe
+        self._changed = Condition()
+
+    @property
+    def told(self) -> str:
+        """What it has said so far."""
+        return "".join(self._lines)
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            with self._changed:
+                self._lines.append(line)
+                self._changed.notify_all()
 
     def __enter__(self) -> Serving:
-        assert self._process.stderr is not None
-        told = []
-        for line in self._process.stderr:
-            told.append(line)
-            if found := re.search(r"http://\S+", line):
-                self.url = found[0]
-            if self._until in line:
-                return self
-        self.__exit__()
-        raise AssertionError("".join(told))
+        self._reader.start()
+        with self._changed:
+            while self._until not in self.told and self._reader.is_alive():
+                self._changed.wait(0.1)
+        if found := re.search(r"http://\S+", self.told):
+            self.url = found[0]
+        if self._until not in self.told:
+            self.__exit__()
+            raise AssertionError(self.told)
+        return self
 
     def connected(self, data: bytes) -> socket.socket:
         """Return a connection with little room for answers, on which data was sent."""
@@ -48,4 +62,5 @@ class Serving:
 
     def __exit__(self, *raised: Any) -> None:
         self._process.send_signal(signal.SIGTERM)
-        self.told = self._process.communicate(timeout=60)[1]
+        self._process.wait(timeout=60)
+        self._reader.join()

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -177,9 +178,86 @@ def test_too_many_at_once_are_answered_with_a_time_to_retry(model: Path) -> None
         assert ask(serving.url).status_code == 200
 
 
-def test_what_takes_too_long_is_ended(model: Path) -> None:
+def test_what_takes_too_long_is_ended_and_no_client_repeats_it_by_itself(model: Path) -> None:
     with Serving(model, "--time-limit", "0.1") as serving:
-        assert ask(serving.url, SLOW).status_code == 408
+        late = ask(serving.url, SLOW)
+        assert late.status_code == 408
+        assert late.headers["x-should-retry"] == "false"
+    assert "POST /v1/systemone 408 in 0." in serving.told
+    assert serving.told.rstrip().endswith(": timeout")
+
+
+def test_what_was_read_in_vain_is_cached_for_the_next_try(model: Path) -> None:
+    words = "The quick brown fox jumps over the lazy dog. " * 60
+    body = {"prompt": words, "max_tokens": 1000, "stop": "none such", "temperature": 0}
+    with Serving(model, "--time-limit", "2") as serving:
+        late = httpx.post(f"{serving.url}/v1/completions", json=body, timeout=60)
+        assert late.status_code == 408
+        again = httpx.post(f"{serving.url}/v1/completions", json={**body, "max_tokens": 1}, timeout=60).json()
+        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 300
+
+
+def test_each_request_has_a_line_without_what_it_says(tiny_path: Path) -> None:
+    with Serving(tiny_path) as serving:
+        said = {"messages": [{"role": "user", "content": "a secret"}], "max_tokens": 4}
+        for more in (
+            {},
+            {"stream": True},
+            {"secret_set": 1, "guided_choice": {"set": "secret"}},
+            {"stop": {"secret": 1}},
+        ):
+            httpx.post(f"{serving.url}/v1/chat/completions", json={**said, **more}, timeout=60)
+        ask(serving.url)
+        httpx.post(f"{serving.url}/v1/secret", json={})
+        httpx.post(f"{serving.url}/api/chat", json={})
+    lines = serving.told.splitlines()[2:]
+    asked = r"POST /v1/chat/completions {} in \d+\.\d\d s: {}"
+    usage = r"\d+ tokens read, \d+ cached, \d+ answered"
+    for line, pattern in zip(
+        lines,
+        [
+            asked.format(200, usage),
+            asked.format(200, usage),
+            asked.format(404, "not_found at guided_choice"),
+            asked.format(400, "invalid_request at stop"),
+            rf"POST /v1/systemone 200 in \d+\.\d\d s: {usage}",
+            "POST another route 404: there is no such route; use .*",
+            "POST /api/chat 404: there is no such route; use /v1/chat/completions",
+        ],
+        strict=True,
+    ):
+        assert re.fullmatch(pattern, line), line
+    assert "secret" not in serving.told
+
+
+@pytest.mark.parametrize(
+    ("path", "instead"),
+    [
+        ("/v1/responses", "/v1/chat/completions"),
+        ("/v1/messages", "/v1/chat/completions"),
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("/api/generate", "/v1/completions"),
+        ("/completion", "/v1/completions"),
+        ("/api/tags", "/v1/models"),
+        ("/v1/embeddings", "makes no embeddings"),
+        ("/v2/systemone", "/v1/systemone, /v1/decisions"),
+    ],
+)
+def test_the_error_of_a_route_that_is_not_there_names_the_one_to_use(url: str, path: str, instead: str) -> None:
+    told = httpx.post(f"{url}{path}", json={})
+    assert told.status_code == 404
+    assert instead in told.json()["error"]["message"]
+
+
+def test_the_models_tell_how_long_a_prompt_may_be(tiny_path: Path) -> None:
+    for options, n in (([], 448), (["--reproducible"], 512)):
+        with Serving(tiny_path, "--n-ctx", "512", *options) as serving:
+            told = httpx.get(f"{serving.url}/v1/models").json()["data"][0]
+            assert told["meta"]["n_ctx"] == told["max_model_len"] == n
+            for tokens, status in ((n - 1, 200), (n, 400)):
+                body = {"prompt": [5] * tokens, "max_tokens": 1}
+                assert httpx.post(f"{serving.url}/v1/completions", json=body).status_code == status
 
 
 def test_who_leaves_takes_the_work_along(model: Path) -> None:

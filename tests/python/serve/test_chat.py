@@ -95,9 +95,9 @@ def test_a_value_that_ends_at_max_tokens_is_kept_and_named(client: openai.OpenAI
     ],
     ids=["structured_outputs", "mapping", "guided_choice"],
 )
-def test_a_choice_is_exact(client: openai.OpenAI, smollm2: Any, constraint: dict[str, Any]) -> None:
+def test_a_choice_is_exact(client: openai.OpenAI, any_model: Any, constraint: dict[str, Any]) -> None:
     answer = ask(client, extra_body=constraint)
-    assert text_of(answer) == choose(smollm2, MESSAGES, CITIES).value
+    assert text_of(answer) == choose(any_model, MESSAGES, CITIES).value
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
@@ -107,9 +107,9 @@ def test_the_value_of_a_choice_is_the_answer(client: openai.OpenAI) -> None:
     assert json.loads(text_of(answer)) == {"id": 7}
 
 
-def test_a_payload_is_answered_with_a_name(client: openai.OpenAI, smollm2: Any) -> None:
-    leaves = [{"name": f"IS_{city}", "tokens": smollm2.tokenize(city.encode(), add_bos=False)} for city in CITIES]
-    payload = {"modelId": "smollm2", "descriptors": [{"path": "cities", "leaves": leaves}]}
+def test_a_payload_is_answered_with_a_name(client: openai.OpenAI, any_model: Any) -> None:
+    leaves = [{"name": f"IS_{city}", "tokens": any_model.tokenize(city.encode(), add_bos=False)} for city in CITIES]
+    payload = {"modelId": "any", "descriptors": [{"path": "cities", "leaves": leaves}]}
     assert text_of(ask(client, extra_body={"structured_outputs": {"choice": payload}})) == "IS_Paris"
 
 
@@ -245,7 +245,8 @@ def test_any_object_is_closed_at_max_tokens(client: openai.OpenAI) -> None:
         answer = ask(client, response_format={"type": "json_object"}, max_tokens=6, stream=stream)
         text = "".join(part.choices[0].delta.content or "" for part in answer) if stream else None
         assert isinstance(json.loads(text or answer.choices[0].message.content), dict)
-        assert stream or answer.choices[0].x_truncated == [""]
+        if not stream and answer.choices[0].finish_reason == "length":
+            assert answer.choices[0].x_truncated == [""]
 
 
 def test_tokens_have_their_probabilities_and_those_of_others(client: openai.OpenAI) -> None:
@@ -316,11 +317,14 @@ TOO_MUCH: list[Any] = [
         ({"n": 0}, "n"),
         ({"temperature": -1}, "temperature"),
         ({"logit_bias": {"1": 5}}, "logit_bias"),
-        ({"frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"max_tokens": -2}, "max_tokens"),
+        ({"max_tokens": 20.5}, "max_tokens"),
         ({"allowed_token_ids": [5]}, "allowed_token_ids"),
         ({"include_stop_str_in_output": True}, "include_stop_str_in_output"),
         ({"n_predict": 5}, "n_predict"),
-        ({"xtc_probability": 0.5}, "xtc_probability"),
+        ({"format": "yaml"}, "format"),
+        ({"format": "json", "guided_choice": ["a"]}, "format"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"stop": ["x"] * 17}, None),
         ({"guided_choice": []}, "guided_choice"),
         ({"guided_choice": [1, 2]}, "guided_choice"),
@@ -349,7 +353,6 @@ TOO_MUCH: list[Any] = [
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools"),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"messages": [{"role": "user", "content": "word " * 20_000}]}, None),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -362,6 +365,67 @@ def test_what_cannot_be_answered_is_an_error_with_its_position(
     error = refused.json()["error"]
     assert error["message"]
     assert param is None or error["param"] == param
+
+
+def test_a_prompt_that_is_too_long_has_the_code_that_agents_look_for(server: str) -> None:
+    n_ctx = httpx.get(f"{server}/v1/models").json()["data"][0]["max_model_len"]
+    for content in ("word " * 20_000, "word " * (n_ctx + 1)):
+        body = {"messages": [{"role": "user", "content": content}]}
+        error = httpx.post(f"{server}/v1/chat/completions", json=body, timeout=60).json()["error"]
+        assert error["code"] == "context_length_exceeded", error
+        assert f"do not fit the context of {n_ctx}" in error["message"]
+
+
+SEARCH: Any = {"type": "web_search", "search_context_size": "low"}
+ODD: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"enum": CITIES},
+        "day": {"type": "string", "enum": [1, 2]},
+        "place": {"$ref": "https://example.com/place.json"},
+    },
+    "required": None,
+}
+"""As programs write it who never had it checked."""
+
+
+@pytest.mark.parametrize(
+    ("change", "ignored"),
+    [
+        ({"frequency_penalty": 0.5, "repeat_penalty": 1.1}, ["frequency_penalty", "repeat_penalty"]),
+        ({"max_tokens": -1, "stop": "e"}, []),
+        ({"max_tokens": 3.0, "top_k": 40.0, "seed": 1.0}, []),
+        ({"tools": [SEARCH, WEATHER], "tool_choice": "any"}, ["tools[0]: of the type 'web_search'"]),
+        ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "weather"}}, []),
+        (
+            {"tools": [{"type": "function", "function": {"name": "odd", "parameters": ODD}}], "tool_choice": "any"},
+            ["schema#/required", "schema#/properties/day/enum", "schema#/properties/place/$ref"],
+        ),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "any", "schema": {}}}}, []),
+        (
+            {"messages": [{**MESSAGES[0], "name": "Ann", "audio": {"id": "a"}}]},
+            ["messages[0].audio", "messages[0].name"],
+        ),
+    ],
+)
+def test_what_other_servers_answer_is_answered_with_a_note_of_what_is_left_out(
+    server: str, change: dict[str, Any], ignored: list[str]
+) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 30, **change}
+    for stream in (False, True):
+        told = httpx.post(f"{server}/v1/chat/completions", json={**body, "stream": stream}, timeout=60)
+        assert told.status_code == 200, told.text
+        events = [json.loads(line[6:]) for line in told.text.splitlines() if line.startswith("data: {")]
+        choice = (events[-1] if stream else told.json())["choices"][0]
+        for found, each in zip(choice.get("x_ignored", []), ignored, strict=True):
+            assert found.startswith(each)
+
+
+@pytest.mark.parametrize("given", ["json", City.model_json_schema()], ids=["json", "schema"])
+def test_the_format_of_ollama_is_kept_to(client: openai.OpenAI, given: Any) -> None:
+    record = json.loads(text_of(ask(client, max_tokens=60, extra_body={"format": given})))
+    assert isinstance(record, dict)
+    assert given == "json" or City.model_validate(record)
 
 
 def test_what_changes_nothing_is_passed_over(client: openai.OpenAI) -> None:

@@ -87,15 +87,15 @@ HISTORY = [USER, called(SPELLED), RESULT]
 
 
 @pytest.fixture
-def use(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+def use(any_model: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     def use(template: str) -> Any:
-        return use_template(smollm2, monkeypatch, template)
+        return use_template(any_model, monkeypatch, template)
 
     return use
 
 
 def turns(messages: list[Any]) -> list[dict[str, Any]]:
-    return turns_of(ChatRequest.model_validate({"messages": messages}).messages)
+    return turns_of(ChatRequest.model_validate({"messages": messages}).messages, [])
 
 
 def prompt(llm: Any, messages: list[Any], tools: list[Any]) -> str:
@@ -163,7 +163,7 @@ def test_a_call_may_have_no_arguments(use: Callable[[str], Any], given: Any, rea
     assert f'"arguments": {read}}}' in prompt(use(HERMES), [USER, called(given), RESULT], [WEATHER])
 
 
-@pytest.mark.parametrize("given", ["{", "[1]", "null", '"a"', "[" * 100_000, '{"a":' * 80 + "1" + "}" * 80])
+@pytest.mark.parametrize("given", ["x", "[1]", "null", '"a"', "[" * 100_000, '{"a":' * 80 + "1" + "}" * 80])
 def test_arguments_that_are_no_object_are_refused_with_their_position(given: str) -> None:
     with pytest.raises(RefusedError) as refused:
         turns([USER, called(given), RESULT])
@@ -179,9 +179,9 @@ def test_arguments_that_are_no_object_are_refused_with_their_position(given: str
         ("weather", r"messages\[1\].tool_calls\[0\]: no function"),
     ],
 )
-def test_choose_tool_names_the_place_of_a_call_that_is_none(smollm2: Any, call: Any, message: str) -> None:
+def test_choose_tool_names_the_place_of_a_call_that_is_none(any_model: Any, call: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        choose_tool(smollm2, [USER, {"role": "assistant", "content": "", "tool_calls": [call]}], [WEATHER])
+        choose_tool(any_model, [USER, {"role": "assistant", "content": "", "tool_calls": [call]}], [WEATHER])
 
 
 @pytest.mark.parametrize("template", [ALTERNATING, GEMMA, DROPPING], ids=["alternating", "gemma", "dropping"])
@@ -199,10 +199,10 @@ def test_where_a_template_takes_no_system_message_its_text_begins_the_first_user
 
 @pytest.mark.parametrize("name", ["mistral-instruct", "gemma"])
 def test_tools_are_not_lost_in_formats_that_leave_a_system_message_out(
-    smollm2: Any, monkeypatch: pytest.MonkeyPatch, name: str
+    any_model: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(smollm2, "chat_format", name)
-    assert f"{ASKING}\n{TOLD}\n\nHow is it?" in prompt(smollm2, [USER], [WEATHER])
+    monkeypatch.setattr(any_model, "chat_format", name)
+    assert f"{ASKING}\n{TOLD}\n\nHow is it?" in prompt(any_model, [USER], [WEATHER])
 
 
 @pytest.mark.parametrize(
@@ -218,6 +218,55 @@ def test_calls_and_results_are_text_where_a_template_has_no_turns_for_them(
     compact = json.dumps(ARGUMENTS, ensure_ascii=False, separators=(",", ":"))
     assert f'{{"name":"weather","arguments":{compact}}}' in told
     assert f"{result}\n{result}\nAnd now?" in told
+
+
+FUNCTION = {"role": "assistant", "content": None, "function_call": {"name": "weather", "arguments": SPELLED}}
+RETURNED = {"role": "function", "name": "weather", "content": "12 degrees"}
+
+
+@pytest.mark.parametrize("template", [HERMES, LLAMA, NINE, GEMMA, DROPPING, None])
+@pytest.mark.parametrize("tools", [[WEATHER], []], ids=["tools", "none"])
+def test_a_function_of_the_older_format_is_a_tool(
+    use: Callable[[str], Any], any_model: Any, template: str | None, tools: list[Any]
+) -> None:
+    llm = any_model if template is None else use(template)
+    call = called(SPELLED)
+    call["tool_calls"][0]["id"] = "000000001"
+    newer = [USER, call, {**RESULT, "tool_call_id": "000000001", "name": "weather"}]
+    told = prompt(llm, [USER, FUNCTION, RETURNED], tools)
+    assert told == prompt(llm, newer, tools)
+    assert "12 degrees" in told
+
+
+ONE_CALL = HERMES.replace("for call in m.tool_calls or []", "for call in (m.tool_calls or [])[:1]")
+NO_RESULTS = HERMES.replace("{%- if m.role == 'tool' %}", "{%- if m.role == 'tool' %}{% elif m.role == 'nobody' %}")
+NO_SYSTEM = HERMES.replace("(tools and loop.first and m.role == 'system')", "(m.role == 'system')")
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "lost"),
+    [
+        (NO_RESULTS, HISTORY, "a message of the role 'tool'"),
+        (NO_RESULTS, [USER, FUNCTION, RETURNED], "a message of the role 'tool'"),
+        (ONE_CALL, [USER, {**called({}), "tool_calls": called({})["tool_calls"] * 2}, RESULT], "a call"),
+        (NO_SYSTEM, [USER, {"role": "system", "content": "Be brief."}, USER], "a message of the role 'system'"),
+    ],
+    ids=["results", "functions", "calls", "system"],
+)
+@pytest.mark.parametrize("tools", [[WEATHER], []], ids=["tools", "none"])
+def test_what_a_template_leaves_out_is_refused(
+    use: Callable[[str], Any], template: str, messages: list[Any], lost: str, tools: list[Any]
+) -> None:
+    with pytest.raises(ArgumentError, match=f"the model's chat template leaves out {lost}"):
+        prompt(use(template), messages, tools)
+
+
+def test_a_call_that_was_cut_short_is_read_as_far_as_it_goes(use: Callable[[str], Any]) -> None:
+    ignored: list[str] = []
+    body = {"messages": [USER, called('{"city": "Tromsø", "days": [1, 2'), RESULT]}
+    (_, call, _) = turns_of(ChatRequest.model_validate(body).messages, ignored)
+    assert call["tool_calls"][0]["function"]["arguments"] == {"city": "Tromsø", "days": [1, 2]}
+    assert ignored == ["messages[1].tool_calls[0].function.arguments: cut short; the model reads what is whole"]
 
 
 def test_the_text_before_a_call_is_kept(use: Callable[[str], Any]) -> None:
