@@ -34,10 +34,11 @@ class Serving:
 
     def _read(self) -> None:
         assert self._process.stderr is not None
-        for line in self._process.stderr:
-            with self._changed:
-                self._lines.append(line)
-                self._changed.notify_all()
+        with self._process.stderr as lines:
+            for line in lines:
+                with self._changed:
+                    self._lines.append(line)
+                    self._changed.notify_all()
 
     def __enter__(self) -> Serving:
         self._reader.start()

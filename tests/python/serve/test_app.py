@@ -187,16 +187,6 @@ def test_what_takes_too_long_is_ended_and_no_client_repeats_it_by_itself(model: 
     assert serving.told.rstrip().endswith(": timeout")
 
 
-def test_what_was_read_in_vain_is_cached_for_the_next_try(model: Path) -> None:
-    words = "The quick brown fox jumps over the lazy dog. " * 60
-    body = {"prompt": words, "max_tokens": 1000, "stop": "none such", "temperature": 0}
-    with Serving(model, "--time-limit", "2") as serving:
-        late = httpx.post(f"{serving.url}/v1/completions", json=body, timeout=60)
-        assert late.status_code == 408
-        again = httpx.post(f"{serving.url}/v1/completions", json={**body, "max_tokens": 1}, timeout=60).json()
-        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 300
-
-
 def test_each_request_has_a_line_without_what_it_says(tiny_path: Path) -> None:
     with Serving(tiny_path) as serving:
         said = {"messages": [{"role": "user", "content": "a secret"}], "max_tokens": 4}
@@ -210,7 +200,7 @@ def test_each_request_has_a_line_without_what_it_says(tiny_path: Path) -> None:
         ask(serving.url)
         httpx.post(f"{serving.url}/v1/secret", json={})
         httpx.post(f"{serving.url}/api/chat", json={})
-    lines = serving.told.splitlines()[2:]
+    lines = [line for line in serving.told.splitlines() if line.startswith("POST")]
     asked = r"POST /v1/chat/completions {} in \d+\.\d\d s: {}"
     usage = r"\d+ tokens read, \d+ cached, \d+ answered"
     for line, pattern in zip(
