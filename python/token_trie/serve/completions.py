@@ -162,7 +162,7 @@ _IGNORED: list[tuple[Any, ...]] = [
     (1, "repetition_penalty", "repeat_penalty", "typical_p"),
     (-1, "top_n_sigma"),
 ]
-"""Of samplers that the server does not have: programs send them for every model."""
+"""Options of samplers that the server does not have, which programs send for every model."""
 _NEUTRAL = {name: value for value, *names in _UNSUPPORTED for name in names}
 _SAMPLERS = {name: value for value, *names in _IGNORED for name in names}
 

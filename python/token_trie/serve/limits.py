@@ -72,7 +72,7 @@ class Claim:
 
     def __init__(self, budget: Budget) -> None:
         self.usage: Usage | None = None
-        """What the request has cost, when it is answered."""
+        """Tokens of the request, when it is answered."""
         self._budget = budget
         self._n = self._taken = 0
         self._is_over = False

@@ -29,7 +29,7 @@ class Serving:
 
     @property
     def told(self) -> str:
-        """What it has said so far."""
+        """Standard error so far."""
         return "".join(self._lines)
 
     def _read(self) -> None:
