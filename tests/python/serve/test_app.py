@@ -187,6 +187,20 @@ def test_what_takes_too_long_is_ended_and_no_client_repeats_it_by_itself(model: 
     assert serving.told.rstrip().endswith(": timeout")
 
 
+def test_what_was_read_in_vain_is_cached_for_the_next_try(model: Path) -> None:
+    words = "The quick brown fox jumps over the lazy dog. " * 500
+    with Serving(model, "--time-limit", "3") as serving:
+
+        def status_and_cached(prompt: str) -> tuple[int, int]:
+            body = {"prompt": prompt, "max_tokens": 1}
+            told = httpx.post(f"{serving.url}/v1/completions", json=body, timeout=60)
+            usage = told.json().get("usage", {"prompt_tokens_details": {"cached_tokens": 0}})
+            return told.status_code, usage["prompt_tokens_details"]["cached_tokens"]
+
+        assert status_and_cached(words)[0] == 408
+        assert status_and_cached(words[:450])[1] > 32
+
+
 def test_each_request_has_a_line_without_what_it_says(tiny_path: Path) -> None:
     with Serving(tiny_path) as serving:
         said = {"messages": [{"role": "user", "content": "a secret"}], "max_tokens": 4}
