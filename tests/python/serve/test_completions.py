@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import openai
+import oracle
 import pytest
 from serving import Serving
 from token_trie import choose
@@ -74,6 +75,27 @@ def test_tokens_have_their_probabilities(client: openai.OpenAI) -> None:
     ):
         assert logprob == max(others.values()) == others[token]
     assert told.logprobs.text_offset[1] == len(told.logprobs.tokens[0])
+
+
+@pytest.mark.parametrize("name", ["smollm2", "gemma"], ids=["49,152 tokens", "262,144 tokens"])
+def test_log_probabilities_are_the_models_own_whatever_the_size_of_its_vocabulary(
+    request: pytest.FixtureRequest, model_paths: dict[str, Path], name: str
+) -> None:
+    llm = request.getfixturevalue(name)
+    prompt = llm.tokenize(FRANCE.encode())
+    with Serving(model_paths[name]) as serving:
+        body = {"prompt": prompt, "max_tokens": 3, "temperature": 0, "logprobs": 20}
+        told = httpx.post(f"{serving.url}/v1/completions", json=body, timeout=60).json()["choices"][0]["logprobs"]
+        stream = httpx.post(f"{serving.url}/v1/completions", json={**body, "stream": True}, timeout=60).text
+        chosen = {**body, "guided_choice": [" Paris", " Rome"]}
+        choice = httpx.post(f"{serving.url}/v1/completions", json=chosen, timeout=60).json()["choices"][0]
+    assert [len(others) for others in told["top_logprobs"]] == [20, 20, 20]
+    tokens = llm.tokenize(FRANCE.encode() + "".join(told["tokens"]).encode())[len(prompt) :]
+    assert told["token_logprobs"] == pytest.approx(oracle.logprobs(llm, prompt, tuple(tokens)), abs=0.15)
+    assert '"token_logprobs"' in stream
+    assert '"error"' not in stream
+    paris = tuple(llm.tokenize(choice["text"].encode(), add_bos=False))
+    assert choice["logprobs"]["token_logprobs"] == pytest.approx(oracle.logprobs(llm, prompt, paris), abs=0.15)
 
 
 def test_pieces_of_characters_are_named_by_their_bytes_and_stand_where_the_character_does(url: str) -> None:
