@@ -36,6 +36,7 @@ _N_TITLES = 200_000
 _PROMPT = "A customer looks for a warm blue jacket for the mountains.\nWe recommend:"
 _CATALOGUES = json.loads((Path(__file__).parents[1] / "data" / "catalogue.json").read_text())
 _N_NEAR = 10  # members that the index leaves to the model
+_LIKENESS = 40  # nats for a likeness of 1, chosen on titles and people
 _N_ASKED, _HELD_OUT = 50_000, range(25, 50)  # the first queries were used to choose how to search
 _KINDS = ["Jacket", "Backpack", "Lamp", "Chair", "Kettle", "Keyboard", "Bottle", "Tent", "Watch", "Speaker"]
 _MATERIALS = ["Steel", "Oak", "Linen", "Wool", "Glass", "Leather", "Carbon", "Cotton", "Ceramic", "Bamboo"]
@@ -290,19 +291,27 @@ def _asked(name: str, llm: Any, kind: str) -> _Rows:
     index = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4))
     known = index.fit_transform(members)
 
-    def near(query: str) -> list[str]:
-        shares = (known @ index.transform([query]).T).toarray().ravel()
-        return [members[i] for i in np.argsort(-shares, kind="stable")[:_N_NEAR].tolist()]
+    def near(query: str) -> tuple[list[str], Any]:
+        likeness = (known @ index.transform([query]).T).toarray().ravel()
+        best = np.argsort(-likeness, kind="stable")[:_N_NEAR]
+        return [members[i] for i in best.tolist()], likeness[best]
 
     def choose(query: str, among: TokenTrie, **how: Any) -> str:
         return token_trie.choose(llm, template.format(query=query), among, **how).text
 
+    def weighed(query: str) -> str:
+        few, likeness = near(query)
+        own = token_trie.score(llm, template.format(query=query), few, leaf_end="longest", calibration=contextual)
+        return few[int(np.argmax(own + _LIKENESS * likeness))]
+
     ways: dict[str, Callable[[str], str]] = {
         "choose": lambda query: choose(query, trie),
         "choose, contextual": lambda query: choose(query, trie, calibration=contextual),
-        "index": lambda query: near(query)[0],
-        "index, then choose": lambda query: choose(query, trie.only(near(query))),
-        "index, then choose, contextual": lambda query: choose(query, trie.only(near(query)), calibration=contextual),
+        "index": lambda query: near(query)[0][0],
+        "index, then choose, contextual": lambda query: choose(
+            query, trie.only(near(query)[0]), calibration=contextual
+        ),
+        "index and contextual scores": weighed,
     }
     for what, way in ways.items():
         start = perf_counter()
