@@ -406,7 +406,7 @@ def choose_tool(
     tools : sequence of dict, class or function
         As OpenAI has them: ``{"type": "function", "function": {"name": …, "description": …, "parameters": schema}}``,
         with object schemas that `fill` supports. Without ``"strict": true`` beside the name, other keywords of a schema
-        are ignored, and listed in `ToolCall.ignored`. Or pydantic models and other classes that `fill` supports, whose
+        are ignored, a property that cannot be read is any value, and `ToolCall.ignored` lists both. Or pydantic models and other classes that `fill` supports, whose
         names are the tools' names; or functions whose parameters have type hints. The docstring of a class or function
         is the tool's description, and ``Annotated[…, pydantic.Field(description=…)]`` describes a parameter. Classes
         and functions need the extra ``records``.

@@ -28,11 +28,11 @@ def test_titles_become_a_set_that_is_chosen_from(tmp_path: Path, any_path: Path)
     drawn = run("doctor", out, "-m", model)
     assert "3 leaves" in drawn.output
     chosen = run("choose", "-m", model, "--prompt", "I boil water in a", "--choices-file", out, "--json")
-    assert json.loads(chosen.output)["text"] in TITLES
+    assert json.loads(chosen.stdout)["text"] in TITLES
     explained = run(
         "choose", "--explain", "-m", model, "--prompt", "I boil water in a", "--choices-file", out, "--json"
     )
-    assert {answer["text"] for answer in json.loads(explained.output)["answers"]} == {*TITLES}
+    assert {answer["text"] for answer in json.loads(explained.stdout)["answers"]} == {*TITLES}
 
 
 def test_titles_keep_the_names_of_their_rows(tmp_path: Path, any_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_titles_keep_the_names_of_their_rows(tmp_path: Path, any_path: Path) -> 
     assert [named[leaf].name for leaf in rows.tolist()] == ["S0", "S1", "S2", "S0"]
     assert named.filtered([False, False, True, True], rows=rows).names == [n for n in named.names if n in ("S0", "S2")]
     chosen = run("choose", "-m", model, "--prompt", "I boil water in a", "--choices-file", out, "--json")
-    assert json.loads(chosen.output)["text"] in named.names
+    assert json.loads(chosen.stdout)["text"] in named.names
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])

@@ -43,6 +43,11 @@ def tool(name: str, parameters: Any = None) -> dict[str, Any]:
     return {"type": "function", "function": function if parameters is None else function | {"parameters": parameters}}
 
 
+def strict(name: str, parameters: Any) -> dict[str, Any]:
+    made = tool(name, parameters)
+    return {**made, "function": {**made["function"], "strict": True}}
+
+
 TOOLS = [tool("get_weather", WEATHER), tool("set_alarm", ALARM), tool("set"), tool("stop")]
 # As models with tools have it.
 TEMPLATE = """{% if tools %}<|im_start|>system
@@ -56,8 +61,8 @@ TEMPLATE = """{% if tools %}<|im_start|>system
 
 
 @pytest.fixture
-def templated(any_model: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    return with_template(any_model, monkeypatch)
+def templated(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    return with_template(smollm2, monkeypatch)
 
 
 def with_template(llm: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -97,9 +102,9 @@ def test_a_name_that_begins_another_can_be_chosen(precise: Any) -> None:
     assert names == {"set", "set_alarm"}
 
 
-def test_without_tools_in_its_template_a_model_reads_them_in_the_system_message(any_model: Any) -> None:
-    tokens, form = ask_for_tools(any_model, [{"role": "system", "content": "Be brief."}, *MESSAGES], TOOLS, 1024)
-    text = any_model.detokenize(tokens, special=True).decode()
+def test_without_tools_in_its_template_a_model_reads_them_in_the_system_message(smollm2: Any) -> None:
+    tokens, form = ask_for_tools(smollm2, [{"role": "system", "content": "Be brief."}, *MESSAGES], TOOLS, 1024)
+    text = smollm2.detokenize(tokens, special=True).decode()
     lines = "\n".join(json.dumps(t["function"]) for t in TOOLS)
     assert f"<|im_start|>system\nBe brief.\n{ASKING}\n{lines}<|im_end|>" in text
     assert form == PLAIN
@@ -503,7 +508,7 @@ PATTERN = {"type": "object", "properties": {"text": TEXT}}
         (MESSAGES, [tool("a", {"type": "string"})], r"tools\[0\].function.parameters: not an object"),
         (
             MESSAGES,
-            [tool("a", {"type": "object", "properties": {"x": {"$ref": "#/a"}}})],
+            [strict("a", {"type": "object", "properties": {"x": {"$ref": "#/a"}}})],
             r"tools\[0\].function.parameters: schema#/properties/x/\$ref: '#/a' leads nowhere",
         ),
         ([], TOOLS, "messages: none given"),

@@ -234,8 +234,9 @@ def full(model_paths: dict[str, Path]) -> Iterator[str]:
         yield serving.url
 
 
-def test_names_of_control_tokens_are_text_unless_asked_for(client: openai.OpenAI) -> None:
-    prompt = "<|im_start|>user\nHi<|im_end|>\n"
+def test_names_of_control_tokens_are_text_unless_asked_for(client: openai.OpenAI, any_model: Any) -> None:
+    end = any_model.detokenize([any_model.token_eos()], special=True).decode()
+    prompt = f"{end}user\nHi{end}\n{end}"
     as_text = ask(client, prompt, max_tokens=1).usage.prompt_tokens
     as_tokens = ask(client, prompt, max_tokens=1, extra_body={"parse_special": True}).usage.prompt_tokens
     assert as_text > as_tokens + 4
