@@ -406,10 +406,10 @@ def choose_tool(
     tools : sequence of dict, class or function
         As OpenAI has them: ``{"type": "function", "function": {"name": …, "description": …, "parameters": schema}}``,
         with object schemas that `fill` supports. Without ``"strict": true`` beside the name, other keywords of a schema
-        are ignored, a property that cannot be read is any value, and `ToolCall.ignored` lists both. Or pydantic models and other classes that `fill` supports, whose
-        names are the tools' names; or functions whose parameters have type hints. The docstring of a class or function
-        is the tool's description, and ``Annotated[…, pydantic.Field(description=…)]`` describes a parameter. Classes
-        and functions need the extra ``records``.
+        are ignored, a property that cannot be read is any value, and `ToolCall.ignored` lists both. Or pydantic models
+        and other classes that `fill` supports, whose names are the tools' names; or functions whose parameters have
+        type hints. The docstring of a class or function is the tool's description, and ``Annotated[…,
+        pydantic.Field(description=…)]`` describes a parameter. Classes and functions need the extra ``records``.
     tool_choice : {"required", "auto"}
         "required": the answer is a call. "auto": a call if the model begins one at once, else the text that it writes,
         of up to `max_tokens`, which ends before what would begin a call.
