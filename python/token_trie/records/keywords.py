@@ -281,11 +281,11 @@ def read_values(schema: dict[str, Any], pointer: str) -> ChoiceNode:
 
 def allowed_values(values: Iterable[Any], schema: dict[str, Any], pointer: str) -> list[Any]:
     """Return the values that a schema's type, values, lengths and bounds allow; a keyword restrains its own type."""
-    kinds = kinds_of(schema, pointer) if "type" in schema else KINDS
-    kept = [v for v in values if any(is_kind(v, kind) for kind in kinds) and _is_within(v, schema, pointer)]
+    kept = [*values]
     for allowed in (schema.get("enum"), [schema["const"]] if "const" in schema else None):
         kept = kept if allowed is None else common(kept, allowed)
-    return kept
+    kinds = kinds_of(schema, pointer) if "type" in schema else KINDS
+    return [v for v in kept if any(is_kind(v, kind) for kind in kinds) and _is_within(v, schema, pointer)]
 
 
 def matching(values: list[Any], pattern: str, pointer: str) -> list[Any]:
@@ -308,5 +308,7 @@ def _is_within(value: Any, schema: dict[str, Any], pointer: str) -> bool:
         most, open_most = bound_of(schema, "maximum", pointer)
         over = low is None or value > low or (value == low and not open_low)
         under = most is None or value < most or (value == most and not open_most)
-        return over and under and Fraction(repr(value)) % Fraction(repr(schema.get("multipleOf", value or 1))) == 0
+        if not (over and under) or "multipleOf" not in schema:
+            return over and under
+        return Fraction(repr(value)) % Fraction(repr(schema["multipleOf"])) == 0
     return True

@@ -6,22 +6,31 @@ So a node is held against the other schema itself, whose keywords restrain their
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from token_trie.records.keywords import KINDS, allowed_values, is_false, kinds_of
 from token_trie.records.nodes import ChoiceNode, Node, Object, Union, type_of, types_in
 
+_MAX_COMPARED = 200_000
+"""Values that are compared for a schema; more are not proven."""
+
 
 class Exclusion:
-    """Proofs by types, constants and properties; `find` returns the schema of a ``$ref``."""
+    """Proofs by types, constants and properties; `find` returns the schema of a ``$ref``.
 
-    def __init__(self, find: Callable[[Any], Any]) -> None:
-        self._find = find
+    `unread`: the ids of schemas that were left out, of which nothing is known.
+    """
+
+    def __init__(self, find: Callable[[Any], Any], unread: Container[int]) -> None:
+        self._find, self._unread = find, unread
+        self._n_compared = 0
         self._known: dict[tuple[Node, int], bool] = {}
 
     def is_proven(self, node: Node, schema: Any) -> bool:
-        """Return whether no value of a node is valid by a schema, which was read without an error."""
+        """Return whether no value of a node is valid by a schema."""
+        if id(schema) in self._unread:
+            return False
         key = node, id(schema)
         if key not in self._known:
             self._known[key] = False  # a pair that is met again inside itself proves nothing
@@ -38,7 +47,8 @@ class Exclusion:
             if keyword in schema and all(self.is_proven(node, option) for option in schema[keyword]):
                 return True
         if isinstance(node, ChoiceNode):
-            return not allowed_values(node.values, schema, "")
+            self._n_compared += len(node.values) + len(schema.get("enum", ()))
+            return self._n_compared <= _MAX_COMPARED and not allowed_values(node.values, schema, "")
         if types_in(node).isdisjoint(_types_of(schema)):
             return True
         return isinstance(node, Object) and self._differ_in_a_property(node, schema)

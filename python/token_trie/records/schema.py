@@ -158,7 +158,8 @@ class _SchemaReader:
         self._root, self._is_strict = root, is_strict
         self._draft = str(root.get("$schema", "2020-12")) if isinstance(root, dict) else "2020-12"
         self._known: dict[tuple[str, int], Node | None] = {}
-        self._exclusion = Exclusion(lambda ref: self._find(ref, ""))
+        self._unread: set[int] = set()
+        self._exclusion = Exclusion(lambda ref: self._find(ref, ""), self._unread)
         self.n_states = 0
         self._followed: tuple[str, ...] = ()  # references followed to the current value
 
@@ -258,6 +259,7 @@ class _SchemaReader:
                 if keyword == "oneOf" or not self._is_strict:
                     raise
                 unsupported = error  # all that the others write is valid
+                self._unread.add(id(option))
         if unsupported is not None and all(node is None or types_in(node) == {"null"} for node in nodes.values()):
             raise unsupported
         allowed = {*kinds_of(schema, pointer)} if "type" in schema else {*KINDS}

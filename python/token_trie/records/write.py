@@ -49,6 +49,7 @@ MAX_NESTING = 64
 _DECODER = json.JSONDecoder()
 _CHARACTER = r'(?:[^"\\]|\\u[0-9A-Fa-f]{4}|\\[^u])'
 _CHARACTERS = re.compile(f"({_CHARACTER})|.", re.DOTALL)
+_STRING = re.compile(f'"{_CHARACTER}*"?', re.DOTALL)
 _PIECE = re.compile(rf'"{_CHARACTER}*("?)|[{{}}\[\],:]|[^\s"{{}}\[\],:]+', re.DOTALL)
 _NUMBER = re.compile(r"-?[0-9][0-9.eE+-]*")
 
@@ -114,8 +115,8 @@ class FreeText:
         """Return whether an unfinished text has come to the greatest depth that readers of JSON take."""
         if isinstance(self._node, String) or text.count("[") + text.count("{") < MAX_NESTING:
             return False
-        closed = close_value(text)
-        return closed is not None and len(closed[1]) >= MAX_NESTING
+        bare = _STRING.sub("", text)
+        return sum(map(bare.count, "[{")) - sum(map(bare.count, "]}")) >= MAX_NESTING
 
     def cut(self, text: str, end: int | None) -> tuple[int, str] | None:
         """Return where the text is valid if cut, at its end or before, and what closes it there; None: nowhere."""

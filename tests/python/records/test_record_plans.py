@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,10 @@ from token_trie.decisions.options import RecordOptions
 from token_trie.errors import ContextError, GrammarError, LimitError
 from token_trie.plan import Answer, Ask, Keep, Model, Plan, Step
 from token_trie.records.fill import Record, read_template, record_request
+from token_trie.records.gbnf import Grammar
 from token_trie.records.nodes import COMPACT, Layout
-from token_trie.records.write import MAX_NESTING
+from token_trie.records.schema import ANYTHING
+from token_trie.records.write import MAX_NESTING, FreeText
 
 WEATHER = {
     "type": "object",
@@ -258,3 +261,18 @@ def test_an_error_of_a_grammar_names_the_value(model: Model) -> None:
 def test_a_record_that_does_not_fit_the_context_is_an_error(model: Model) -> None:
     with pytest.raises(ContextError, match="does not fit the context of 512 tokens"):
         next(plan_of(model, {"type": "object", "properties": {"a": {"const": "a" * 600}}, "required": ["a"]}))
+
+
+def test_the_depth_of_a_free_value_counts_open_brackets_outside_strings() -> None:
+    free, almost = FreeText(ANYTHING, Grammar(ANYTHING.value)), "[" * (MAX_NESTING - 1)
+    assert free.is_full(almost + "{")
+    for text in (almost + '"a', almost + '"\\"[', almost + "[".join('""'), "[]" * MAX_NESTING):
+        assert not free.is_full(text)
+
+
+def test_the_time_of_a_free_value_is_that_of_reading_it() -> None:
+    free, text, began = FreeText(ANYTHING, Grammar(ANYTHING.value)), "[", time.process_time()
+    for _ in range(2000):
+        text += '{"a":"b"},'
+        assert not free.is_full(text)
+    assert time.process_time() - began < 4

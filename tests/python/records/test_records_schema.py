@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from typing import Any
 
 import pytest
@@ -500,3 +501,19 @@ def test_an_example_in_place_of_a_schema_is_refused_with_what_to_write(
 def test_annotations_alone_allow_any_value() -> None:
     for schema in ({"title": "anything"}, {"description": "a note", "x-units": "m"}):
         assert read_schema(schema) is read_schema({"properties": {"a": {**schema, "nullable": True}}}).fields[0].node  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("unread", [{"allOf": 5}, {"anyOf": 3}, {"required": [{}]}, {"properties": 5}, {"enum": 5}])
+def test_a_schema_that_was_left_out_proves_nothing(unread: dict[str, Any]) -> None:
+    either = {"anyOf": [{"type": "integer"}, {"contains": {}, **unread}]}
+    of_object = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    with pytest.raises(ArgumentError, match="/oneOf/1: may be valid together with /0"):
+        read_schema({"oneOf": [of_object, either]})
+
+
+def test_many_values_of_one_of_are_not_compared_for_minutes() -> None:
+    options = [{"type": "integer", "minimum": 1000 * i, "maximum": 1000 * i + 999} for i in range(200)]
+    began = time.process_time()
+    with pytest.raises(ArgumentError, match="may be valid together"):
+        read_schema({"oneOf": options})
+    assert time.process_time() - began < 10
