@@ -383,7 +383,7 @@ def _begun(given: Any) -> dict[str, Any] | None:
 
 def _content(message: shapes.Message, index: int, last: int, ignored: list[str]) -> str:
     if message.content is None or isinstance(message.content, str):
-        return message.content or message.refusal or ""
+        return _lines(message.content, message.refusal)
     texts = []
     for i, part in enumerate(message.content):
         place: Place = ("messages", index, "content", i)
@@ -394,9 +394,15 @@ def _content(message: shapes.Message, index: int, last: int, ignored: list[str])
             ignored.append(f"{dotted(place)}: {part.type}; the model reads that one was here")
         elif part.type == "input_json" or part.type in get_args(shapes.Unreadable):
             raise invalid(f"{part.type}: text alone is understood", place, "unsupported")
+        elif not part.model_fields_set & {"text", "refusal"}:
+            raise invalid("missing", (*place, "text"), "missing")
         else:
-            texts.append(part.text or part.refusal)
-    return "\n".join(texts)
+            texts.append(_lines(part.text, part.refusal))
+    return _lines("\n".join(texts), message.refusal)
+
+
+def _lines(*texts: str | None) -> str:
+    return "\n".join(filter(None, texts))
 
 
 def prompt_of(llm: Llama, turns: Turns) -> Prompt:

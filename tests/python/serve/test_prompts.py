@@ -272,3 +272,14 @@ def test_a_call_that_was_cut_short_is_read_as_far_as_it_goes(use: Callable[[str]
 def test_the_text_before_a_call_is_kept(use: Callable[[str], Any]) -> None:
     told = prompt(use(GEMMA), [USER, {**called({}), "content": "I look it up."}, RESULT], [WEATHER])
     assert '<model>\nI look it up.\n{"name":"weather","arguments":{}}\n<user>\n{"name":"weather","result"' in told
+
+
+def test_every_text_of_a_message_is_read_and_a_part_without_one_refused() -> None:
+    def read(message: dict[str, Any]) -> Any:
+        return turns_of(ChatRequest.model_validate({"messages": [message]}).messages, [])[0]["content"]
+
+    assert read({"role": "assistant", "content": "Hm.", "refusal": "No."}) == "Hm.\nNo."
+    part = {"type": "text", "text": "a", "refusal": "b"}
+    assert read({"role": "assistant", "content": [part, {"type": "text", "text": "c"}], "refusal": "d"}) == "a\nb\nc\nd"
+    with pytest.raises(RefusedError, match="missing"):
+        read({"role": "user", "content": [{"type": "text", "content": "Oslo"}]})
