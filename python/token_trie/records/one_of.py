@@ -12,7 +12,7 @@ from typing import Any
 from token_trie.records.keywords import KINDS, allowed_values, is_false, kinds_of
 from token_trie.records.nodes import ChoiceNode, Node, Object, Union, type_of, types_in
 
-_MAX_COMPARED = 200_000
+_MAX_COMPARED = 50_000
 """Values that are compared for a schema; more are not proven."""
 
 
