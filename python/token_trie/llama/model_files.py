@@ -59,8 +59,9 @@ def find_model(name: str | os.PathLike[str]) -> Path:
     """Return the file of a model, as `open_model` takes it. ArgumentError if there is none, or several."""
     text = os.fspath(name)
     where, _, wanted = text.partition(":")
-    if Path(text).is_file():
-        return Path(text)
+    with suppress(OSError):  # a name too long
+        if Path(text).is_file():
+            return Path(text)
     if where not in _PLACES:
         raise ArgumentError(f"no file {text!r}; names of other programs begin with {', '.join(_PLACES)} and a colon")
     files, is_named = _PLACES[where]
@@ -121,7 +122,9 @@ def _time_of_revision(hub: Path) -> Callable[[Path], float]:
 
 
 def _gguf_files(folder: Path, pattern: str) -> list[Path]:
-    return [file for file in sorted(folder.glob(pattern)) if file.is_file() and not _OTHER_FILE.search(file.name)]
+    with suppress(OSError, ValueError):  # a path that cannot be
+        return [file for file in sorted(folder.glob(pattern)) if file.is_file() and not _OTHER_FILE.search(file.name)]
+    return []
 
 
 def _is_tag(name: str, wanted: str) -> bool:

@@ -149,6 +149,13 @@ def test_of_several_files_one_has_to_be_named(home: Path) -> None:
     assert find_model("hf:a/b:bf16") == first
 
 
+@pytest.mark.parametrize("pointer", [b"x" * 5000, b"\xff", b"\0"])
+def test_a_broken_pointer_of_lm_studio_points_nowhere(home: Path, pointer: bytes) -> None:
+    put(home / ".lmstudio-home-pointer", pointer)
+    file = put(home / ".lmstudio" / "models" / "a" / "b" / "c.gguf")
+    assert find_model("lmstudio:a/b") == file
+
+
 def test_a_list_of_many_models_is_cut(home: Path) -> None:
     for i in range(30):
         put(home / ".lmstudio" / "models" / "a" / f"m{i:02}" / "x.gguf")
@@ -157,7 +164,7 @@ def test_a_list_of_many_models_is_cut(home: Path) -> None:
     assert str(raised.value).endswith("\n  lmstudio:a/m19/x.gguf\n  and 10 more")
 
 
-@pytest.mark.parametrize("name", ["nowhere.gguf", "vllm:x", "", "C:\\models\\x.gguf"])
+@pytest.mark.parametrize("name", ["nowhere.gguf", "vllm:x", "", "C:\\models\\x.gguf", "x" * 5000])
 def test_what_is_neither_a_file_nor_a_place_is_refused(home: Path, name: str) -> None:
     with pytest.raises(ArgumentError, match=r"no file .*ollama, lmstudio, hf"):
         find_model(name)
