@@ -94,7 +94,7 @@ def test_records_show_their_tokens_before_the_first_is_done_and_then_the_time_le
     assert n_tokens == sorted(n_tokens)
     assert n_tokens[-1] == sum(one.stats.n_prompt + one.stats.n_tokens for one in records)
     before = [line for line, n in zip(lines, n_done, strict=True) if n == 0 and line[1].endswith(" tokens")]
-    assert len(before) > 3
+    assert len(before) >= 2
     assert all((" left" in line[-1]) == (0 < n < 4) for line, n in zip(lines, n_done, strict=True))
 
 

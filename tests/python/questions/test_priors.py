@@ -134,7 +134,9 @@ def drawn(rng: random.Random) -> dict[str, Any]:
     ]
     question = rng.choice(questions)
     form = rng.choice([None, "listed", "letters", DESCRIBED, NAMES, Form(NAMES.template, "names", absent="yes")])
-    options: dict[str, Any] = {"form": form, "orders": rng.choice([1, 1, 2])}
+    options: dict[str, Any] = {"form": form}
+    if form in ("listed", "letters") and isinstance(question, Choice):  # orders have no effect on the others
+        options["orders"] = rng.choice([1, 1, 2])
     if rng.random() < 0.4:
         values = question.values
         states = ["Paid", "Refund me", "What?"][: rng.choice([1, 2, 3])]

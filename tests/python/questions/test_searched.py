@@ -232,8 +232,9 @@ def test_members_of_one_name_are_one_value(precise: Any) -> None:
 def test_options_of_decide_work(precise: Any, few: TokenTrie, many: TokenTrie) -> None:
     question = Choice(ASK, many)
     usual = decide(precise, STATE, question)
-    for options in ({"orders": 4}, {"form": "unlisted"}):
-        assert decide(precise, STATE, question, **options).probabilities == usual.probabilities  # type: ignore[call-overload]
+    assert decide(precise, STATE, question, form="unlisted").probabilities == usual.probabilities
+    with pytest.raises(ArgumentError, match="orders: has no effect"):
+        decide(precise, STATE, question, orders=4)
     form = Form("{{ instructions }} {{ state }}\nAnswer:", temperature=2.0)
     tempered = decide(precise, STATE, Choice(ASK, few), form=form)
     expected = decide(precise, STATE, Choice(ASK, TEXTS), form=form)

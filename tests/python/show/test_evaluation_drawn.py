@@ -37,6 +37,7 @@ def made(n: int = 200) -> Evaluation:
         n_read=n,
         groups=np.arange(n),
         calibrations={},
+        n_ways=len(ways),
     )
 
 
