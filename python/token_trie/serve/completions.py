@@ -283,12 +283,12 @@ def _calling(body: ChatRequest, turns: Turns, otherwise: ConstrainedPrompt, igno
             raise invalid("there are no tools", ("tool_choice",))
         return None
     check_schema(body.tools, ("tools",))
-    functions = [tool for tool in body.tools if tool.get("type", "function") == "function"] or body.tools
+    others = {i: tool["type"] for i, tool in enumerate(body.tools) if tool.get("type", "function") != "function"}
+    if len(others) == len(body.tools):
+        others = {}
     with refusing(("tools",)):
-        tools = read_tools(functions)
-    for i, tool in enumerate(body.tools):
-        if all(tool is not function for function in functions):
-            ignored.append(f"tools[{i}]: of the type {tool['type']!r}; functions alone are called here")
+        tools = read_tools([tool for i, tool in enumerate(body.tools) if i not in others])
+    ignored += [f"tools[{i}]: of the type {kind!r}; functions alone are called here" for i, kind in others.items()]
     if isinstance(choice, dict):
         names, must = _chosen(choice)
         if missing := names - {tool.name for tool in tools}:
@@ -383,7 +383,7 @@ def _begun(given: Any) -> dict[str, Any] | None:
 
 def _content(message: shapes.Message, index: int, last: int, ignored: list[str]) -> str:
     if message.content is None or isinstance(message.content, str):
-        return _lines(message.content, message.refusal)
+        return shapes.lines(message.content, message.refusal)
     texts = []
     for i, part in enumerate(message.content):
         place: Place = ("messages", index, "content", i)
@@ -394,15 +394,11 @@ def _content(message: shapes.Message, index: int, last: int, ignored: list[str])
             ignored.append(f"{dotted(place)}: {part.type}; the model reads that one was here")
         elif part.type == "input_json" or part.type in get_args(shapes.Unreadable):
             raise invalid(f"{part.type}: text alone is understood", place, "unsupported")
-        elif not part.model_fields_set & {"text", "refusal"}:
+        elif part.words is None:
             raise invalid("missing", (*place, "text"), "missing")
         else:
-            texts.append(_lines(part.text, part.refusal))
-    return _lines("\n".join(texts), message.refusal)
-
-
-def _lines(*texts: str | None) -> str:
-    return "\n".join(filter(None, texts))
+            texts.append(part.words)
+    return shapes.lines("\n".join(texts), message.refusal)
 
 
 def prompt_of(llm: Llama, turns: Turns) -> Prompt:

@@ -255,7 +255,9 @@ def _part(part: shapes.ContentPart, place: Place) -> str:
     if part.type in (*get_args(shapes.Unreadable), *get_args(shapes.Thought)):
         raise invalid(f"{part.type}: text alone is understood", place, "unsupported")
     if part.type != "input_json":
-        return part.text or part.refusal
+        if part.words is None:
+            raise invalid("missing", (*place, "text"), "missing")
+        return part.words
     if part.data is None:
         raise invalid("Field required", (*place, "data"), "missing")
     check_depth(part.data, _JSON_DEPTH, (*place, "data"))

@@ -1,4 +1,4 @@
-"""The shapes of requests, as TypeSafe, OpenAI, vLLM and llama.cpp's server name them. No logic."""
+"""The shapes of requests, as TypeSafe, OpenAI, vLLM and llama.cpp's server name them."""
 
 from __future__ import annotations
 
@@ -43,6 +43,11 @@ Unreadable: TypeAlias = Literal[
 Thought: TypeAlias = Literal["reasoning", "thinking", "redacted_thinking"]
 
 
+def lines(*texts: str | None) -> str:
+    """Join the texts that are there."""
+    return "\n".join(filter(None, texts))
+
+
 class ContentPart(BaseModel):
     """A part of a message: a text, a JSON value, a thought, or an image or audio, which no model here reads."""
 
@@ -50,6 +55,11 @@ class ContentPart(BaseModel):
     text: StrictStr = ""
     refusal: StrictStr = ""
     data: dict[str, Any] | list[dict[str, Any]] | None = None
+
+    @property
+    def words(self) -> str | None:
+        """The text; None if there is none."""
+        return lines(self.text, self.refusal) if self.model_fields_set & {"text", "refusal"} else None
 
 
 Content: TypeAlias = StrictStr | Annotated[list[ContentPart], Field(fail_fast=True)]

@@ -63,6 +63,10 @@ def test_openais_asynchronous_client_reads_messages_and_calls(server: str) -> No
     [
         ({"input": [{"type": "function_call_output", "call_id": "1", "output": "x"}]}, "input[0].call_id"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0]"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "content": "x"}]}]},
+            "input[0].content[0].text",
+        ),
         ({"questions": []}, "questions"),
         ({"questions": QUESTIONS[:1] * 401}, "questions"),
         ({"questions": [{**QUESTIONS[1], "choices": [{"value": "a"}] * 2}]}, "questions[0].choices"),
