@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
-import numpy as np
 import typer
 
 from token_trie.arrays import Floats
@@ -42,7 +41,7 @@ from token_trie.cli.tables import (
     run_job,
 )
 from token_trie.decisions.calibration import MIN_ROWS, Contextual
-from token_trie.decisions.decision import LOW_MASS
+from token_trie.decisions.decision import LOW_MASS, margin_of
 from token_trie.decisions.gold import Labels, is_nothing
 from token_trie.decisions.many import choose_many
 from token_trie.decisions.options import MAX_SCORED, RecordOptions
@@ -188,8 +187,11 @@ class _KeptAnswer:
     value: str
     index: int
     probabilities: Floats
-    margin: float
     mass: float
+
+    @property
+    def margin(self) -> float:
+        return margin_of(self.probabilities)
 
 
 class RowLabeller(RowJob):
@@ -387,8 +389,7 @@ class RowLabeller(RowJob):
                 yield make_answer(self.asked, shares, row.mass, "raw", QuestionStats(0, 0))
             else:
                 best = int(shares.argmax())
-                margin = float(shares[best] - np.delete(shares, best).max())
-                yield _KeptAnswer(self.choices[best], best, shares, margin, row.mass)
+                yield _KeptAnswer(self.choices[best], best, shares, row.mass)
 
     def read(self, answer: Any, row: TableRow) -> list[Any]:
         """Return the label and its figures."""

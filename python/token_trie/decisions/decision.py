@@ -153,8 +153,7 @@ class Decision(Generic[T]):
     @property
     def margin(self) -> float:
         """Difference of the two largest probabilities."""
-        two = np.sort(self._known()[self._choices.firsts()])[-2:]
-        return float(two[-1] - (two[0] if len(two) > 1 else 0.0))
+        return margin_of(self._known()[self._choices.firsts()])
 
     @property
     def fits(self) -> bool | None:
@@ -231,6 +230,12 @@ class Decision(Generic[T]):
         firsts = self._choices.firsts()
         order: list[int] = firsts[self._choices.ranked(self._known()[firsts])].tolist()
         return order
+
+
+def margin_of(shares: npt.NDArray[np.float64]) -> float:
+    """Return the difference of the two largest; a single one is its own."""
+    two = np.sort(shares)[-2:]
+    return float(two[-1] - (two[0] if len(two) > 1 else 0.0))
 
 
 def _for_json(value: Any, text: str) -> Any:

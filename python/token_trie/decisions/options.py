@@ -170,7 +170,7 @@ class ChooseOptions(Sampling):
 
     def _check_used(self) -> None:
         """Raise ArgumentError for options without effect in the mode."""
-        self.check_used(self.mode or "exact", _used_in(_MODES_OF, self.think))
+        self.check_used("mode", self.mode or "exact", _used_in(_MODES_OF, self.think))
         if self.probabilities and any(map(self.is_given, ("max_nodes", "timeout"))):
             raise ArgumentError("probabilities: score the whole set, which no max_nodes and timeout end")
         if self.is_given("max_scored") and not self.scores_all and self.calibration is None:
@@ -230,7 +230,7 @@ class ListOptions(Sampling):
             raise ArgumentError(f"exclude must be a list of choices, not {type(self.exclude).__name__}")
         object.__setattr__(self, "exclude", tuple(self.exclude))
         check_think(self.think)
-        self.check_used(self.mode or "greedy", _used_in(dict.fromkeys(_SAMPLING, ("sampled",)), self.think))
+        self.check_used("mode", self.mode or "greedy", _used_in(dict.fromkeys(_SAMPLING, ("sampled",)), self.think))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,7 +330,7 @@ class RecordOptions(Sampling):
         if self.on_text is not None and not callable(self.on_text):
             raise ArgumentError(f"on_text: {type(self.on_text).__name__} cannot be called")
         check_think(self.think)
-        self.check_used(self.mode or "exact", {"max_nodes": ("exact",)})
+        self.check_used("mode", self.mode or "exact", {"max_nodes": ("exact",)})
         self.check_drawn(draws=self.mode == "sampled", is_seeded=self.think is not None and self.think.draws)
 
 

@@ -15,12 +15,10 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from token_trie.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from llama_cpp import Llama
+from token_trie.native.core import Llama, llama_cpp
 
 _MAX_LISTED = 20
 _OLLAMA_HOSTS = ("registry.ollama.ai/", "ollama.com/")
@@ -50,9 +48,7 @@ def open_model(name: str | os.PathLike[str], *, n_ctx: int = 4096, **options: An
     --------
     >>> llm = token_trie.open_model("ollama:qwen3:4b")   # doctest: +SKIP
     """
-    from llama_cpp import Llama  # takes a second
-
-    return Llama(str(find_model(name)), n_ctx=n_ctx, **({"verbose": False} | options))
+    return llama_cpp.Llama(str(find_model(name)), n_ctx=n_ctx, **({"verbose": False} | options))
 
 
 def find_model(name: str | os.PathLike[str]) -> Path:
@@ -104,27 +100,27 @@ def _lmstudio() -> Iterator[tuple[str, Path]]:
     homes = [Path.home() / ".cache" / "lm-studio", Path.home() / ".lmstudio"]
     with suppress(OSError, ValueError):
         homes.append(Path((Path.home() / ".lmstudio-home-pointer").read_text().strip()))
-    for folder in (home / "models" for home in homes):
-        yield from ((file.relative_to(folder).as_posix(), file) for file in _gguf_files(folder, "*/*/*.gguf"))
+    for home in homes:
+        yield from _gguf_files(home / "models", "*/*/*.gguf")
 
 
 def _hf() -> Iterator[tuple[str, Path]]:
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    for file in sorted(_gguf_files(hub, "models--*/snapshots/*/**/*.gguf"), key=_time_of_revision(hub)):
-        repository, _, _, *parts = file.relative_to(hub).parts
-        yield "/".join([repository.removeprefix("models--").replace("--", "/", 1), *parts]), file
-
-
-def _time_of_revision(hub: Path) -> Callable[[Path], float]:
-    """Return a key by which files of newer revisions come last."""
-    return lambda file: (hub / Path(*file.relative_to(hub).parts[:3])).stat().st_mtime
-
-
-def _gguf_files(folder: Path, pattern: str) -> list[Path]:
+    revisions: list[Path] = []
     with suppress(OSError, ValueError):  # a path that cannot be
-        return [file for file in sorted(folder.glob(pattern)) if file.is_file() and not _OTHER_FILE.search(file.name)]
-    return []
+        revisions = sorted(hub.glob("models--*/snapshots/*"), key=lambda revision: revision.stat().st_mtime)
+    for revision in revisions:  # the newest file of a name stays
+        repository = revision.parts[-3].removeprefix("models--").replace("--", "/", 1)
+        yield from ((f"{repository}/{name}", file) for name, file in _gguf_files(revision, "**/*.gguf"))
+
+
+def _gguf_files(folder: Path, pattern: str) -> Iterator[tuple[str, Path]]:
+    """Yield the names of files in a folder, and their paths."""
+    with suppress(OSError, ValueError):  # a path that cannot be
+        for file in sorted(folder.glob(pattern)):
+            if file.is_file() and not _OTHER_FILE.search(file.name):
+                yield file.relative_to(folder).as_posix(), file
 
 
 def _is_tag(name: str, wanted: str) -> bool:

@@ -86,14 +86,16 @@ class SpanOptions(Options):
         check_limits(max_items=self.max_items, max_span=self.max_span)
         check_limits(0, max_before=self.max_before)
         check_flags(unique=self.unique)
-        if self.on_complete != "restart":
-            for name in ("separator", "max_items", "min_items", "unique", "max_span"):
-                if self.is_given(name):
-                    raise ArgumentError(f"{name}: has no effect with on_complete={self.on_complete!r}, but 'restart'")
-        if self.on_complete == "release" and self.end_tokens is not None:
-            raise ArgumentError("end_tokens: has no effect with on_complete='release', but 'end' and 'restart'")
+        self.check_used("on_complete", self.on_complete, _USED_IN)
         if self.max_before is not None and not len(self.start_after):
             raise ArgumentError("max_before: has no effect without start_after")
+
+
+_USED_IN: dict[str, tuple[OnComplete, ...]] = {
+    **dict.fromkeys(("separator", "max_items", "min_items", "unique", "max_span"), ("restart",)),
+    "end_tokens": ("end", "restart"),
+}
+"""The values of `on_complete` with which an option has an effect."""
 
 
 def read_span(vocab: _core.Vocab, mode: StepMode | None, options: SpanOptions) -> Any:

@@ -153,12 +153,12 @@ class Options:
         value, default = getattr(self, name), self.__dataclass_fields__[name].default
         return value is not default and (default is None or bool(value != default))
 
-    def check_used(self, mode: str, modes_of: Mapping[str, Collection[str]]) -> None:
-        """Raise ArgumentError for an option without effect in a mode; `modes_of`: those in which it has one."""
-        for name, modes in modes_of.items():
-            if mode not in modes and self.is_given(name):
-                others = " or ".join(map(repr, modes))
-                raise ArgumentError(f"{name}: has no effect with mode={mode!r}; it goes with mode={others}")
+    def check_used(self, key: str, value: str, used_in: Mapping[str, Collection[str]]) -> None:
+        """Raise ArgumentError for an option without effect, by the value of another; `used_in`: where it has one."""
+        for name, values in used_in.items():
+            if value not in values and self.is_given(name):
+                others = " or ".join(map(repr, values))
+                raise ArgumentError(f"{name}: has no effect with {key}={value!r}; it goes with {key}={others}")
 
 
 _defaults: dict[type[Options], Any] = {}  # as they cannot be changed, each is checked once
