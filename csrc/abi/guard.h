@@ -3,6 +3,8 @@
 #include "token_trie.h"
 #include "trie/error.h"
 
+#include <cstdint>
+
 namespace token_trie {
 
 // Keeps a failure for token_trie_last_error() of this thread. Allocates nothing.

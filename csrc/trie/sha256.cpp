@@ -4,6 +4,8 @@
 
 #include <openssl/evp.h>
 
+#include <cstdint>
+
 namespace token_trie {
 namespace {
 
