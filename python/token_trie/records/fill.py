@@ -254,13 +254,17 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     Notes
     -----
     These parts of JSON Schema are supported: type, enum, const; properties, required, additionalProperties,
-    minProperties, maxProperties; propertyNames and patternProperties of free keys; items, prefixItems, minItems,
-    maxItems, and uniqueItems where items are chosen; minLength, maxLength, pattern (without looking around, back
+    minProperties, maxProperties, patternProperties, propertyNames; items, prefixItems, minItems, maxItems, contains
+    beside items, and uniqueItems where items are chosen; minLength, maxLength, pattern (without looking around, back
     references and flags) and format (date, time, date-time, duration, email, hostname, ipv4, ipv6, json-pointer, uri,
-    uuid); minimum, maximum, their exclusive forms, and multipleOf of whole numbers; anyOf, oneOf of schemas that
-    exclude each other, allOf around one; $ref into the schema itself. Other formats, a format beside enum or const,
-    and unknown keywords are annotations, as in JSON Schema. The other keywords that decide what is valid, such as not,
-    if and contains, are refused; an alternative of anyOf that has one is not written, if others than null remain.
+    uuid); minimum, maximum, their exclusive forms, and multipleOf of whole numbers; allOf, anyOf, oneOf of schemas that
+    exclude each other, if, then and else, dependentRequired, dependentSchemas, unevaluatedProperties and
+    unevaluatedItems; not, where what it forbids can be told apart: types, chosen values, bounds, lengths, and
+    properties of these; $ref into the schema itself, by pointer, $id or $anchor. Other formats, a format beside enum or
+    const, and unknown keywords are annotations, as in JSON Schema. The other keywords that decide what is valid are
+    refused; an alternative of anyOf that has one is not written, if others than null remain. A keyword without type
+    restrains values of its own type alone, as JSON Schema has it; a schema with properties and without type is an
+    object, as people mean it.
     Properties that are not listed are not written. Integers between bounds are a choice if there are up to 1,000 of
     them; numbers between bounds have up to six digits after the point. Alternatives that the first token cannot tell
     apart are generated under one grammar for all of them.

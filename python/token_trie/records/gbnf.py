@@ -12,6 +12,7 @@ import json
 import re
 import sys
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import groupby
@@ -265,9 +266,9 @@ _DAY = "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]
 _LEAP = "([1-9][0-9](0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)-02-29"
 _DATE = f"([1-9][0-9]{{3}}-{_DAY}|{_LEAP})"
 _CLOCK = "([01][0-9]|2[0-3]):[0-5][0-9]"
-_TIME = rf"{_CLOCK}:[0-5][0-9](\.[0-9]{{3}})?(Z|[+-]{_CLOCK})"
+_TIME = rf"{_CLOCK}:[0-5][0-9](\.[0-9]{{3}}([0-9]{{3}})?)?(Z|[+-]{_CLOCK})"
 _HEX = "[0-9a-fA-F]"
-_ATOM = "[A-Za-z0-9_+-]"
+_ATOM = "[A-Za-z0-9_+~-]"
 _ALNUM = "[A-Za-z0-9]"
 _SHORT_LABEL = f"{_ALNUM}([A-Za-z0-9-]{{0,38}}{_ALNUM})?"  # limits an address to 254 characters
 _LABEL = f"{_ALNUM}([A-Za-z0-9-]{{0,61}}{_ALNUM})?"
@@ -539,3 +540,15 @@ def _class(ranges: _Ranges) -> Expression:
     if not parts:
         raise ValueError("a character that nothing is")
     return parts[0] if len(parts) == 1 else Either(tuple(parts))
+
+
+def other_texts(texts: Iterable[str]) -> Expression:
+    """Return the grammar of all texts but some."""
+    rests: dict[str, list[str]] = {}
+    for text in texts:
+        rests.setdefault(text[:1], []).append(text[1:])
+    is_empty_one = rests.pop("", None) is not None
+    codes = sorted(map(ord, rests))
+    parts: list[Expression] = [Sequence((_class(_complement([(c, c) for c in codes])), Repeat(CHAR, 0, None)))]
+    parts += [Sequence((_class([(ord(c), ord(c))]), other_texts(rest))) for c, rest in rests.items()]
+    return Either((*parts, *([] if is_empty_one else [_EMPTY])))

@@ -22,6 +22,7 @@ from token_trie.records.gbnf import (
     Sequence,
     decimals,
     integers,
+    other_texts,
     read_pattern,
 )
 from token_trie.records.nodes import (
@@ -34,6 +35,7 @@ from token_trie.records.nodes import (
     common,
     distinct,
     type_of,
+    types_in,
 )
 
 OF_KIND = {
@@ -42,15 +44,14 @@ OF_KIND = {
     "object": frozenset({"properties", "required", "additionalProperties", "minProperties", "maxProperties"})
     | {"propertyNames", "patternProperties", "unevaluatedProperties", "dependentRequired"},
     "array": frozenset({"items", "prefixItems", "minItems", "maxItems", "uniqueItems"})
-    | {"additionalItems", "unevaluatedItems"},
+    | {"additionalItems", "unevaluatedItems", "contains"},
 }
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-VALIDATING = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "not"}).union(*OF_KIND.values())
+VALIDATING = frozenset(
+    {"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "not", "if", "dependentSchemas", "dependencies"}
+).union(*OF_KIND.values())
 """Keywords that decide which values are valid; others are annotations, except those of `UNSUPPORTED`."""
-UNSUPPORTED = frozenset(
-    {"if", "contains", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef", "disallow", "extends"}
-    | {"divisibleBy"}
-)
+UNSUPPORTED = frozenset({"$dynamicRef", "$recursiveRef", "disallow", "extends", "divisibleBy"})
 """Keywords that also decide it, but are not supported."""
 KINDS = ("string", "number", "integer", "boolean", "null", "object", "array")
 ANNOTATIONS = frozenset(
@@ -71,7 +72,14 @@ class KeywordError(ArgumentError):
 
     def __init__(self, pointer: str, why: str) -> None:
         super().__init__(f"schema#{pointer}: {why}")
-        self.pointer = pointer
+        self.pointer, self.why = pointer, why
+
+
+class NothingError(ArgumentError):
+    """No value is valid."""
+
+    def __init__(self, pointer: str, why: str) -> None:
+        super().__init__(f"schema#{pointer}: {why}")
 
 
 def check_known(schema: dict[str, Any], pointer: str) -> None:
@@ -80,8 +88,7 @@ def check_known(schema: dict[str, Any], pointer: str) -> None:
         if not isinstance(keyword, str):
             raise refuse(pointer, f"a keyword is {type(keyword).__name__}, not str")
     for keyword in sorted(UNSUPPORTED & schema.keys()):
-        if keyword != "if" or schema.keys() & {"then", "else"}:
-            raise KeywordError(f"{pointer}/{keyword}", f"{keyword!r} is not supported")
+        raise KeywordError(f"{pointer}/{keyword}", f"{keyword!r} is not supported")
     for keyword in _COUNTS:
         count(schema, keyword, pointer, 0)
     if schema.get("required") is True:
@@ -174,7 +181,7 @@ def read_string(schema: dict[str, Any], pointer: str) -> Node:
     low = count(schema, "minLength", pointer, 0)
     high = count(schema, "maxLength", pointer, 2**31) if "maxLength" in schema else None
     if high is not None and low > high:
-        raise refuse(f"{pointer}/minLength", f"{low} characters at least and {high} at most")
+        raise NothingError(f"{pointer}/minLength", f"{low} characters at least and {high} at most")
     # A pattern usually expresses the format beside it.
     keyword = "pattern" if "pattern" in schema else "format"
     pattern = schema.get("pattern", FORMATS.get(str(schema.get("format"))))
@@ -230,7 +237,7 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
     first = None if low is None else _nearest(low, open_low, 1)
     last = None if high is None else -_nearest(high, open_high, -1)
     if first is not None and last is not None and first > last:
-        raise refuse(pointer, f"no integer is from {low} to {high}")
+        raise NothingError(pointer, f"no integer is from {low} to {high}")
     if (first or 0) > _MAX_INTEGER or (last or 0) < -_MAX_INTEGER:
         raise refuse(pointer, "integers of more than 18 digits are not supported")
     first = -_beyond(last or 0) if first is None else max(first, -_MAX_INTEGER)
@@ -275,7 +282,7 @@ def read_values(schema: dict[str, Any], pointer: str) -> ChoiceNode:
     if others and any(isinstance(v, (dict, list)) for v in kept):
         raise KeywordError(f"{pointer}/{min(others)}", "beside enum or const it is not supported")
     if not kept:
-        raise refuse(f"{pointer}/{keyword}", "no value keeps to the keywords beside it")
+        raise NothingError(f"{pointer}/{keyword}", "no value keeps to the keywords beside it")
     return ChoiceNode(tuple(distinct(kept)))
 
 
@@ -312,3 +319,24 @@ def _is_within(value: Any, schema: dict[str, Any], pointer: str) -> bool:
             return over and under
         return Fraction(repr(value)) % Fraction(repr(schema["multipleOf"])) == 0
     return True
+
+
+def but(node: Node | None, excepted: list[Any], pointer: str) -> Node | None:
+    """Return a node of one kind without some values; NothingError if no value is left."""
+    if isinstance(node, ChoiceNode) and excepted:
+        if kept := tuple(v for v in node.values if not common([v], excepted)):
+            return ChoiceNode(kept, node.by_digits)
+        raise NothingError(pointer, "nothing is valid")
+    kinds = frozenset() if node is None else types_in(node)
+    within = [v for v in excepted if not kinds.isdisjoint(kinds_like(v))]
+    if not within:
+        return node
+    if isinstance(node, String) and node.can_end_anywhere and not node.min_length:
+        return String(other_texts(within), node.max_length, 0, False, node.max_length is not None)
+    raise KeywordError(f"{pointer}/not", "of values among free ones it is not supported")
+
+
+def kinds_like(value: Any) -> set[str]:
+    """Return the types whose values a value may equal: 1 is 1.0."""
+    kind = type_of(value)
+    return {"number", "integer"} if kind in ("number", "integer") else {kind}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 from token_trie.records.gbnf import (
@@ -470,6 +470,26 @@ ARRAY = Rule(_listed("[", VALUE, 0, None, "]"))
 VALUE.body = Either((OBJECT, ARRAY, _STRING, NUMBER, *map(TextLiteral, ("true", "false", "null"))))
 
 
+@cache
+def free_of(kinds: frozenset[str]) -> Slot:
+    """Return any value of some types, of which "number" includes "integer"."""
+    if "number" in kinds and len(kinds) == len(_FREE) + 1:
+        return Slot(VALUE, '{["-0123456789tfn', kinds)
+    parts = [(part, first) for kind, (part, first) in _FREE.items() if kind in kinds]
+    types = kinds | {"integer"} if "number" in kinds else kinds - {"integer"}
+    return Slot(Either(tuple(part for part, _ in parts)), "".join(first for _, first in parts), types)
+
+
+_FREE: dict[str, tuple[Expression, str]] = {
+    "object": (OBJECT, "{"),
+    "array": (ARRAY, "["),
+    "string": (_STRING, '"'),
+    "number": (NUMBER, "-0123456789"),
+    "boolean": (Either((TextLiteral("true"), TextLiteral("false"))), "tf"),
+    "null": (TextLiteral("null"), "n"),
+}
+
+
 def grammar_of(node: Node, known: dict[Node, Rule] | None = None) -> Expression:
     """Return the grammar of a node; ValueError if no grammar expresses it. `known` has the rules of nodes within it."""
     known = {} if known is None else known
@@ -524,3 +544,20 @@ def _array_grammar(node: Array, known: dict[Node, Rule]) -> Expression:
         written = _spaced(*([_COMMA] if i else []), grammar_of(node.kind(i), known), after)
         after = Rule(written if i < node.min_items else Either((written, _END_OF_LIST)))
     return _spaced(TextLiteral("["), after)
+
+
+def containing(item: Node | None, other: Node | None, low: int, high: int | None) -> Expression:
+    """Return the grammar of lists that have `low` to `high` items among others; ValueError if there is none."""
+    known: dict[Node, Rule] = {}
+    others, counted = ([] if node is None else [grammar_of(node, known)] for node in (other, item))
+    lists: list[Expression] = [_listed("[", each, 0, None, "]") for each in others] if low == 0 else []
+    lists += [] if low or others else [_spaced(TextLiteral("["), _END_OF_LIST)]
+    if high != 0:
+        for each in counted:
+            before = [Repeat(_spaced(rest, _COMMA, Sequence(())), 0, None) for rest in others]
+            between = [Repeat(_spaced(Sequence(()), _COMMA, rest), 0, None) for rest in others]
+            more = Sequence((*between, _spaced(Sequence(()), _COMMA, each)))
+            n = max(low, 1) - 1
+            counts = Repeat(more, n, n if high is None else high - 1)
+            lists.append(_spaced(TextLiteral("["), Sequence((*before, each, counts, *between)), _END_OF_LIST))
+    return Rule(Either(tuple(lists)))

@@ -22,7 +22,7 @@ class Exclusion:
     `unread`: the ids of schemas that were left out, of which nothing is known.
     """
 
-    def __init__(self, find: Callable[[Any], Any], unread: Container[int]) -> None:
+    def __init__(self, find: Callable[[Any, str], tuple[Any, str]], unread: Container[int]) -> None:
         self._find, self._unread = find, unread
         self._n_compared = 0
         self._known: dict[tuple[Node, int], bool] = {}
@@ -40,7 +40,7 @@ class Exclusion:
     def _prove(self, node: Node, schema: dict[str, Any]) -> bool:
         if isinstance(node, Union):
             return all(self.is_proven(option, schema) for option in node.options)
-        parts = [*schema.get("allOf", []), *([self._find(schema["$ref"])] if "$ref" in schema else [])]
+        parts = [*schema.get("allOf", []), *([self._find(schema, "")[0]] if "$ref" in schema else [])]
         if any(self.is_proven(node, part) for part in parts):
             return True
         for keyword in ("anyOf", "oneOf"):

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import combinations, pairwise
-from typing import Any
-from urllib.parse import unquote
+from typing import Any, TypeVar
 
+from token_trie.records.expand import EXCEPT, PARTS, Alternative, Both, Expander, both, combining
 from token_trie.records.gbnf import MAX_STATES, too_many
 from token_trie.records.keywords import (
     KINDS,
     VALIDATING,
     KeywordError,
+    NothingError,
+    but,
     check_known,
     check_no_example,
     count,
     is_false,
+    kinds_like,
     kinds_of,
     matching,
     read_number,
@@ -29,7 +32,6 @@ from token_trie.records.keywords import (
 from token_trie.records.nodes import (
     ARRAY,
     OBJECT,
-    VALUE,
     Array,
     ChoiceNode,
     Continuation,
@@ -43,12 +45,17 @@ from token_trie.records.nodes import (
     String,
     Union,
     choices_of,
+    containing,
     continuations,
+    free_of,
     grammar_of,
     inside,
     types_in,
 )
 from token_trie.records.one_of import Exclusion
+from token_trie.records.references import References
+
+T = TypeVar("T")
 
 _MAX_OPTIONS = 100_000
 
@@ -96,7 +103,7 @@ MAX_DEPTH = 16
 """Maximum depth of nested references; deeper optional parts are left out."""
 MAX_ITEMS = 64
 """Maximum size of a list or map that does not declare one."""
-ANYTHING = Slot(VALUE, '{["-0123456789tfn', frozenset(KINDS))
+ANYTHING = free_of(frozenset(KINDS))
 """Any JSON value."""
 _MAX_IGNORED = 100
 _NAME_KEYWORDS = {"type", "enum", "const", "pattern", "minLength", "maxLength", "format"}
@@ -119,83 +126,150 @@ def read_measured(schema: Any, ignored: list[str] | None = None) -> tuple[Node, 
         raise refuse("", f"no JSON: {error}") from error
     if isinstance(schema, dict) and not schema:
         raise refuse("", "empty: it says nothing of the record")
-    while True:
-        reader = _SchemaReader(schema, ignored is None)
-        try:
-            node = reader.read(schema, "", 0)
-        except RecursionError as error:
-            raise refuse("", "nested too deep") from error
-        except KeywordError as error:
-            if ignored is None or len(ignored) == _MAX_IGNORED:
-                raise
-            schema = json.loads(written) if not ignored else schema
-            if not _leave_out(schema, error.pointer):
-                raise
-            ignored.append(str(error))
-            continue
-        if node is None:
-            raise refuse("", f"nothing can be written: every way leads through more than {MAX_DEPTH} references")
-        return node, reader.n_states
-
-
-def _leave_out(schema: Any, pointer: str) -> bool:
-    """Remove a keyword; return whether it existed. A oneOf becomes an anyOf."""
-    path = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-    if path[-2:-1] == ["oneOf"] and path[-1].isdecimal():
-        path.pop()
-    for part in path[:-1]:
-        schema = schema[int(part)] if isinstance(schema, list) else schema.get(part, {})
-    if not isinstance(schema, dict) or path[-1] not in schema:
-        return False
-    options = schema.pop(path[-1])
-    if path[-1] == "oneOf":
-        schema["anyOf"] = options
-    return True
+    try:
+        schema = json.loads(written)  # no part of it stands twice
+        reader = _SchemaReader(schema, ignored)
+        node = reader.read(schema, "", 0)
+    except RecursionError as error:
+        raise refuse("", "nested too deep") from error
+    if node is None:
+        raise refuse("", f"nothing can be written: every way leads through more than {MAX_DEPTH} references")
+    return node, reader.n_states
 
 
 class _SchemaReader:
-    def __init__(self, root: Any, is_strict: bool) -> None:
-        self._root, self._is_strict = root, is_strict
+    def __init__(self, root: Any, ignored: list[str] | None) -> None:
+        self._root, self._ignored = root, ignored
         self._draft = str(root.get("$schema", "2020-12")) if isinstance(root, dict) else "2020-12"
-        self._known: dict[tuple[str, int], Node | None] = {}
+        self._known: dict[tuple[Any, int], Node | None] = {}
+        self._alive: list[Any] = []  # whose ids are known
         self._unread: set[int] = set()
-        self._exclusion = Exclusion(lambda ref: self._find(ref, ""), self._unread)
+        self._references = References(root)
+        self._expander = Expander(self._references.find, self._kept)
+        self._exclusion = Exclusion(self._references.find, self._unread)
         self.n_states = 0
         self._followed: tuple[str, ...] = ()  # references followed to the current value
 
     def read(self, schema: Any, pointer: str, depth: int) -> Node | None:
-        """Read a subschema; None if every value is nested too deep."""
+        """Read a subschema; None if every value is nested too deep. What is not supported is left out where it may."""
         if schema is True:
             schema = {}
         if not isinstance(schema, dict):
-            why = "nothing is valid" if schema is False else f"must be a schema, not {type(schema).__name__}"
-            raise refuse(pointer, why)
+            if schema is False:
+                raise NothingError(pointer, "nothing is valid")
+            raise refuse(pointer, f"must be a schema, not {type(schema).__name__}")
+        at, _ = self._expander.places.get(id(schema), (pointer, schema))
+        return self._kept(lambda kept: self._read_one(kept, at, depth), schema, at)
+
+    def _kept(
+        self,
+        read: Callable[[dict[str, Any]], T],
+        schema: dict[str, Any],
+        pointer: str,
+        places: dict[str, str] | None = None,
+    ) -> T:
+        """Return what is read of a schema, without the keywords that are not supported if they may be left out.
+
+        `places` has the pointers of the schemas that keywords come from.
+        """
+        while True:
+            try:
+                return read(schema)
+            except KeywordError as given:
+                keyword, *rest = given.pointer.removeprefix(f"{pointer}/").split("/")
+                place = (places or {}).get(keyword, pointer)
+                error = KeywordError("/".join([place, keyword, *rest]), given.why)
+                if self._ignored is None:
+                    raise error from given
+                keyword = keyword if keyword in schema else "$ref"  # which leads to it
+                if keyword not in schema or len(self._ignored) >= _MAX_IGNORED:
+                    raise
+                if rest and keyword in PARTS:
+                    raise refuse(error.pointer, error.why) from error
+                options = schema.pop(keyword)
+                if keyword == "oneOf":
+                    schema.setdefault("anyOf", options)
+                if str(error) not in self._ignored:
+                    self._ignored.append(str(error))
+
+    def _read_one(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
         check_known(schema, pointer)
         if is_false(schema):
-            raise refuse(pointer, "nothing is valid")
-        if schema.get("not", False) is not False and not is_false(schema["not"]):
-            raise KeywordError(f"{pointer}/not", "'not' is not supported")
-        if pointer and "$id" in schema:
-            raise refuse(f"{pointer}/$id", "below the root it is not supported, as references begin at it")
-        if "$ref" in schema:
-            return self._read_ref(schema, pointer, depth)
-        if "allOf" in schema:
-            parts = schema["allOf"]
-            others = schema.keys() & VALIDATING - {"allOf", "not"}
-            if not isinstance(parts, list) or len(parts) != 1 or others:
-                raise KeywordError(f"{pointer}/allOf", "other than around one schema alone it is not supported")
-            return self.read(parts[0], f"{pointer}/allOf/0", depth)
-        for keyword in ("anyOf", "oneOf"):
-            if keyword in schema:
-                return self._read_union(schema, keyword, pointer, depth)
+            raise NothingError(pointer, "nothing is valid")
+        if not combining(schema):
+            return self._read_flat(schema, pointer, depth)
+        combined = schema.keys() & VALIDATING - {"not"}
+        if schema.get("not", False) is False:
+            if combined == {"$ref"}:
+                return self._read_ref(schema, pointer, depth)
+            if combined == {"allOf"} and isinstance(schema["allOf"], list) and len(schema["allOf"]) == 1:
+                return self.read(schema["allOf"][0], f"{pointer}/allOf/0", depth)
+            for keyword in ("anyOf", "oneOf"):
+                if combined - {"type"} == {keyword}:
+                    return self._read_union(schema, keyword, pointer, depth)
+        return self._read_expanded(schema, pointer, depth)
+
+    def _read_expanded(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
+        """Read the alternatives of a schema that combines others."""
+        parts = schema["allOf"] if isinstance(schema, Both) else [schema]
+        key = tuple(map(id, parts)), depth
+        if key not in self._known:
+            self._alive.append(schema)
+            self._known[key] = self._read_alternatives(schema, pointer, depth)
+        return self._known[key]
+
+    def _read_alternatives(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
+        found: list[tuple[Node | None, Alternative]] = []
+        for each in self._expander.expand(schema, pointer, self._followed):
+            if depth + each.n_references > MAX_DEPTH:
+                found.append((None, each))
+                continue
+            with suppress(NothingError):
+                read = partial(self._read_flat, pointer=pointer, depth=depth + each.n_references)
+                found.append((self._kept(read, each.schema, pointer, each.places), each))
+        if not found:
+            is_own = self._ignored is not None and not isinstance(schema, Both) and combining(schema)
+            at = "/".join([pointer, *combining(schema)[:1]])
+            raise (KeywordError if is_own else NothingError)(at, "nothing is valid")
+        nodes = []
+        for node, each in found:
+            for at, other in each.excluded:
+                node = self._apart(node, other, at, "another")
+            nodes.append(node)
+        return make_union(nodes, pointer)
+
+    def _apart(self, node: Node | None, other: Any, pointer: str, name: str) -> Node | None:
+        """Return the part of a node, of whose values none is valid by another schema of a ``oneOf``."""
+        if node is None or self._exclusion.is_proven(node, other):
+            return node
+        options = node.options if isinstance(node, Union) else ()
+        kept = [option for option in options if self._exclusion.is_proven(option, other)]
+        if not kept:
+            raise KeywordError(pointer, f"may be valid together with {name}; tell them apart, or use anyOf")
+        return make_union([*kept], pointer)
+
+    def _read_flat(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
+        """Read a schema that combines no others."""
+        excepted, nodes = schema.get(EXCEPT, []), []
         if "const" in schema or "enum" in schema:
-            return read_values(schema, pointer)
-        kinds = kinds_of(schema, pointer)
-        if not kinds:
-            if self._is_strict:
+            return but(read_values(schema, pointer), excepted, pointer)
+        kinds, is_typed = kinds_of(schema, pointer), "type" in schema
+        if not kinds and not excepted:
+            if self._ignored is None:
                 check_no_example(schema, pointer)
             return ANYTHING
-        nodes = [self._read_kind(schema, kind, pointer, depth) for kind in kinds]
+        for kind in kinds:
+            with suppress(NothingError) if len(kinds) > 1 and excepted else nullcontext():
+                nodes.append(but(self._read_kind(schema, kind, pointer, depth), excepted, pointer))
+        properties = schema.get("properties") or {}
+        if not is_typed and all(part is False for part in properties.values()):  # which people mean as objects
+            others = frozenset(KINDS) - {*kinds}
+            nodes.append(free_of(others.difference(*map(kinds_like, excepted))))
+            if any(isinstance(value, bool) for value in excepted):
+                with suppress(NothingError):
+                    nodes.append(but(ChoiceNode((True, False)), excepted, pointer))
+        if not nodes:
+            raise NothingError(pointer, "nothing is valid")
         return make_union(nodes, pointer)
 
     @contextmanager
@@ -212,43 +286,21 @@ class _SchemaReader:
             return self.read(schema, pointer, depth)
 
     def _read_ref(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
-        ref = schema["$ref"]
-        if others := schema.keys() & VALIDATING - {"$ref", "not"}:
-            raise KeywordError(f"{pointer}/{min(others)}", "beside $ref it is not supported")
-        found = self._find(ref, pointer)
-        if ref in self._followed:
-            raise refuse(f"{pointer}/$ref", f"{ref!r} leads back to itself")
+        found, at = self._references.find(schema, pointer)
+        if at in self._followed:
+            raise refuse(f"{pointer}/$ref", f"{schema['$ref']!r} leads back to itself")
         if depth >= MAX_DEPTH:
             return None
-        key = ref, depth + 1
+        key = at, depth + 1
         if key not in self._known:
-            with self._following((*self._followed, ref)):
-                self._known[key] = self.read(found, unquote(ref.removeprefix("#")), depth + 1)
+            with self._following((*self._followed, at)):
+                self._known[key] = self.read(found, at, depth + 1)
         return self._known[key]
-
-    def _find(self, ref: Any, pointer: str) -> Any:
-        """Return the part of the schema that a ``$ref`` at `pointer` names; ArgumentError if it names none."""
-        if not isinstance(ref, str) or not re.match(r"#(/|$)", ref):
-            raise refuse(f"{pointer}/$ref", f"{ref!r} is not supported; places of the same schema (#/…) are")
-        found = self._root
-        for part in unquote(ref[1:]).split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and re.fullmatch("[0-9]{1,9}", name) and int(name) < len(found):
-                found = found[int(name)]
-            elif isinstance(found, dict) and name in found:
-                found = found[name]
-            else:
-                raise refuse(f"{pointer}/$ref", f"{ref!r} leads nowhere")
-            if isinstance(found, dict) and isinstance(found.get("$id"), str):
-                raise refuse(f"{pointer}/$ref", f"{ref!r} leads to an $id, where references begin")
-        return found
 
     def _read_union(self, schema: dict[str, Any], keyword: str, pointer: str, depth: int) -> Node | None:
         options = schema[keyword]
         if not isinstance(options, list) or not options:
             raise refuse(f"{pointer}/{keyword}", "no schemas")
-        if schema.keys() & VALIDATING - {keyword, "type", "not"}:
-            raise KeywordError(f"{pointer}/{keyword}", "beside other keywords it is not supported")
         nodes, unsupported = {}, None
         for i, option in enumerate(options):
             if is_false(option) and not all(map(is_false, options)):
@@ -256,7 +308,7 @@ class _SchemaReader:
             try:
                 nodes[i] = self.read(option, f"{pointer}/{keyword}/{i}", depth)
             except KeywordError as error:
-                if keyword == "oneOf" or not self._is_strict:
+                if keyword == "oneOf" or self._ignored is not None:
                     raise
                 unsupported = error  # all that the others write is valid
                 self._unread.add(id(option))
@@ -264,15 +316,11 @@ class _SchemaReader:
             raise unsupported
         allowed = {*kinds_of(schema, pointer)} if "type" in schema else {*KINDS}
         allowed |= {"integer"} if "number" in allowed else set()
-        for i, node in nodes.items():
-            if node is not None and not types_in(node) <= allowed:
-                raise KeywordError(f"{pointer}/type", f"beside {keyword} it is not supported where /{i} says another")
+        if not all(node is None or types_in(node) <= allowed for node in nodes.values()):
+            return self._read_expanded(schema, pointer, depth)
         for i, j in combinations(nodes, 2) if keyword == "oneOf" else ():
-            for node, other in ((nodes[i], options[j]), (nodes[j], options[i])):
-                if node is not None and not self._exclusion.is_proven(node, other):
-                    raise KeywordError(
-                        f"{pointer}/oneOf/{j}", f"may be valid together with /{i}; tell them apart, or use anyOf"
-                    )
+            for a, b in ((i, j), (j, i)):
+                nodes[a] = self._apart(nodes[a], options[b], f"{pointer}/oneOf/{j}", f"/{i}")
         return make_union(list(nodes.values()), pointer)
 
     def _read_kind(self, schema: dict[str, Any], kind: str, pointer: str, depth: int) -> Node | None:
@@ -305,33 +353,36 @@ class _SchemaReader:
         names = self._read_names(schema, pointer)
         if names is None:
             if required or count(schema, "minProperties", pointer, 0):
-                raise refuse(f"{pointer}/propertyNames", "no name is allowed, and properties are required")
+                raise NothingError(f"{pointer}/propertyNames", "no name is allowed, and properties are required")
             return Object(())
         if not properties and isinstance(names.get("enum"), list):
             properties = {name: more for name in names["enum"] if isinstance(name, str)}
         # Without properties a tool has no parameters, unless the schema says what others may be.
         if not required and (properties is None or (not properties and isinstance(more, dict))):
             _check_names(schema, names, {}, needed, pointer)
-            if schema.get("dependentRequired"):
-                raise KeywordError(f"{pointer}/dependentRequired", "of free keys it is not supported")
             return self._read_map(schema, names, more, pointer, depth)
         parts = dict(properties or {})
         pointers = {name: inside(f"{pointer}/properties", name) for name in parts}
         _check_names(schema, names, parts, needed, pointer)
-        for name in required:
-            if name not in parts:
-                pattern = _pattern_of(name, schema, pointer)
-                if pattern is None and more is False:
-                    raise refuse(f"{pointer}/required", f"{name!r} is no property")
-                parts[name] = more if pattern is None else schema["patternProperties"][pattern]
-                if pattern is not None:
-                    pointers[name] = inside(f"{pointer}/patternProperties", pattern)
+        for name in dict.fromkeys([*parts, *required]):
+            patterns = _patterns_of(name, schema, pointer)
+            if name not in parts and not patterns and more is False:
+                raise NothingError(f"{pointer}/required", f"{name!r} is no property")
+            for pattern in patterns:
+                pointers.setdefault(name, inside(f"{pointer}/patternProperties", pattern))
+            given = [parts[name]] if name in parts else [] if patterns else [more]
+            parts[name] = both(*given, *(schema["patternProperties"][pattern] for pattern in patterns))
         fields, is_deep = [], False
         for name, part in parts.items():
             is_required = name in needed
             if is_false(part) and not is_required:
                 continue
-            node = self._read_inner(part, pointers.get(name, f"{pointer}/additionalProperties"), depth)
+            try:
+                node = self._read_inner(part, pointers.get(name, f"{pointer}/additionalProperties"), depth)
+            except NothingError:
+                if is_required or not isinstance(part, Both):
+                    raise
+                continue
             is_deep = is_deep or (node is None and is_required)
             if node is not None:
                 fields.append(Field(name, node, is_required))
@@ -351,7 +402,7 @@ class _SchemaReader:
         given = schema.get("propertyNames", True)
         for _ in range(MAX_DEPTH):
             if isinstance(given, dict) and given.keys() & VALIDATING == {"$ref"}:
-                given = self._find(given["$ref"], f"{pointer}/propertyNames")
+                given, _ = self._references.find(given, f"{pointer}/propertyNames")
         if is_false(given):
             return None
         names = {k: v for k, v in given.items() if k in VALIDATING} if isinstance(given, dict) else {}
@@ -406,20 +457,27 @@ class _SchemaReader:
             pointer_to_items = f"{pointer}/additionalItems"
         if not isinstance(heads, list) or ("prefixItems" in schema and not heads):
             raise refuse(f"{pointer}/prefixItems", "no list of schemas")
-        is_free = not heads and items is True and not low and "maxItems" not in schema
+        n_valid = next((i for i, head in enumerate(heads) if is_false(head)), len(heads))
+        if n_valid < len(heads):  # the list ends before what nothing is valid for
+            heads, items = heads[:n_valid], False
+        is_free = not heads and items is True and "contains" not in schema and not low and "maxItems" not in schema
         if is_free and not schema.get("uniqueItems"):
             return Slot(ARRAY, "[", frozenset({"array"}))
         nodes = [self._read_inner(head, f"{pointer_to_heads}/{i}", depth) for i, head in enumerate(heads)]
         deep = next((i for i, node in enumerate(nodes) if node is None), None)
-        item = None if items is False or deep is not None else self._read_inner(items, pointer_to_items, depth)
+        item = None if is_false(items) or deep is not None else self._read_inner(items, pointer_to_items, depth)
         kinds = [node for node in nodes[:deep] if node is not None]
         most = len(kinds) if item is None else max(low, MAX_ITEMS)
         given = count(schema, "maxItems", pointer, most)
         high = min(most, given)
         if low > given:
-            raise refuse(f"{pointer}/minItems", f"{low} at least and {given} at most")
+            raise NothingError(f"{pointer}/minItems", f"{low} at least and {given} at most")
+        if low > high and (is_false(items) and deep is None):
+            raise NothingError(f"{pointer}/minItems", f"{low} at least and {high} at most")
         if low > high:
             return None
+        if "contains" in schema:
+            return self._read_containing(schema, items, pointer, depth)
         if schema.get("uniqueItems") is not True or high <= 1:
             return Array(tuple(kinds), item, False, min_items=low, max_items=high)
         choices = None if kinds else choices_of(item)
@@ -430,13 +488,39 @@ class _SchemaReader:
             raise refuse(f"{pointer}/minItems", f"{low} different ones of {n}")
         return Array((), choices, True, min_items=low, max_items=min(high, n))
 
+    def _read_containing(self, schema: dict[str, Any], items: Any, pointer: str, depth: int) -> Node | None:
+        """Read a list that contains items of a schema: it is generated under one grammar."""
+        at, is_old = f"{pointer}/contains", "/draft-0" in self._draft
+        low = 1 if is_old else count(schema, "minContains", pointer, 1)
+        high = None if is_old or "maxContains" not in schema else count(schema, "maxContains", pointer, 0)
+        others = {"prefixItems", "maxItems", "unevaluatedItems", "additionalItems"} & schema.keys()
+        if others or isinstance(schema.get("items"), list) or count(schema, "minItems", pointer, 0) > max(low, 1):
+            raise KeywordError(at, "beside other keywords of lists than items it is not supported")
+        if schema.get("uniqueItems"):
+            raise KeywordError(at, "beside uniqueItems it is not supported")
+        if high is not None and low > high:
+            raise NothingError(at, f"{low} at least and {high} at most")
+        nodes = []
+        rest = items if high is None else both(items, {"not": schema["contains"]})
+        for part in (both(items, schema["contains"]), rest):
+            try:
+                nodes.append(self._read_inner(part, at, depth))
+            except NothingError:
+                nodes.append(None)
+        is_empty_one = low == 0 and not count(schema, "minItems", pointer, 0)
+        if nodes[0] is None and not is_empty_one:
+            raise NothingError(at, "no item is valid by it")
+        try:
+            value = containing(nodes[0], nodes[1], low, high)
+        except ValueError as error:
+            raise KeywordError(at, f"it is not supported: no grammar says {error}") from error
+        return Slot(value, "[", frozenset({"array"}))
 
-def _pattern_of(name: str, schema: dict[str, Any], pointer: str) -> str | None:
-    """Return the pattern whose schema a property without one of its own has; None if none matches its name."""
-    found = [p for p in schema.get("patternProperties", {}) if matching([name], p, f"{pointer}/patternProperties")]
-    if len(found) > 1:
-        raise KeywordError(f"{pointer}/patternProperties", f"two patterns of one property, {name!r}, are not supported")
-    return found[0] if found else None
+
+def _patterns_of(name: str, schema: dict[str, Any], pointer: str) -> list[str]:
+    """Return the patterns that match the name of a property."""
+    patterns = schema.get("patternProperties", {})
+    return [pattern for pattern in patterns if matching([name], pattern, f"{pointer}/patternProperties")]
 
 
 def _check_names(
@@ -449,12 +533,6 @@ def _check_names(
             raise KeywordError(f"{pointer}/propertyNames", "other than pattern, lengths and enum is not supported")
         for name in own:
             read_values(names | {"const": name}, f"{pointer}/propertyNames")
-    for keyword in ("patternProperties", "dependentRequired"):
-        if not isinstance(schema.get(keyword, {}), dict):
-            raise refuse(f"{pointer}/{keyword}", f"must be an object, not {type(schema[keyword]).__name__}")
-    for pattern in schema.get("patternProperties", {}):
-        if matching(list(parts), pattern, f"{pointer}/patternProperties"):
-            raise KeywordError(f"{pointer}/patternProperties", f"{pattern!r} of listed properties is not supported")
-    for name, others in schema.get("dependentRequired", {}).items():
-        if name in own and not (isinstance(others, list) and all(other in needed for other in others)):
-            raise KeywordError(f"{pointer}/dependentRequired", "of properties that are optional it is not supported")
+    if not isinstance(schema.get("patternProperties", {}), dict):
+        why = f"must be an object, not {type(schema['patternProperties']).__name__}"
+        raise refuse(f"{pointer}/patternProperties", why)

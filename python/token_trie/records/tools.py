@@ -29,6 +29,7 @@ from token_trie.records.fill import (
     read_template,
 )
 from token_trie.records.gbnf import MAX_STATES, too_many
+from token_trie.records.keywords import OF_KIND
 from token_trie.records.nodes import Node, Object, types_in
 from token_trie.records.schema import read_measured
 from token_trie.records.tool_prompt import PLAIN, CallTemplate, ask_for_tools
@@ -149,6 +150,8 @@ def _read_parameters(parameters: Any, ignored: list[str] | None = None) -> tuple
         # An unspecified object: any value for a schema, no arguments for a tool.
         more = {} if "additionalProperties" in parameters else {"properties": parameters.get("properties") or {}}
         parameters = parameters | more
+    if isinstance(parameters, dict) and parameters.keys() & OF_KIND["object"]:
+        parameters = {"type": "object", **parameters}
     node, n_states = read_measured(parameters, ignored)
     if types_in(node) != {"object"}:
         raise ArgumentError("not an object with properties")

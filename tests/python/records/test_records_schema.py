@@ -123,16 +123,8 @@ def test_items_that_no_keyword_has_evaluated_are_known_before_draft_2020() -> No
         (False, r"schema#: nothing is valid"),
         ({"type": "text"}, r"schema#/type: must be one of"),
         ({"type": []}, r"schema#/type"),
-        (
-            {"type": "object", "properties": {"ab": {}}, "patternProperties": {"b$": {}}},
-            r"schema#/patternProperties: 'b\$' of listed properties is not supported",
-        ),
         ({"type": "object", "patternProperties": {"^a": {}, "^b": {}}}, r"schema#/patternProperties: other than one"),
         ({"type": "object", "patternProperties": 3}, r"schema#/patternProperties: must be an object"),
-        (
-            {"type": "object", "properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}},
-            r"/dependentRequired",
-        ),
         (
             {"type": "object", "properties": {"a": {}}, "propertyNames": {"pattern": "^b"}},
             r"schema#/propertyNames/const",
@@ -144,15 +136,33 @@ def test_items_that_no_keyword_has_evaluated_are_known_before_draft_2020() -> No
             r"schema#/propertyNames: other than",
         ),
         ({"type": "object", "propertyNames": {"$ref": "#/$defs/n"}}, r"schema#/propertyNames/\$ref: .* leads nowhere"),
-        ({"type": "array", "contains": {"type": "null"}}, r"schema#/contains: 'contains' is not supported"),
+        ({"type": "array", "contains": {}, "maxItems": 3}, r"schema#/contains: beside other keywords of lists"),
+        ({"items": False, "type": "array", "contains": {}}, r"schema#/contains: no item is valid by it"),
+        ({"$dynamicRef": "#a"}, r"schema#/\$dynamicRef: '\$dynamicRef' is not supported"),
         ({"type": "integer", "divisibleBy": 2}, r"schema#/divisibleBy: 'divisibleBy' is not supported"),
         ({"properties": {"a": {"type": "null", "required": True}}}, r"schema#/properties/a/required: of draft 3"),
         ({"not": {}}, r"schema#: nothing is valid"),
         ({"anyOf": [{"not": {}}, False]}, r"schema#/anyOf/0: nothing is valid"),
-        ({"not": {"type": "null"}}, r"schema#/not: 'not' is not supported"),
+        ({"not": {"pattern": "a"}}, r"schema#/not: of pattern it is not supported"),
         (
-            {"type": "object", "properties": {"a/b": {"if": {}, "then": {}}}},
-            r"schema#/properties/a~1b/if: 'if' is not",
+            {"type": "object", "properties": {"a/b": {"if": {"format": "date"}, "then": {}}}},
+            r"schema#/properties/a~1b/if: of format it is not",
+        ),
+        ({"type": "integer", "not": {"const": 3}}, r"schema#/not: of values among free ones it is not supported"),
+        ({"type": "null", "not": {"type": "null"}}, r"schema#/not: nothing is valid"),
+        ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, r"schema#/allOf: two values of pattern, which hold together"),
+        ({"allOf": [{"type": "string"}, {"pattern": "(?=a)"}]}, r"schema#/allOf/1/pattern: .* lookahead"),
+        (
+            {"properties": {"a": {"allOf": [{"type": "integer"}, {"type": "string"}]}}},
+            r"schema#/properties/a/allOf: nothing is valid",
+        ),
+        (
+            {"allOf": [{"properties": {"a": {"pattern": "(?=a)"}}}, {"required": ["a"]}]},
+            r"schema#/allOf/0/properties/a/pattern: .* lookahead",
+        ),
+        (
+            {"not": {"properties": {"a": {"const": 1}}}, "unevaluatedProperties": False},
+            r"schema#/unevaluatedProperties: beside not, if or contains",
         ),
         ({"type": "object", "properties": 3}, r"schema#/properties: must be an object"),
         ({"type": "object", "required": "a"}, r"schema#/required: must be a list"),
@@ -186,7 +196,6 @@ def test_items_that_no_keyword_has_evaluated_are_known_before_draft_2020() -> No
         ({"type": "integer", "maximum": 10**30, "multipleOf": 3}, r"schema#/multipleOf: with more than 1,000 values"),
         ({"const": "\ud800"}, r"schema#: no JSON"),
         ({"anyOf": []}, r"schema#/anyOf: no schemas"),
-        ({"anyOf": [{"type": "string"}], "minLength": 2}, r"schema#/anyOf: beside other keywords"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, r"schema#/oneOf/1: may be valid together with /0"),
         (
             {"oneOf": [{"type": "integer", "minimum": 1, "maximum": 9}, {"minLength": 3}]},
@@ -204,7 +213,6 @@ def test_items_that_no_keyword_has_evaluated_are_known_before_draft_2020() -> No
             {"anyOf": [{"type": "string", "maxLength": 2000}, {"const": "abc"}]},
             r'schema#: two ways to go on begin alike, with ", and no grammar says more than 1000 times',
         ),
-        ({"allOf": [{}, {}]}, r"schema#/allOf: other than around one schema"),
         ({"$ref": "http://example.org/x"}, r"schema#/\$ref: 'http://example.org/x' is not supported"),
         ({"$ref": "#/$defs/x"}, r"schema#/\$ref: '#/\$defs/x' leads nowhere"),
         ({"type": "array", "minItems": 3, "maxItems": 2}, r"schema#/minItems: 3 at least and 2 at most"),
@@ -232,18 +240,6 @@ def test_items_that_no_keyword_has_evaluated_are_known_before_draft_2020() -> No
         ),
         ({"type": "integer", "minimum": 10**20}, r"schema#: integers of more than 18 digits"),
         ({"type": "string", "pattern": "^(a|b?)*$"}, r"schema#/pattern: .*what may be empty, any number of times"),
-        (
-            {"type": "object", "properties": {"a": {"$id": "https://example.org/a", "$ref": "#/$defs/x"}}},
-            r"schema#/properties/a/\$id: below the root",
-        ),
-        (
-            {"$ref": "#/$defs/a/items", "$defs": {"a": {"$id": "https://example.org/a", "items": {"type": "null"}}}},
-            r"schema#/\$ref: '#/\$defs/a/items' leads to an \$id",
-        ),
-        (
-            {"type": "number", "anyOf": [{"enum": ["a", 1], "minimum": 0}]},
-            r"schema#/type: beside anyOf it is not supported where /0",
-        ),
         ({"const": True, "enum": [1]}, r"schema#/const: no value keeps to"),
         (
             {"type": "object", "properties": {"b": {}}, "required": ["b"], "propertyNames": {"const": "k"}},
@@ -257,7 +253,6 @@ def test_items_that_no_keyword_has_evaluated_are_known_before_draft_2020() -> No
             {"type": "object", "propertyNames": {"type": "number"}, "minProperties": 1},
             r"schema#/propertyNames: no name is allowed",
         ),
-        ({"type": "object", "dependentRequired": {"x": ["y"]}}, r"schema#/dependentRequired: of free keys"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name_and_position(schema: Any, message: str) -> None:
@@ -310,7 +305,6 @@ def test_a_pattern_of_names_allows_the_names_that_are_required() -> None:
     assert begins(schema) == ['{"n":2']
     for wrong, message in (
         ({"required": ["U_a"]}, "required: 'U_a' is no property"),
-        ({"patternProperties": {"S": {}, "^S": {}}}, "patternProperties: two patterns of one property, 'S_b', are not"),
         ({"patternProperties": {"^S_": {"type": 3}}}, r"patternProperties/\^S_/type: must be one of .*, not 3"),
         ({"propertyNames": {"maxLength": 2}}, "propertyNames: 'S_b'|propertyNames"),
     ):
@@ -334,7 +328,18 @@ def test_what_does_not_belong_into_a_schema_is_an_argument_error(first: int) -> 
     ("schema", "ignored", "left"),
     [
         ({"type": "string", "pattern": "(?=a)", "maxLength": 3}, ["/pattern"], {"type": "string", "maxLength": 3}),
-        ({"properties": {"a/b": {"not": {"const": 1}}}}, ["/properties/a~1b/not"], {"properties": {"a/b": {}}}),
+        ({"properties": {"a/b": {"not": {"pattern": "a"}}}}, ["/properties/a~1b/not"], {"properties": {"a/b": {}}}),
+        (
+            {"allOf": [{"type": "string", "pattern": "(?=a)"}, {"maxLength": 3}]},
+            ["/allOf/0/pattern"],
+            {"type": "string", "maxLength": 3},
+        ),
+        (
+            {"type": "object", "properties": {"a": {"allOf": [{"type": "null"}, {"type": "string"}]}}},
+            ["/properties/a/allOf"],
+            {"type": "object", "properties": {"a": {}}},
+        ),
+        ({"anyOf": [{"type": "null"}], "oneOf": [{}, {}]}, ["/oneOf/1"], {"type": "null"}),
         (
             {"oneOf": [{"type": "integer"}, {"type": "number", "multipleOf": 0.5}]},
             ["/oneOf/1/multipleOf", "/oneOf/1"],
@@ -346,9 +351,9 @@ def test_what_does_not_belong_into_a_schema_is_an_argument_error(first: int) -> 
             {"type": "object", "properties": {"oneOf": {"type": "string"}}},
         ),
         (
-            {"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "contains": {}}}},
+            {"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "contains": {}, "maxItems": 3}}},
             ["/$defs/a/contains"],
-            {"type": "array"},
+            {"type": "array", "maxItems": 3},
         ),
         (
             {"$ref": "#/$defs/a%20b", "$defs": {"a b": {"properties": {"c": {"pattern": "(?=a)"}}}}},
@@ -374,7 +379,7 @@ DECIMAL = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^(?!^[-
 def test_an_alternative_that_is_not_supported_is_not_written() -> None:
     assert isinstance(read_schema(DECIMAL), Slot)
     assert begins({"anyOf": [*DECIMAL["anyOf"], {"type": "null"}]}) == ["", "null"]
-    assert begins({"anyOf": [{"$ref": "#/$defs/a"}, {"const": 1}], "$defs": {"a": {"not": {"const": 2}}}}) == ["1"]
+    assert begins({"anyOf": [{"$ref": "#/$defs/a"}, {"const": 1}], "$defs": {"a": {"pattern": "(?=a)"}}}) == ["1"]
     text = DECIMAL["anyOf"][1]
     for schema in ({"anyOf": [text]}, {"anyOf": [text, {"type": "null"}]}, {"oneOf": DECIMAL["anyOf"]}):
         with pytest.raises(ArgumentError, match=r"schema#/(any|one)Of/\d/pattern: .* lookahead"):
@@ -505,7 +510,7 @@ def test_annotations_alone_allow_any_value() -> None:
 
 @pytest.mark.parametrize("unread", [{"allOf": 5}, {"anyOf": 3}, {"required": [{}]}, {"properties": 5}, {"enum": 5}])
 def test_a_schema_that_was_left_out_proves_nothing(unread: dict[str, Any]) -> None:
-    either = {"anyOf": [{"type": "integer"}, {"contains": {}, **unread}]}
+    either = {"anyOf": [{"type": "integer"}, {"$dynamicRef": "#a", **unread}]}
     of_object = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
     with pytest.raises(ArgumentError, match="/oneOf/1: may be valid together with /0"):
         read_schema({"oneOf": [of_object, either]})

@@ -1,0 +1,400 @@
+"""Makes flat schemas of one that combines others, so that only flat ones are read.
+
+{"properties": {"k": {"enum": ["a", "b"]}, "n": {}}, "required": ["k"],      k, which is a, and n
+ "if": {"properties": {"k": {"const": "a"}}}, "then": {"required": ["n"]}}   k, which is not a, and perhaps n
+
+An alternative is a schema without allOf, anyOf, oneOf, if, not and $ref. Where several hold together they are merged,
+keyword by keyword; a property of both becomes `Both`, which is expanded when it is read. What an alternative allows is
+valid by the schema; so is all that is valid, but for unlisted properties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import lcm
+from typing import Any
+
+from token_trie.records.keywords import (
+    KINDS,
+    OF_KIND,
+    KeywordError,
+    bound_of,
+    check_known,
+    is_false,
+    kinds_of,
+    matching,
+    refuse,
+    step_of,
+)
+from token_trie.records.nodes import common, inside
+
+EXCEPT = "$except"
+"""Values that a flat schema does not allow."""
+_UNSEEN = "$unseen"
+"""Marks what `not` says of properties and items: it does not evaluate them."""
+_MAX_ALTERNATIVES, _MAX_COMBINED = 64, 10_000
+_CONDITIONAL = ("dependentRequired", "dependentSchemas", "dependencies")
+_COMBINING = ("allOf", "not", "if", *_CONDITIONAL, "oneOf", "anyOf", "$ref")
+_GREATEST = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"}
+_LEAST = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"}
+PARTS = ("properties", "patternProperties", "additionalProperties", "prefixItems", "items")
+_FLAT = frozenset({"type", "enum", "const", "contains", "minContains", "maxContains", EXCEPT, _UNSEEN}).union(
+    *OF_KIND.values()
+)
+
+
+class Both(dict[str, Any]):
+    """An ``allOf`` that a merge made: nothing may be valid by it."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A flat schema."""
+
+    schema: dict[str, Any]
+    places: dict[str, str] = field(default_factory=dict)
+    """The pointer to the schema that a keyword comes from."""
+    n_references: int = 0
+    """References that lead to it."""
+    excluded: tuple[tuple[str, Any], ...] = ()
+    """Other schemas of a ``oneOf``, each with its pointer, by which no value of it may be valid."""
+
+
+Find = Callable[[dict[str, Any], str], tuple[Any, str]]
+
+
+class Expander:
+    """Expands schemas; `places` has the pointers of their parts by id.
+
+    `find` returns the schema of a ``$ref`` and its pointer; `kept` reads a schema without what may be left out.
+    """
+
+    def __init__(self, find: Find, kept: Callable[..., list[Alternative]]) -> None:
+        self._find, self._kept = find, kept
+        self._n_combined = 0
+        self.places: dict[int, tuple[str, Any]] = {}
+
+    def expand(self, schema: Any, pointer: str, followed: tuple[str, ...] = ()) -> list[Alternative]:
+        """Return the alternatives of a schema; none if nothing is valid. KeywordError where it cannot be expanded."""
+        self._count(1, pointer)
+        if schema is True:
+            return [Alternative({})]
+        if is_false(schema):
+            return []
+        if not isinstance(schema, dict):
+            raise refuse(pointer, f"must be a schema, not {type(schema).__name__}")
+        return self._kept(lambda kept: self._expand(kept, pointer, followed), schema, pointer)
+
+    def _expand(self, schema: dict[str, Any], pointer: str, followed: tuple[str, ...]) -> list[Alternative]:
+        check_known(schema, pointer)
+        own = _own_keywords(schema, pointer)
+        self._note_places(own, pointer)
+        found = [Alternative(own, dict.fromkeys(own, pointer))]
+        for keyword, alternatives in self._combined(schema, pointer, followed):
+            self._count(len(found) * len(alternatives), pointer)
+            found = _products(found, alternatives, f"{pointer}/{keyword}")
+            if len(found) > _MAX_ALTERNATIVES:
+                raise KeywordError(f"{pointer}/{keyword}", f"more than {_MAX_ALTERNATIVES} alternatives with it")
+        return [_evaluated(each, schema, pointer) for each in found]
+
+    def _count(self, n: int, pointer: str) -> None:
+        self._n_combined += n
+        if self._n_combined > _MAX_COMBINED:
+            raise refuse(pointer, f"more than {_MAX_COMBINED:,} schemas are combined")
+
+    def _combined(
+        self, schema: dict[str, Any], pointer: str, followed: tuple[str, ...]
+    ) -> Iterable[tuple[str, list[Alternative]]]:
+        """Yield each keyword that combines schemas, with the alternatives of which one holds."""
+        if "$ref" in schema:
+            part, at = self._find(schema, pointer)
+            if at in followed:
+                raise refuse(f"{pointer}/$ref", f"{schema['$ref']!r} leads back to itself")
+            alternatives = self.expand(part, at, (*followed, at))
+            yield "$ref", [_replace(each, n_references=each.n_references + 1) for each in alternatives]
+        for i, part in enumerate(_schemas(schema, "allOf", pointer)):
+            yield "allOf", self.expand(part, f"{pointer}/allOf/{i}", followed)
+        for keyword in ("anyOf", "oneOf"):
+            parts = _schemas(schema, keyword, pointer)
+            if not parts:
+                continue
+            among: list[Alternative] = []
+            for i, part in enumerate(parts):
+                others = [(f"{pointer}/{keyword}/{j}", other) for j, other in enumerate(parts) if j != i]
+                for each in self.expand(part, f"{pointer}/{keyword}/{i}", followed):
+                    excluded = (*each.excluded, *others) if keyword == "oneOf" else each.excluded
+                    among.append(_replace(each, excluded=excluded))
+            yield keyword, among
+        if "not" in schema and schema["not"] is not False and not is_false(schema["not"]):
+            yield "not", self._without(schema["not"], f"{pointer}/not", followed)
+        cases: list[Alternative] = []
+        if "if" in schema and schema.keys() & {"then", "else"}:
+            condition = f"{pointer}/if"
+            yes = self.expand(schema["if"], condition, followed)
+            no = self._without(schema["if"], condition, followed)
+            for keyword, those in (("then", yes), ("else", no)):
+                told = self.expand(schema.get(keyword, True), f"{pointer}/{keyword}", followed)
+                cases += _products(those, told, condition)
+            yield "if", cases
+        for keyword in _CONDITIONAL:
+            if not isinstance(schema.get(keyword, {}), dict):
+                raise refuse(f"{pointer}/{keyword}", f"must be an object, not {type(schema[keyword]).__name__}")
+            for name, part in schema.get(keyword, {}).items():
+                if isinstance(part, list):
+                    part = {"required": part}
+                there: dict[str, Any] = {"type": "object", "required": [name], "allOf": [part]}
+                there |= {_UNSEEN: True} if keyword == "dependencies" else {}  # which draft 2020-12 does not know
+                absent = {"properties": {name: False}}
+                at = inside(f"{pointer}/{keyword}", name)
+                yield keyword, [*self.expand(there, at, followed), *self.expand(absent, at, followed)]
+
+    def _without(self, schema: Any, pointer: str, followed: tuple[str, ...]) -> list[Alternative]:
+        """Return the alternatives of what is not valid by a schema."""
+        if is_false(schema):
+            return [Alternative({})]
+        found: list[Alternative] = []
+        for part in self._opposites(schema, pointer) if schema is not True else ():
+            found += self.expand(part, pointer, followed)
+        return found
+
+    def _opposites(self, schema: Any, pointer: str) -> list[Any]:
+        """Return schemas, of which one is valid where this one is not; KeywordError if they cannot be told."""
+        if not isinstance(schema, dict):
+            raise refuse(pointer, f"must be a schema, not {type(schema).__name__}")
+        check_known(schema, pointer)
+        found: list[Any] = []
+        own = _own_keywords(schema, pointer)
+        if "contains" in own and own.keys() & {"minContains", "maxContains"}:
+            raise KeywordError(pointer, "of contains with a number it is not supported")
+        for keyword, value in own.items():
+            found += _opposites_of(keyword, value, pointer)
+        if "$ref" in schema:
+            found.append({"not": self._find(schema, pointer)[0]})
+        found += [{"not": part} for part in _schemas(schema, "allOf", pointer)]
+        if parts := _schemas(schema, "anyOf", pointer):
+            found.append({"allOf": [{"not": part} for part in parts]})
+        if "not" in schema and schema["not"] is not False:
+            found.append({"allOf": [schema["not"], {_UNSEEN: True}]})
+        decisive = {"oneOf", *_CONDITIONAL} | ({"if"} if schema.keys() & {"then", "else"} else set())
+        if left := schema.keys() & decisive:
+            raise KeywordError(pointer, f"of {min(left)} it is not supported")
+        return found
+
+    def _note_places(self, own: dict[str, Any], pointer: str) -> None:
+        for keyword in PARTS:
+            part = own.get(keyword)
+            if keyword in ("properties", "patternProperties") and isinstance(part, dict):
+                parts = [(inside(f"{pointer}/{keyword}", name), each) for name, each in part.items()]
+            elif isinstance(part, list):
+                parts = [(f"{pointer}/{keyword}/{i}", each) for i, each in enumerate(part)]
+            else:
+                parts = [(f"{pointer}/{keyword}", part)]
+            for at, each in parts:
+                if isinstance(each, dict):
+                    self.places.setdefault(id(each), (at, each))
+
+
+def combining(schema: dict[str, Any]) -> list[str]:
+    """Return the keywords by which a schema combines others."""
+    return [keyword for keyword in _COMBINING if keyword in schema]
+
+
+def _replace(alternative: Alternative, **changes: Any) -> Alternative:
+    return Alternative(**{**alternative.__dict__, **changes})
+
+
+def _schemas(schema: dict[str, Any], keyword: str, pointer: str) -> Sequence[Any]:
+    parts = schema.get(keyword, [])
+    if not isinstance(parts, list) or (keyword in schema and not parts):
+        raise refuse(f"{pointer}/{keyword}", "no schemas")
+    return parts
+
+
+def _own_keywords(schema: dict[str, Any], pointer: str) -> dict[str, Any]:
+    """Return the keywords of a flat schema, checked, in the form of draft 2020-12."""
+    own = {key: value for key, value in schema.items() if key in _FLAT}
+    if "const" in own:
+        own["enum"] = common([own.pop("const")], _values(own, pointer)) if "enum" in own else [own.pop("const")]
+    _values(own, pointer)
+    if "type" in own:
+        own["type"] = kinds_of(own, pointer)
+    for keyword in ("minimum", "maximum"):
+        bound, is_open = bound_of(own, keyword, pointer)
+        exclusive = f"exclusive{keyword.capitalize()}"
+        own.pop(keyword, None), own.pop(exclusive, None)
+        if bound is not None:
+            own[exclusive if is_open else keyword] = bound
+    step_of(own, pointer)
+    if isinstance(own.get("items"), list):  # before draft 2020-12
+        own["prefixItems"] = own.pop("items")
+        if "additionalItems" in own:
+            own["items"] = own["additionalItems"]
+    own.pop("additionalItems", None)
+    for keyword, kind in (("properties", dict), ("patternProperties", dict), ("prefixItems", list), ("required", list)):
+        if not isinstance(own.get(keyword, kind()), kind):
+            raise refuse(f"{pointer}/{keyword}", f"must be a {'list' if kind is list else 'object'}")
+    if not all(isinstance(name, str) for name in own.get("required", [])):
+        raise refuse(f"{pointer}/required", "must be a list of names")
+    if not isinstance(own.get("uniqueItems", False), bool):
+        raise refuse(f"{pointer}/uniqueItems", f"{own['uniqueItems']!r} is neither true nor false")
+    for keyword in ("unevaluatedProperties", "unevaluatedItems", "dependentRequired"):
+        own.pop(keyword, None)
+    return own
+
+
+def _values(own: dict[str, Any], pointer: str) -> list[Any]:
+    if not isinstance(own.get("enum", []), list) or own.get("enum") == []:
+        raise refuse(f"{pointer}/enum", "no values")
+    values: list[Any] = own.get("enum", [])
+    return values
+
+
+def _evaluated(alternative: Alternative, schema: dict[str, Any], pointer: str) -> Alternative:
+    """Read what the schema says of parts that nothing has evaluated as what it says of all others."""
+    flat, changes = alternative.schema, {}
+    for keyword, others in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
+        if schema.get(keyword, True) is not True and (_UNSEEN in flat or others not in flat):
+            if _UNSEEN in flat or (others == "items" and "contains" in flat):
+                raise KeywordError(f"{pointer}/{keyword}", "beside not, if or contains it is not supported")
+            changes[others] = schema[keyword]
+    if not changes:
+        return alternative
+    return _replace(alternative, schema=flat | changes, places=alternative.places | dict.fromkeys(changes, pointer))
+
+
+def _products(these: list[Alternative], those: list[Alternative], pointer: str) -> list[Alternative]:
+    return [each for a in these for b in those if (each := _merge(a, b, pointer)) is not None]
+
+
+def _merge(a: Alternative, b: Alternative, pointer: str) -> Alternative | None:
+    """Return what holds where both do; None if nothing can."""
+    these, those = a.schema, b.schema
+    merged = {**these, **those}
+    for keyword in these.keys() & those.keys() - {*PARTS}:
+        merged[keyword] = _merged(keyword, these[keyword], those[keyword], pointer)
+    if merged.get("type") == [] or merged.get("enum") == []:
+        return None
+    _merge_properties(these, those, merged, pointer)
+    _merge_items(these, those, merged)
+    n_references = a.n_references + b.n_references
+    return Alternative(merged, a.places | b.places, n_references, (*a.excluded, *b.excluded))
+
+
+def _merged(keyword: str, this: Any, that: Any, pointer: str) -> Any:
+    if keyword in _GREATEST:
+        return max(this, that)
+    if keyword in _LEAST:
+        return min(this, that)
+    if keyword == "type":
+        this, that = ({*kinds, *(["integer"] if "number" in kinds else [])} for kinds in (this, that))
+        return [kind for kind in KINDS if kind in this & that and (kind != "integer" or "number" not in this & that)]
+    if keyword == "enum":
+        return common(this, that)
+    if keyword in ("required", EXCEPT):
+        return [*this, *(each for each in that if keyword == EXCEPT or each not in this)]
+    if keyword in ("uniqueItems", _UNSEEN):
+        return this or that
+    if keyword == "multipleOf":
+        one, two = (Fraction(repr(step)) for step in (this, that))
+        n = one.denominator * two.denominator
+        step = Fraction(lcm(int(one * n), int(two * n)), n)
+        return int(step) if step.denominator == 1 else float(step)
+    if keyword == "propertyNames":
+        return both(this, that)
+    if this == that and type(this) is type(that):
+        return this
+    raise KeywordError(pointer, f"two values of {keyword}, which hold together, are not supported")
+
+
+def both(*schemas: Any) -> Any:
+    """Return the schema that is valid where all are."""
+    if any(map(is_false, schemas)):
+        return False
+    parts: list[Any] = []
+    for schema in schemas:
+        for part in schema["allOf"] if isinstance(schema, Both) else [schema]:
+            if part is not True and part != {} and part not in parts:
+                parts.append(part)
+    return Both(allOf=parts) if len(parts) > 1 else parts[0] if parts else True
+
+
+def _merge_properties(these: dict[str, Any], those: dict[str, Any], merged: dict[str, Any], pointer: str) -> None:
+    if not any(keyword in schema for schema in (these, those) for keyword in PARTS[:3]):
+        return
+    patterns, others = [each.get("patternProperties", {}) for each in (these, those)], "additionalProperties"
+    more = [each.get(others, True) for each in (these, those)]
+    names = {**these.get("properties", {}), **those.get("properties", {})}
+    if names or "properties" in merged:
+        merged["properties"] = {
+            name: both(*(_of_property(name, each, pointer) for each in (these, those))) for name in names
+        }
+    if any(patterns):
+        if any(found and other is not True for found, other in zip(patterns, reversed(more), strict=True)):
+            raise KeywordError(pointer, "patternProperties beside additionalProperties of another are not supported")
+        merged["patternProperties"] = {
+            pattern: both(*(found.get(pattern, True) for found in patterns))
+            for pattern in {**patterns[0], **patterns[1]}
+        }
+    if others in merged:
+        merged[others] = both(*more)
+
+
+def _of_property(name: str, schema: dict[str, Any], pointer: str) -> Any:
+    """Return what a flat schema says of a property; what a pattern says is merged where it is read."""
+    if name in schema.get("properties", {}):
+        return schema["properties"][name]
+    is_matched = any(matching([name], pattern, pointer) for pattern in schema.get("patternProperties", {}))
+    return True if is_matched else schema.get("additionalProperties", True)
+
+
+def _merge_items(these: dict[str, Any], those: dict[str, Any], merged: dict[str, Any]) -> None:
+    heads = [each.get("prefixItems", []) for each in (these, those)]
+    items = [each.get("items", True) for each in (these, those)]
+    if any(heads):
+        merged["prefixItems"] = [
+            both(*(head[i] if i < len(head) else item for head, item in zip(heads, items, strict=True)))
+            for i in range(max(map(len, heads)))
+        ]
+    if "items" in merged:
+        merged["items"] = both(*items)
+
+
+def _opposites_of(keyword: str, value: Any, pointer: str) -> list[Any]:
+    """Return schemas, of which one is valid where a keyword of a flat schema does not hold."""
+    if keyword == "type":
+        kept = [kind for kind in KINDS if kind not in value and not (kind == "integer" and "number" in value)]
+        return [{"type": [kind for kind in kept if kind != "number" or "integer" not in value]}] if kept else []
+    if keyword == "enum":
+        return [{EXCEPT: value}]
+    if keyword == "required":
+        return [{"type": "object", "properties": {name: False}} for name in value]
+    if keyword == "properties":
+        return [
+            {"type": "object", "properties": {name: {"not": part}}, "required": [name], _UNSEEN: True}
+            for name, part in value.items()
+        ]
+    if keyword == "prefixItems":
+        return [
+            {"type": "array", "prefixItems": [True] * i + [{"not": part}], "minItems": i + 1, _UNSEEN: True}
+            for i, part in enumerate(value)
+        ]
+    if keyword == "contains":
+        return [{"type": "array", "items": {"not": value}, _UNSEEN: True}]
+    if keyword == "items":
+        return [{"type": "array", "contains": {"not": value}, _UNSEEN: True}]
+    for end, kind in (("Length", "string"), ("Items", "array"), ("Properties", "object")):
+        if keyword == f"max{end}":
+            return [{"type": kind, f"min{end}": int(value) + 1}]
+        if keyword == f"min{end}":
+            return [{"type": kind, f"max{end}": int(value) - 1}] if value else []
+    beyond = {"minimum": "exclusiveMaximum", "maximum": "exclusiveMinimum"}
+    beyond |= {"exclusiveMinimum": "maximum", "exclusiveMaximum": "minimum"}
+    if keyword in beyond:
+        return [{"type": "number", beyond[keyword]: value}]
+    if keyword in ("minContains", "maxContains", _UNSEEN):
+        return []
+    if keyword == "additionalProperties" and value is True:
+        return []
+    raise KeywordError(pointer, f"of {keyword} it is not supported")
