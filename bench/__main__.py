@@ -16,7 +16,7 @@ Device = Literal["cpu", "vulkan", "cuda", "metal"]
 Mode = Literal[  # modules of bench/modes; the first two are one, strict
     "strict-guided", "strict-trie-ffi",
     "sampler", "decide", "score", "record", "tools", "mask", "many", "questions", "calibration", "catalogue", "serve",
-    "states",
+    "states", "schemas",
 ]  # fmt: skip
 
 
@@ -28,8 +28,8 @@ def main(
         list[str] | None,
         typer.Option(
             help="smollm2, gemma3, qwen05 or qwen15 (downloaded once, 0.5 and 1.1 GB), or a GGUF file; repeatable. "
-            "Default: the first two; for states: lfm2-350m and qwen3-350m. These, granite-4-h-350m and qwen3.5-0.8b "
-            "are written once, with random weights."
+            "Default: the first two; for states: lfm2-350m and qwen3-350m; for schemas: qwen3-tiny. These, "
+            "granite-4-h-350m and qwen3.5-0.8b are written once, with random weights."
         ),
     ] = None,
     output: Annotated[
@@ -111,6 +111,9 @@ def main(
 
     [bold]states[/bold]: choices, scores, records and questions on prompts that share their beginning, as parts of a
     cold choose of the same model, with states or dense; rows, passes and bytes of states copied, counted (on Linux).
+
+    [bold]schemas[/bold]: the JSON Schema Test Suite (out of jsonschema's source distribution, downloaded once): schemas
+    taken and their values that can be written, beside llguidance and llama.cpp's converter; what a model writes.
     """
     if context.invoked_subcommand is not None:
         return
@@ -121,7 +124,7 @@ def main(
         raise typer.Exit(2)
     options = Namespace(**context.params)
     is_strict = mode.startswith("strict")
-    defaults = {"states": ["lfm2-350m", "qwen3-350m"]}
+    defaults = {"states": ["lfm2-350m", "qwen3-350m"], "schemas": ["qwen3-tiny"]}
     options.models = model or (["smollm2"] if is_strict else defaults.get(mode, ["smollm2", "gemma3"]))
     if is_strict and len(options.models) > 1:
         raise typer.BadParameter("one model for this mode", param_hint="--model")

@@ -34,6 +34,10 @@ _TITLES = {
     "states": ("Models with states", "What shared beginnings cost hybrids, of random weights in real shapes."),
     "serve": ("Servers", "Answers over HTTP, beside llama.cpp's own server."),
     "catalogue": ("Catalogues", "Ids and titles by the million."),
+    "schemas": (
+        "Schemas",
+        "The JSON Schema Test Suite, beside other engines: schemas, and values that the suite has for them.",
+    ),
 }
 
 
@@ -165,8 +169,7 @@ def page(paths: Sequence[Path], folder: Path) -> str:
             if run["mode"] == mode:
                 versions = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
                 machine = f"{run['machine']['cores']} cores of {run['machine']['cpu']}"
-                parts += [f"## {title}", about, f"```sh\n{run['command']}\n```"]
-                parts.append(f"{run['date'][:10]}, {machine}; {versions}.")
+                parts += [f"## {title}", f"{about}\n`{run['command']}`, {run['date'][:10]}, {machine}; {versions}."]
                 if (picture := path.with_suffix(".png")).exists():
                     parts.append(f"![{mode}]({os.path.relpath(picture, folder)})")
                 parts += map(_markdown, run["tables"])

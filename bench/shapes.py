@@ -92,14 +92,23 @@ def _attention(
     file.matrix(f"{at}.attn_output", n_head * width, file.n_embd)
 
 
+def _qwen3_tiny(path: Path) -> None:
+    """Write a model whose passes take no time."""
+    _qwen3(path, n_layer=2, n_embd=128, n_ff=256, n_head=2)
+
+
 def _qwen3_350m(path: Path) -> None:
+    _qwen3(path, n_layer=16, n_embd=1024, n_ff=4608, n_head=16)
+
+
+def _qwen3(path: Path, *, n_layer: int, n_embd: int, n_ff: int, n_head: int) -> None:
     """Attention in all layers."""
-    file = _File(path, "qwen3", n_layer=16, n_embd=1024, n_ff=4608)
-    file.say(**{"attention.head_count": 16, "attention.head_count_kv": 8})
+    file = _File(path, "qwen3", n_layer=n_layer, n_embd=n_embd, n_ff=n_ff)
+    file.say(**{"attention.head_count": n_head, "attention.head_count_kv": n_head // 2})
     file.say(**{"attention.key_length": 64, "attention.value_length": 64})
     file.fill(1, "output_norm.weight", file.n_embd)
     for i in range(file.n_layer):
-        _attention(file, f"blk.{i}", n_head=16, n_head_kv=8, width=64)
+        _attention(file, f"blk.{i}", n_head=n_head, n_head_kv=n_head // 2, width=64)
         _feed_forward(file, f"blk.{i}")
     file.write()
 
@@ -181,6 +190,7 @@ def _granite_h_350m(path: Path) -> None:
 
 
 SHAPES: dict[str, Callable[[Path], None]] = {
+    "qwen3-tiny": _qwen3_tiny,
     "qwen3-350m": _qwen3_350m,
     "lfm2-350m": _lfm2_350m,
     "granite-4-h-350m": _granite_h_350m,
