@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import reduce
 from math import lcm
 from typing import Any
 
@@ -201,6 +202,11 @@ def combining(schema: dict[str, Any]) -> list[str]:
     return [keyword for keyword in _COMBINING if keyword in schema]
 
 
+def means_object(schema: dict[str, Any]) -> bool:
+    """Return whether a flat schema without a type has properties, by which people mean an object."""
+    return any(part is not False for part in (schema.get("properties") or {}).values())
+
+
 def _replace(alternative: Alternative, **changes: Any) -> Alternative:
     return Alternative(**{**alternative.__dict__, **changes})
 
@@ -277,6 +283,10 @@ def _merge(a: Alternative, b: Alternative, pointer: str) -> Alternative | None:
     if merged.get("type") == [] or merged.get("enum") == []:
         return None
     _merge_properties(these, those, merged, pointer)
+    properties = merged.get("properties", {})
+    is_object = means_object(merged) if "type" not in merged else merged["type"] == ["object"]
+    if is_object and any(properties.get(name) is False for name in merged.get("required", [])):
+        return None
     _merge_items(these, those, merged)
     n_references = a.n_references + b.n_references
     return Alternative(merged, a.places | b.places, n_references, (*a.excluded, *b.excluded))
@@ -317,6 +327,10 @@ def both(*schemas: Any) -> Any:
         for part in schema["allOf"] if isinstance(schema, Both) else [schema]:
             if part is not True and part != {} and part not in parts:
                 parts.append(part)
+    given = [[part["const"]] if "const" in part else part.get("enum") for part in parts if isinstance(part, dict)]
+    chosen = [values for values in given if isinstance(values, list)]
+    if chosen and not reduce(lambda one, other: common(one, other), chosen):
+        return False
     return Both(allOf=parts) if len(parts) > 1 else parts[0] if parts else True
 
 
@@ -327,9 +341,8 @@ def _merge_properties(these: dict[str, Any], those: dict[str, Any], merged: dict
     more = [each.get(others, True) for each in (these, those)]
     names = {**these.get("properties", {}), **those.get("properties", {})}
     if names or "properties" in merged:
-        merged["properties"] = {
-            name: both(*(_of_property(name, each, pointer) for each in (these, those))) for name in names
-        }
+        parts = [_of_names(names, each, pointer) for each in (these, those)]
+        merged["properties"] = {name: both(*(each[name] for each in parts)) for name in names}
     if any(patterns):
         if any(found and other is not True for found, other in zip(patterns, reversed(more), strict=True)):
             raise KeywordError(pointer, "patternProperties beside additionalProperties of another are not supported")
@@ -341,12 +354,12 @@ def _merge_properties(these: dict[str, Any], those: dict[str, Any], merged: dict
         merged[others] = both(*more)
 
 
-def _of_property(name: str, schema: dict[str, Any], pointer: str) -> Any:
-    """Return what a flat schema says of a property; what a pattern says is merged where it is read."""
-    if name in schema.get("properties", {}):
-        return schema["properties"][name]
-    is_matched = any(matching([name], pattern, pointer) for pattern in schema.get("patternProperties", {}))
-    return True if is_matched else schema.get("additionalProperties", True)
+def _of_names(names: Iterable[str], schema: dict[str, Any], pointer: str) -> dict[str, Any]:
+    """Return what a flat schema says of properties; what patterns say is merged where they are read."""
+    patterns, more = schema.get("patternProperties", {}), schema.get("additionalProperties", True)
+    matched = {name for pattern in patterns for name in matching([*names], pattern, pointer)}
+    own: dict[str, Any] = schema.get("properties", {})
+    return {name: True if name in matched else more for name in names} | own
 
 
 def _merge_items(these: dict[str, Any], those: dict[str, Any], merged: dict[str, Any]) -> None:

@@ -331,7 +331,8 @@ def but(node: Node | None, excepted: list[Any], pointer: str) -> Node | None:
     within = [v for v in excepted if not kinds.isdisjoint(kinds_like(v))]
     if not within:
         return node
-    if isinstance(node, String) and node.can_end_anywhere and not node.min_length:
+    is_short = sum(len(v) for v in within if isinstance(v, str)) <= MAX_VALUES
+    if isinstance(node, String) and node.can_end_anywhere and not node.min_length and is_short:
         return String(other_texts(within), node.max_length, 0, False, node.max_length is not None)
     raise KeywordError(f"{pointer}/not", "of values among free ones it is not supported")
 

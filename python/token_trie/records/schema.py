@@ -9,7 +9,7 @@ from functools import partial
 from itertools import combinations, pairwise
 from typing import Any, TypeVar
 
-from token_trie.records.expand import EXCEPT, PARTS, Alternative, Both, Expander, both, combining
+from token_trie.records.expand import EXCEPT, PARTS, Alternative, Both, Expander, both, combining, means_object
 from token_trie.records.gbnf import MAX_STATES, too_many
 from token_trie.records.keywords import (
     KINDS,
@@ -261,8 +261,7 @@ class _SchemaReader:
         for kind in kinds:
             with suppress(NothingError) if len(kinds) > 1 and excepted else nullcontext():
                 nodes.append(but(self._read_kind(schema, kind, pointer, depth), excepted, pointer))
-        properties = schema.get("properties") or {}
-        if not is_typed and all(part is False for part in properties.values()):  # which people mean as objects
+        if not is_typed and not means_object(schema):
             others = frozenset(KINDS) - {*kinds}
             nodes.append(free_of(others.difference(*map(kinds_like, excepted))))
             if any(isinstance(value, bool) for value in excepted):
@@ -364,8 +363,9 @@ class _SchemaReader:
         parts = dict(properties or {})
         pointers = {name: inside(f"{pointer}/properties", name) for name in parts}
         _check_names(schema, names, parts, needed, pointer)
+        patterns_of = _matched_names([*parts, *required], schema, pointer)
         for name in dict.fromkeys([*parts, *required]):
-            patterns = _patterns_of(name, schema, pointer)
+            patterns = patterns_of.get(name, [])
             if name not in parts and not patterns and more is False:
                 raise NothingError(f"{pointer}/required", f"{name!r} is no property")
             for pattern in patterns:
@@ -517,10 +517,13 @@ class _SchemaReader:
         return Slot(value, "[", frozenset({"array"}))
 
 
-def _patterns_of(name: str, schema: dict[str, Any], pointer: str) -> list[str]:
-    """Return the patterns that match the name of a property."""
-    patterns = schema.get("patternProperties", {})
-    return [pattern for pattern in patterns if matching([name], pattern, f"{pointer}/patternProperties")]
+def _matched_names(names: list[str], schema: dict[str, Any], pointer: str) -> dict[str, list[str]]:
+    """Return the patterns that match each name of a property."""
+    found: dict[str, list[str]] = {}
+    for pattern in schema.get("patternProperties", {}):
+        for name in dict.fromkeys(matching(names, pattern, f"{pointer}/patternProperties")):
+            found.setdefault(name, []).append(pattern)
+    return found
 
 
 def _check_names(

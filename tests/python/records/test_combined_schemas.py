@@ -117,6 +117,25 @@ def test_these_values_can_be_written(schema: Any, values: list[Any]) -> None:
     assert wrong(schema, node, [*values, *VALUES]) == []
 
 
+def test_many_conditions_on_one_property_are_as_many_alternatives() -> None:
+    names = [f"k{i}" for i in range(20)]
+    fields = {"kind": {"enum": names}, **{name: {"const": 1} for name in names}}
+    conditions = [{"if": {"properties": {"kind": {"const": name}}}, "then": {"required": [name]}} for name in names]
+    node = read_schema({"properties": fields, "required": ["kind"], "allOf": conditions})
+    assert bench.admits(node, {"kind": "k7", "k7": 1})
+    assert not bench.admits(node, {"kind": "k7", "k8": 1})
+
+
+def test_many_patterns_beside_many_properties_are_read_at_once() -> None:
+    fields = {f"p{i}": {} for i in range(500)}
+    patterns = {f"^p{i}$": {"const": i} for i in range(100)}
+    began = time.process_time()
+    node = read_schema({"properties": fields, "patternProperties": patterns})
+    assert bench.admits(node, {"p7": 7, "p400": None})
+    assert not bench.admits(node, {"p7": 8})
+    assert time.process_time() - began < 3
+
+
 def test_a_reference_that_leads_through_a_merge_ends_at_the_maximum_depth() -> None:
     tree = {"allOf": [{"$ref": "#/$defs/node"}, {"properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}]}
     schema = {**tree, "$defs": {"node": {"properties": {"v": {"const": 1}, "next": {}}, "required": ["v", "next"]}}}
