@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from token_trie.questions.question import Choice, Examples, Predicate, Score
     from token_trie.records.fill import Record, fill, fill_many
     from token_trie.records.tools import ToolCall, choose_tool, choose_tool_many
+    from token_trie.records.verbatim import Verbatim
     from token_trie.sets.payload import cache_clear, cache_stats
     from token_trie.sets.trie import TokenTrie
     from token_trie.show.evaluation import evaluate
@@ -64,6 +65,7 @@ __all__ = [
     "TokenTrie",
     "TokenTrieError",
     "ToolCall",
+    "Verbatim",
     "VocabularyError",
     "Weights",
     "cache_clear",
@@ -103,6 +105,7 @@ _HOMES = {
     "questions.question": "Choice Examples Predicate Score",
     "records.fill": "Record fill fill_many",
     "records.tools": "ToolCall choose_tool choose_tool_many",
+    "records.verbatim": "Verbatim",
     "sets.payload": "cache_clear cache_stats",
     "sets.trie": "TokenTrie",
     "show.evaluation": "evaluate",

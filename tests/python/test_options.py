@@ -205,6 +205,7 @@ RECORD: dict[str, tuple[Any, str]] = {
     "indent": (2, "exact greedy sampled"),
     "on_text": (print, "exact greedy sampled"),
     "think": (token_trie.Think(), "exact greedy sampled"),
+    "text": ("Oslo", "exact greedy sampled"),
 }
 SPAN: dict[str, tuple[Any, str]] = {
     "end_tokens": ([1], "end restart"),

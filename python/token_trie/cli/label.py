@@ -507,7 +507,7 @@ def label(
 
 _FLAGS = Flags(
     RecordOptions,
-    without=("indent", "on_text", "think"),
+    without=("indent", "on_text", "think", "text"),
     mode="exact: the most probable value of each choice (the default); greedy: the best token at each branch point; "
     "sampled: a random token there.",
     max_nodes="For --mode exact: number of nodes after which the search for one value ends with the best so far; 0: no "

@@ -308,6 +308,8 @@ class RecordOptions(Sampling):
         from the tool's name on. If it raises an error, the record ends. It must not change the handle.
     think : Think, optional
         Lets the model write freely up to a marker first, for `Record.thought`. The record follows the marker.
+    text : str, optional
+        The text that verbatim values are taken from; by default the user's last message of a chat.
     """
 
     mode: RecordMode | None = None
@@ -316,6 +318,7 @@ class RecordOptions(Sampling):
     indent: int | Literal["auto"] | None = "auto"
     on_text: Callable[[str], object] | None = None
     think: Think | None = None
+    text: str | None = None
 
     def __post_init__(self) -> None:
         if self.mode is not None:
@@ -329,6 +332,8 @@ class RecordOptions(Sampling):
                 raise ArgumentError(f"indent: {self.indent} is above 16")
         if self.on_text is not None and not callable(self.on_text):
             raise ArgumentError(f"on_text: {type(self.on_text).__name__} cannot be called")
+        if not isinstance(self.text, (str, type(None))):
+            raise ArgumentError(f"text must be str, not {type(self.text).__name__}")
         check_think(self.think)
         self.check_used("mode", self.mode or "exact", {"max_nodes": ("exact",)})
         self.check_drawn(draws=self.mode == "sampled", is_seeded=self.think is not None and self.think.draws)
@@ -384,3 +389,4 @@ if TYPE_CHECKING:  # by scripts/keywords
         indent: int | Literal["auto"] | None
         on_text: Callable[[str], object] | None
         think: Think | None
+        text: str | None

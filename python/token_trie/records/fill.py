@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 from token_trie.decisions.options import RecordOptions
@@ -19,6 +20,7 @@ from token_trie.native.options import takes
 from token_trie.plan import Many, Model, OnError, run
 from token_trie.records.nodes import LAYOUTS, Layout, Node
 from token_trie.records.schema import read_schema
+from token_trie.records.verbatim import check_used, source_of
 from token_trie.records.write import RecordDecoder, Writer
 from token_trie.sets.prompt import Prompt
 
@@ -43,9 +45,12 @@ class Record(Generic[T]):
     probabilities : dict of str to float
         The probability of every value that was chosen, by its JSON pointer (``"/unit"``, ``"/tags/0"``). In exact mode
         it is the model's own probability of the value's text; it includes the end of the value only if another value
-        continues from there. In the modes that go step by step, and for integers and for null or not in every mode, it
-        is the product of the probabilities of its steps among the allowed ones. The pointer of an object or list
-        (``""`` for the whole record) has the probability of the choice of its fields, or of its number of items.
+        continues from there, or the value is verbatim: then it is that of the value with both quotes. In the modes that
+        go step by step, and for integers and for null or not in every mode, it is the product of the probabilities of
+        its steps among the allowed ones. The pointer of an object or list (``""`` for the whole record) has the
+        probability of the choice of its fields, or of its number of items.
+    offsets : dict of str to (int, int)
+        Where each verbatim value begins and ends in the text, by its JSON pointer: where it occurs first.
     truncated : tuple of str
         Pointers of values that were ended because they reached `max_tokens`, or nested too deep.
     stats : RecordStats
@@ -60,6 +65,7 @@ class Record(Generic[T]):
     truncated: tuple[str, ...] = ()
     stats: RecordStats | None = field(default=None, compare=False)
     thought: str | None = None
+    offsets: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
         return self.text
@@ -183,6 +189,15 @@ class RecordRequest(Written[R]):
         """Return the same request without reports of what is written."""
         return replace(self, options=replace(self.options, on_text=None))
 
+    def plan(self, model: Model, prompt: Prompt) -> Plan[R]:
+        """Plan a thought, if one is requested, and the record of the text, or else of what the prompt is about."""
+        source = self.options.text if self.options.text is not None else source_of(prompt)
+        return super(RecordRequest, self.of_text(source)).plan(model, prompt)
+
+    def of_text(self, text: str | None) -> RecordRequest[R]:
+        """Return the same request about a text."""
+        return replace(self, options=replace(self.options, text=text))
+
     def after(self, model: Model, prefix: Prefix) -> Plan[R]:
         """Plan the record, which the model writes."""
         options, tokens, started = self.options, prefix.tokens, time.perf_counter()
@@ -191,7 +206,7 @@ class RecordRequest(Written[R]):
         layouts = LAYOUTS if self.layout is None else (self.layout,)
         printed = None if options.indent == "auto" else Layout(options.indent)
         writer = Writer(model, options, tokens)
-        decoder = RecordDecoder(writer, layouts, printed, options.max_tokens, options.on_text)
+        decoder = RecordDecoder(writer, layouts, printed, options.max_tokens, options.on_text, options.text)
         make = yield from self.fill(decoder)
         writer.flush()
         ms = (time.perf_counter() - started) * 1e3 + prefix.thought_ms
@@ -202,11 +217,12 @@ class RecordRequest(Written[R]):
 
 
 def record_request(template: RecordTemplate, options: RecordOptions) -> RecordRequest[Record[Any]]:
-    """Make the request for a record of a template."""
+    """Make the request for a record of a template; ArgumentError if a text is given and no value is verbatim."""
+    check_used(options.text, [template.node])
 
     def fill(decoder: RecordDecoder) -> Plan[Callable[..., Record[Any]]]:
         text = yield from decoder.run(template.node)
-        return partial(Record, template.read(text), text, decoder.probabilities)
+        return partial(Record, template.read(text), text, decoder.probabilities, offsets=decoder.offsets)
 
     return RecordRequest(options, fill)
 
@@ -243,9 +259,9 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     Raises
     ------
     ArgumentError
-        The schema contains something that is not supported, or no value can be valid. This is raised before the model
-        runs, with a JSON pointer to the position. Or a custom validator of the type refuses a value that its schema
-        allows.
+        The schema contains something that is not supported, or no value can be valid, or the text has no part that can
+        be a verbatim value. This is raised before the model runs, with a JSON pointer to the position. Or a custom
+        validator of the type refuses a value that its schema allows.
     VocabularyError, ContextError, LimitError, GrammarError
         The record does not fit the vocabulary or the context, or a generated value did not end.
     BusyError
@@ -257,17 +273,17 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     minProperties, maxProperties, patternProperties, propertyNames; items, prefixItems, minItems, maxItems, contains
     beside items, and uniqueItems where items are chosen; minLength, maxLength, pattern (without looking around, back
     references and flags) and format (date, time, date-time, duration, email, hostname, ipv4, ipv6, json-pointer, uri,
-    uuid); minimum, maximum, their exclusive forms, and multipleOf of whole numbers; allOf, anyOf, oneOf of schemas that
-    exclude each other, if, then and else, dependentRequired, dependentSchemas, unevaluatedProperties and
-    unevaluatedItems; not, where what it forbids can be told apart: types, chosen values, bounds, lengths, and
-    properties of these; $ref into the schema itself, by pointer, $id or $anchor. Other formats, a format beside enum or
-    const, and unknown keywords are annotations, as in JSON Schema. The other keywords that decide what is valid are
-    refused; an alternative of anyOf that has one is not written, if others than null remain. A keyword without type
-    restrains values of its own type alone, as JSON Schema has it; a schema with properties and without type is an
-    object, as people mean it.
-    Properties that are not listed are not written. Integers between bounds are a choice if there are up to 1,000 of
-    them; numbers between bounds have up to six digits after the point. Alternatives that the first token cannot tell
-    apart are generated under one grammar for all of them.
+    uuid); x_verbatim of strings, see `Verbatim`; minimum, maximum, their exclusive forms, and multipleOf of whole
+    numbers; allOf, anyOf, oneOf of schemas that exclude each other, if, then and else, dependentRequired,
+    dependentSchemas, unevaluatedProperties and unevaluatedItems; not, where what it forbids can be told apart: types,
+    chosen values, bounds, lengths, and properties of these; $ref into the schema itself, by pointer, $id or $anchor.
+    Other formats, a format beside enum or const, and unknown keywords are annotations, as in JSON Schema. The other
+    keywords that decide what is valid are refused; an alternative of anyOf that has one is not written, if others than
+    null remain. A keyword without type restrains values of its own type alone, as JSON Schema has it; a schema with
+    properties and without type is an object, as people mean it. Properties that are not listed are not written.
+    Integers between bounds are a choice if there are up to 1,000 of them; numbers between bounds have up to six digits
+    after the point. Alternatives that the first token cannot tell apart are generated under one grammar for all of
+    them.
     """
     return run(llm, prompt, record_request(read_template(schema), RecordOptions.read("fill", options)).plan)
 
@@ -293,6 +309,7 @@ def fill_many(
     progress: bool = False,
     n_parallel: int | None = None,
     n_ctx: int | None = None,
+    texts: Iterable[str] | None = None,
     **options: Unpack[RecordKeywords],
 ) -> Iterator[Any]:
     """Let the model answer many prompts with a record each, as `fill` does for one prompt.
@@ -310,6 +327,8 @@ def fill_many(
         context, in which each token then takes longer, and pay on a device.
     schema
         As of `fill`, for all prompts.
+    texts : iterable of str, optional
+        The text of each prompt that verbatim values are taken from, in place of `text`.
     **options
         Those of `RecordOptions`, except on_text.
 
@@ -327,10 +346,30 @@ def fill_many(
     CancelledError
         The Llama was closed meanwhile.
     """
-    request = record_request(read_template(schema), read_for_many("fill_many", "fill", options))
+    template = read_template(schema)
+    request = record_request(template, read_for_many("fill_many", "fill", options))
     n_parallel = N_RECORDS if n_parallel is None else n_parallel
     many = Many(llm, prompts, "prompt", "fill", progress, n_parallel, n_ctx, on_error, as_ready)
-    return many.run(request.plan)
+    if texts is None:
+        return many.run(request.plan)
+    check_used(texts, [template.node])
+    if request.options.text is not None:
+        raise ArgumentError("text and texts: use one of them")
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise ArgumentError(f"texts must be a list, not {type(texts).__name__}; for all prompts there is text")
+
+    def plan(model: Model, about: tuple[Prompt, str]) -> Plan[Record[Any]]:
+        return request.of_text(about[1]).plan(model, about[0])
+
+    return many.run(plan, _pairs(prompts, texts))
+
+
+def _pairs(prompts: Iterable[Prompt], texts: Iterable[str]) -> Iterator[tuple[Prompt, str]]:
+    missing: Any = object()
+    for pair in zip_longest(prompts, texts, fillvalue=missing):
+        if any(one is missing for one in pair):
+            raise ArgumentError("texts: not as many as prompts")
+        yield pair
 
 
 def read_for_many(function: str, alone: str, options: Mapping[str, Any]) -> RecordOptions:

@@ -39,7 +39,7 @@ from token_trie.records.nodes import (
 )
 
 OF_KIND = {
-    "string": frozenset({"minLength", "maxLength", "pattern", "format"}),
+    "string": frozenset({"minLength", "maxLength", "pattern", "format", "x_verbatim"}),
     "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
     "object": frozenset({"properties", "required", "additionalProperties", "minProperties", "maxProperties"})
     | {"propertyNames", "patternProperties", "unevaluatedProperties", "dependentRequired"},

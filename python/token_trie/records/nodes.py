@@ -58,6 +58,20 @@ class String:
         return Grammar(self.content)
 
 
+@dataclass(frozen=True)
+class VerbatimNode:
+    """Text in quotes that occurs in the text of the record: words, with the signs around and between them."""
+
+    max_words: int
+    """Largest number of words and signs."""
+    min_length: int
+    max_length: int
+    content: Expression | None
+    """Grammar of the text between the quotes, if it has a pattern or format."""
+    text: str | None = None
+    """The text of the record; None until it is known."""
+
+
 @dataclass(frozen=True, eq=False)
 class Slot:
     """A number or any value, generated under a grammar."""
@@ -139,7 +153,7 @@ class Array:
         return node
 
 
-Node: TypeAlias = ChoiceNode | String | Slot | Union | Object | Map | Array
+Node: TypeAlias = ChoiceNode | String | VerbatimNode | Slot | Union | Object | Map | Array
 
 
 def types_in(node: Node) -> frozenset[str]:
@@ -150,7 +164,9 @@ def types_in(node: Node) -> frozenset[str]:
         return frozenset(map(type_of, node.values))
     if isinstance(node, Slot):
         return node.types
-    return frozenset({"string" if isinstance(node, String) else "array" if isinstance(node, Array) else "object"})
+    if isinstance(node, (String, VerbatimNode)):
+        return frozenset({"string"})
+    return frozenset({"array" if isinstance(node, Array) else "object"})
 
 
 def type_of(value: Any) -> str:
@@ -309,7 +325,7 @@ class PendingValue(NamedTuple):
 class PendingString(NamedTuple):
     """Pending: a string, after its first quote."""
 
-    node: String
+    node: String | VerbatimNode
     pointer: str
     key_of: PendingItems | None = None
     """The map of which it is the next key."""
@@ -381,7 +397,7 @@ def continuations(pending: PendingPart, layout: Layout) -> list[Continuation]:
             )
             for value in node.values
         ]
-    if isinstance(node, String):
+    if isinstance(node, (String, VerbatimNode)):
         return [Continuation('"', pointer, (PendingString(node, pointer),))]
     if isinstance(node, Slot):
         return [Continuation("", pointer, slot=node)]
@@ -400,7 +416,7 @@ def _openings(node: Object, pointer: str, layout: Layout) -> list[Continuation]:
     key = "{" + layout.key(first.name, True, level_of(pointer))
     after = PendingFields(node, pointer, 1, 1)
     value = PendingValue(first.node, inside(pointer, first.name))
-    if isinstance(first.node, (ChoiceNode, String)):
+    if isinstance(first.node, (ChoiceNode, String, VerbatimNode)):
         return [each.between(key, after) for each in continuations(value, layout)]
     return [Continuation(key, pointer, (value, after))]
 
@@ -506,6 +522,8 @@ def _make_grammar(node: Node, known: dict[Node, Rule]) -> Expression:
             raise ValueError("maxLength beside a pattern or format")
         content = Repeat(CHAR, node.min_length, node.max_length) if node.can_end_anywhere else node.content
         return Sequence((_QUOTE, content, _QUOTE))
+    if isinstance(node, VerbatimNode):
+        raise ValueError("which texts are verbatim")
     if isinstance(node, Slot):
         return node.value
     if isinstance(node, Union):

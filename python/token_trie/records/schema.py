@@ -44,6 +44,7 @@ from token_trie.records.nodes import (
     Slot,
     String,
     Union,
+    VerbatimNode,
     choices_of,
     containing,
     continuations,
@@ -54,6 +55,7 @@ from token_trie.records.nodes import (
 )
 from token_trie.records.one_of import Exclusion
 from token_trie.records.references import References
+from token_trie.records.verbatim import MAX_LENGTH, MAX_WORDS
 
 T = TypeVar("T")
 
@@ -197,6 +199,8 @@ class _SchemaReader:
         if is_false(schema):
             raise NothingError(pointer, "nothing is valid")
         if not combining(schema):
+            if "x_verbatim" in schema and "string" not in kinds_of(schema, pointer):
+                raise KeywordError(f"{pointer}/x_verbatim", "of another value than a text it is not supported")
             return self._read_flat(schema, pointer, depth)
         combined = schema.keys() & VALIDATING - {"not"}
         if schema.get("not", False) is False:
@@ -252,8 +256,11 @@ class _SchemaReader:
         """Read a schema that combines no others."""
         excepted, nodes = schema.get(EXCEPT, []), []
         if "const" in schema or "enum" in schema:
-            return but(read_values(schema, pointer), excepted, pointer)
-        kinds, is_typed = kinds_of(schema, pointer), "type" in schema
+            values = read_values(schema, pointer)
+            if "x_verbatim" in schema and "string" in types_in(values):
+                raise KeywordError(f"{pointer}/x_verbatim", "of a chosen text it is not supported")
+            return but(values, excepted, pointer)
+        kinds, is_typed = kinds_of(schema, pointer), "type" in schema or "x_verbatim" in schema
         if not kinds and not excepted:
             if self._ignored is None:
                 check_no_example(schema, pointer)
@@ -339,7 +346,7 @@ class _SchemaReader:
         if self.n_states > MAX_STATES:
             keyword = "pattern" if "pattern" in schema else "format"
             raise KeywordError(f"{pointer}/{keyword}", f"the patterns up to here have {too_many(self.n_states)}")
-        return node
+        return _read_verbatim(schema, node, pointer) if schema.get("x_verbatim", False) is not False else node
 
     def _read_object(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
         properties, required = schema.get("properties"), schema.get("required", [])
@@ -524,6 +531,16 @@ def _matched_names(names: list[str], schema: dict[str, Any], pointer: str) -> di
         for name in dict.fromkeys(matching(names, pattern, f"{pointer}/patternProperties")):
             found.setdefault(name, []).append(pattern)
     return found
+
+
+def _read_verbatim(schema: dict[str, Any], node: Node, pointer: str) -> Node:
+    given = schema["x_verbatim"]
+    words = MAX_WORDS if given is True else count(schema, "x_verbatim", pointer, 0)
+    if words < 1 or not isinstance(node, String):
+        raise refuse(f"{pointer}/x_verbatim", "no value has a word")
+    content = None if node.can_end_anywhere else node.content
+    high = MAX_LENGTH if node.max_length is None else min(node.max_length, MAX_LENGTH)
+    return VerbatimNode(words, node.min_length, high, content)
 
 
 def _check_names(

@@ -33,6 +33,7 @@ from token_trie.records.keywords import OF_KIND
 from token_trie.records.nodes import Node, Object, types_in
 from token_trie.records.schema import read_measured
 from token_trie.records.tool_prompt import PLAIN, CallTemplate, ask_for_tools
+from token_trie.records.verbatim import check_used, source_of
 from token_trie.records.write import RecordDecoder
 
 if TYPE_CHECKING:
@@ -259,6 +260,8 @@ class ToolCall(Generic[T]):
         The probability of the name, computed as in `Record.probabilities`.
     probabilities : dict of str to float
         The probabilities of the arguments, by JSON pointer.
+    offsets : dict of str to (int, int)
+        Where verbatim arguments stand in the text; as of `Record`.
     truncated : tuple of str
         Pointers of arguments that were ended because they reached `max_tokens`.
     stats : RecordStats
@@ -284,6 +287,7 @@ class ToolCall(Generic[T]):
     ignored: tuple[str, ...] = ()
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:9], compare=False)
     type: str = "function"
+    offsets: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False)
 
     @property
     def function(self) -> dict[str, str]:
@@ -317,7 +321,8 @@ class ToolCall(Generic[T]):
 def tool_request(
     tools: tuple[Tool, ...], options: RecordOptions, template: CallTemplate = PLAIN
 ) -> RecordRequest[ToolCall[Any]]:
-    """Make the request for a call in the format of a template."""
+    """Make the request for a call in the format of a template; ArgumentError for a text that no tool takes from."""
+    check_used(options.text, [tool.node for tool in tools])
 
     def fill(decoder: RecordDecoder) -> Plan[Callable[..., ToolCall[Any]]]:
         names = tuple(json.dumps(tool.name, ensure_ascii=False)[1:-1] for tool in tools)
@@ -327,8 +332,8 @@ def tool_request(
         text = yield from decoder.run(tool.node, template.after)
         value = tool.read(text)
         decoder.writer.write(template.after)
-        own = tool.name, json.loads(text), value, tool.given, text
-        return partial(ToolCall, *own, probability, decoder.probabilities, ignored=tool.ignored)
+        own = tool.name, json.loads(text), value, tool.given, text, probability, decoder.probabilities
+        return partial(ToolCall, *own, ignored=tool.ignored, offsets=decoder.offsets)
 
     return RecordRequest(options, fill, template.before, template.layout)
 
@@ -508,7 +513,8 @@ def _plan_of(
         assert model.llm is not None
         thinks = options.think is not None
         tokens, template = ask_for_tools(model.llm, messages, shown, model.n_ctx, must=not is_free, thinks=thinks)
-        call = tool_request(tools, options, template)
+        source = options.text if options.text is not None else source_of(messages)
+        call = tool_request(tools, options, template).of_text(source)
         if not is_free:
             return (yield from call.plan(model, tokens))
         beginnings = beginnings_of_calls(tools, template)

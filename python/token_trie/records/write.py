@@ -38,10 +38,12 @@ from token_trie.records.nodes import (
     Printer,
     Slot,
     String,
+    VerbatimNode,
     continuations,
     inside,
 )
 from token_trie.records.spell import Alternatives, Spelled, signs_before, spell
+from token_trie.records.verbatim import beginnings, find_spans, spell_spans, with_text
 from token_trie.sets.tokenization import inner_seam
 
 MAX_NESTING = 64
@@ -265,17 +267,39 @@ class Writer:
         index = indices[0]
         if len(indices) > 1:
             tokens, spelled = self._spell(part)
-            answer = yield from self._ask(tokens, Query("best", spelled.trie, max_nodes=self._max_nodes))
-            if len(answer.leaves) == 0:
-                raise ContextError("the model gives no way to go on a finite score")
-            option, of_text = spelled.option_of(answer.leaf), answer.logprob
-            self.tokens, self._open = tokens, spelled.unforced[option]
+            option, of_text = yield from self._choose_member(tokens, spelled, "exact")
             index = indices[option]
         else:
             self._open += alternatives.texts[index].encode()
         self.text += alternatives.texts[index]
         self.cost["n_choices"] += 1
         return index, of_kind, of_text
+
+    def choose_span(self, node: VerbatimNode, followers: Iterable[str]) -> Plan[tuple[int, float]]:
+        """Write one of the spans of a node and its closing quote; return its index and the log of its probability."""
+        self.flush()
+        vocab, tokens = self._model.vocab, self.tokens[:-1]
+        # The token of the opening quote may have the beginning of the value too.
+        opening = vocab.detokenize(self.tokens[-1:])
+        key = node, opening, tuple(dict.fromkeys(map(signs_before, followers)))
+        n = len(find_spans(node).values) * len(key[2])
+        spelled: Spelled = self._known.get(key, n, lambda: spell_spans(vocab, *key))
+        option, logprob = yield from self._choose_member(tokens, spelled, self._mode)
+        self.text += spelled.unforced[option][len(opening) :].decode()
+        self.cost["n_choices"] += 1
+        return option, logprob
+
+    def _choose_member(self, tokens: list[int], spelled: Spelled, mode: RecordMode) -> Plan[tuple[int, float]]:
+        """Decide an option by its whole tokens, or in a mode that goes step by step; return it and its log-share."""
+        query = Query("best", spelled.trie, max_nodes=self._max_nodes)
+        if mode != "exact":
+            query = Query(mode, spelled.trie, sampling=self._drawn())
+        answer = yield from self._ask(tokens, query)
+        if mode == "exact" and len(answer.leaves) == 0:
+            raise ContextError("the model gives no way to go on a finite score")
+        option = spelled.option_of(answer.leaf)
+        self.tokens, self._open = tokens, spelled.unforced[option]
+        return option, answer.logprob
 
     def _choose_kind(self, alternatives: Alternatives) -> Plan[tuple[Hashable, float]]:
         """Decide a kind token by token; return it and its log-share.
@@ -447,14 +471,17 @@ class RecordDecoder:
         printed: Layout | None,
         max_tokens: int,
         on_text: Callable[[str], object] | None,
+        source: str | None = None,
     ) -> None:
         self.writer = writer
         self._layouts = layouts  # that the text so far can have
         self._printed = printed
         self._max_tokens = max_tokens
         self._on_text = on_text
+        self._source = source
         self._n_reported = 0
         self.probabilities: dict[str, float] = {}
+        self.offsets: dict[str, tuple[int, int]] = {}
         self.truncated: list[str] = []
 
     def run(self, node: Node, end: str = "") -> Plan[str]:
@@ -463,11 +490,14 @@ class RecordDecoder:
         self._report()
         show = str if self._printed is None else Printer(self._printed).add
         parts: list[str] = []
-        waiting: tuple[PendingPart, ...] = (PendingValue(node),)
+        waiting: tuple[PendingPart, ...] = (PendingValue(with_text(node, self._source)),)
         while waiting:
             pending, *others = waiting
             following: tuple[PendingPart, ...] = ()
-            if isinstance(pending, PendingString):
+            if isinstance(pending, PendingString) and isinstance(pending.node, VerbatimNode):
+                yield from self._choose_span(pending.node, pending.pointer, tuple(others))
+            elif isinstance(pending, PendingString):
+                assert isinstance(pending.node, String)
                 text = yield from self._generate(FreeText(pending.node, pending.node.grammar), pending.pointer)
                 self.writer.write('"')
                 if (of := pending.key_of) is not None:
@@ -514,6 +544,14 @@ class RecordDecoder:
             self.writer.write(text)
         chosen, self._layouts = found[text]
         return chosen.pending
+
+    def _choose_span(self, node: VerbatimNode, pointer: str, waiting: tuple[PendingPart, ...]) -> Plan[None]:
+        after = [each for layout in self._layouts for each in followers(waiting, layout, self._end)]
+        index, logprob = yield from self.writer.choose_span(node, after)
+        if self.writer.is_exact:
+            self.probabilities.pop(pointer, None)  # the opening quote is a part of the value's own probability
+        self._multiply(pointer, logprob)
+        self.offsets[pointer] = find_spans(node).offsets(index)
 
     def _multiply(self, pointer: str, logprob: float) -> None:
         self.probabilities[pointer] = self.probabilities.get(pointer, 1.0) * math.exp(logprob)
@@ -563,6 +601,9 @@ def followers(waiting: tuple[PendingPart, ...], layout: Layout, end: str) -> tup
         if not waiting:
             note(text + end)
             note(f"{text}{end}\n")
+            continue
+        if isinstance(waiting[0], PendingString) and isinstance(waiting[0].node, VerbatimNode):
+            any(map(note, (text + first for first in beginnings(waiting[0].node))))
             continue
         ways = [] if isinstance(waiting[0], PendingString) else continuations(waiting[0], layout)
         if not ways or len(text) >= _N_FOLLOWING or (len(ways) > 1 and (signs != text or n > _MAX_FOLLOWED)):

@@ -34,6 +34,7 @@ from token_trie.records.tools import (
     text_before,
     tool_request,
 )
+from token_trie.records.verbatim import source_of
 from token_trie.serve.engine import Engine
 from token_trie.serve.errors import Place, invalid, refusing
 from token_trie.serve.sets import AnySet
@@ -125,6 +126,8 @@ class ConstrainedPrompt:
     options: AnswerOptions
     beginnings: tuple[str, ...] = ()
     """Beginnings of calls, before which a free text ends."""
+    source: str | None = None
+    """The text that verbatim values are taken from."""
 
     async def prepare(self, engine: Engine, on_part: OnPart | None) -> PreparedAnswer:
         """Prepare the answer; `on_part` gets its parts as they are generated."""
@@ -160,12 +163,12 @@ class ConstrainedPrompt:
             template = await engine.on_worker(lambda: read_template(of.schema, strict=of.strict))
 
         async def finish(record: Record[Any], _: list[int], n_cached: int) -> Finished:
-            more, stats = notes_of(record.truncated, template.ignored), record.stats
+            more, stats = notes_of(record, template.ignored), record.stats
             assert stats is not None
             why = "length" if record.truncated else "stop"
             return Finished(record.text, why, stats.n_prompt, n_cached, stats.n_tokens, more=more)
 
-        request = record_request(template, options)
+        request = record_request(template, options).of_text(self.source)
         return PreparedAnswer(lambda model, _: request.plan(model, self.prompt(engine.llm)), finish)
 
     @property
@@ -211,10 +214,11 @@ class Calling:
         tokens, template = await engine.on_worker(lambda: self._prompt(engine))
         call_id = uuid.uuid4().hex[:9]
         on_text = None if on_part is None else call_parts(call_id, template, on_part)
-        call = tool_request(self.tools, record_options(self.options, on_text), template)
+        options = record_options(self.options, on_text)
+        call = tool_request(self.tools, options, template).of_text(source_of(self.turns) or "")
 
         async def called(answer: ToolCall[Any], _: list[int], n_cached: int) -> Finished:
-            more = {"x_probability": answer.probability, **notes_of(answer.truncated, answer.ignored)}
+            more = {"x_probability": answer.probability, **notes_of(answer, answer.ignored)}
             stats, shown = answer.stats, {**answer.to_dict(), "id": call_id}
             assert stats is not None
             why = "length" if answer.truncated else "tool_calls"
@@ -283,9 +287,13 @@ def record_options(given: AnswerOptions, on_text: OnText | None, most: int = Rec
     return RecordOptions(**given.drawn(0.0), on_text=send, max_tokens=limit)
 
 
-def notes_of(truncated: Sequence[str], ignored: Sequence[str]) -> dict[str, Any]:
-    """Return the extra fields that list truncated values of a record and ignored keywords of its schema."""
-    notes = {"x_truncated": list(truncated), "x_ignored": list(ignored)}
+def notes_of(record: Record[Any] | ToolCall[Any], ignored: Sequence[str]) -> dict[str, Any]:
+    """Return the extra fields: truncated and verbatim values of a record, and ignored keywords of its schema."""
+    verbatim = {
+        pointer: {"start": start, "end": end, "probability": record.probabilities[pointer]}
+        for pointer, (start, end) in record.offsets.items()
+    }
+    notes = {"x_truncated": list(record.truncated), "x_verbatim": verbatim, "x_ignored": list(ignored)}
     return {name: some for name, some in notes.items() if some}
 
 

@@ -19,6 +19,7 @@ from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
 from token_trie.records.tool_prompt import for_template, read_arguments
 from token_trie.records.tools import read_tools
+from token_trie.records.verbatim import source_of
 from token_trie.serve import shapes
 from token_trie.serve.answers import (
     ANY_OBJECT,
@@ -83,7 +84,7 @@ def _read_chat(service: Service, body: ChatRequest, ignored: list[str]) -> Answe
     n_alternatives = (body.top_logprobs or 0) if body.logprobs else None
     stops = () if constraint != AnswerConstraint() or has_chat_template(service.engine.llm) else _PLAIN_STOPS
     options = _options_of(body, max_tokens, n_alternatives, stops)
-    text = ConstrainedPrompt(lambda llm: prompt_of(llm, turns), constraint, options)
+    text = ConstrainedPrompt(lambda llm: prompt_of(llm, turns), constraint, options, source=source_of(turns) or "")
     return _calling(body, turns, text, ignored) or text
 
 
@@ -96,7 +97,7 @@ def _read_prompts(service: Service, body: CompletionRequest, prompts: list[str |
         def prompt(_: Llama) -> Prompt:
             return Filled([("", given)]) if isinstance(given, str) and not body.parse_special else given
 
-        return ConstrainedPrompt(prompt, constraint, options)
+        return ConstrainedPrompt(prompt, constraint, options, source=given if isinstance(given, str) else None)
 
     return [constrained(given) for given in prompts]
 

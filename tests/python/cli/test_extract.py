@@ -65,6 +65,13 @@ def test_each_row_gets_the_record_that_fill_writes(cli: Cli, tiny: llama_cpp.Lla
     assert any(line.split() == ["late", str(n_absent), f"{100 * n_absent / 8:.1f}"] for line in done.err.splitlines())
 
 
+def test_verbatim_values_are_of_the_columns_in_the_prompt(cli: Cli) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "x_verbatim": True}}, "required": ["a"]}
+    output = cli.folder / "out.jsonl"
+    assert cli.call(arguments(cli, cli.table(["Åse", "Bo"]), output, schema=schema)).code == 0
+    assert [row["a"] for row in cli.rows(output)] == ["Åse", "Bo"]
+
+
 def test_flat_fields_are_their_texts_in_csv_and_others_are_json(cli: Cli) -> None:
     lines, output = cli.folder / "out.jsonl", cli.folder / "out.csv"
     table = cli.table(TEXTS)

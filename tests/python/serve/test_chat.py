@@ -86,6 +86,29 @@ def test_a_value_that_ends_at_max_tokens_is_kept_and_named(client: openai.OpenAI
         )
 
 
+def test_verbatim_values_are_of_the_users_last_message(client: openai.OpenAI) -> None:
+    name = {"type": "object", "properties": {"name": {"type": "string", "x_verbatim": True}}, "required": ["name"]}
+    messages: list[Any] = [*MESSAGES, {"role": "assistant", "content": "Paris"}, {"role": "user", "content": "Åse!!"}]
+    given: Any = {"type": "json_schema", "json_schema": {"name": "name", "schema": name, "strict": True}}
+    tool: Any = {"type": "function", "function": {"name": "greet", "parameters": name, "strict": True}}
+    record = ask(client, messages=messages, response_format=given).choices[0]
+    called = ask(client, messages=messages, tools=[tool], tool_choice="required").choices[0]
+    arguments = called.message.tool_calls[0].function.arguments
+    for answer, text in ((record, record.message.content), (called, arguments)):
+        value, of_value = json.loads(text)["name"], answer.model_extra["x_verbatim"]["/name"]
+        assert value in ("Åse", "Åse!!")
+        assert (of_value["start"], of_value["end"]) == (0, len(value))
+        assert 0 < of_value["probability"] <= 1
+    for wrong in ([{"role": "user", "content": "?"}], [{"role": "system", "content": "Åse"}]):
+        with pytest.raises(openai.BadRequestError, match="text: no part of it can be the verbatim value record/name"):
+            ask(client, messages=wrong, response_format=given)
+    more: Any = {"extra_body": {"structured_outputs": {"json": name}}}
+    alone = client.completions.create(model="any", prompt="Åse", **more).choices[0]
+    assert json.loads(alone.text) == {"name": "Åse"}
+    with pytest.raises(openai.BadRequestError, match="text: missing"):
+        client.completions.create(model="any", prompt=[5, 6], **more)
+
+
 @pytest.mark.parametrize(
     "constraint",
     [
