@@ -542,13 +542,18 @@ def _class(ranges: _Ranges) -> Expression:
     return parts[0] if len(parts) == 1 else Either(tuple(parts))
 
 
-def other_texts(texts: Iterable[str]) -> Expression:
-    """Return the grammar of all texts but some."""
+def other_texts(texts: Iterable[str], most: int | None) -> Expression:
+    """Return the grammar of all texts but some, of so many characters at most."""
+    if most == 0:
+        return _EMPTY
     rests: dict[str, list[str]] = {}
     for text in texts:
         rests.setdefault(text[:1], []).append(text[1:])
     is_empty_one = rests.pop("", None) is not None
     codes = sorted(map(ord, rests))
-    parts: list[Expression] = [Sequence((_class(_complement([(c, c) for c in codes])), Repeat(CHAR, 0, None)))]
-    parts += [Sequence((_class([(ord(c), ord(c))]), other_texts(rest))) for c, rest in rests.items()]
+    most = None if most is None else most - 1
+    parts: list[Expression] = [Sequence((_class(_complement([(c, c) for c in codes])), Repeat(CHAR, 0, most)))]
+    for char, rest in rests.items():
+        if most != 0 or "" not in rest:
+            parts.append(Sequence((_class([(ord(char), ord(char))]), other_texts(rest, most))))
     return Either((*parts, *([] if is_empty_one else [_EMPTY])))

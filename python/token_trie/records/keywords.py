@@ -333,7 +333,9 @@ def but(node: Node | None, excepted: list[Any], pointer: str) -> Node | None:
         return node
     is_short = sum(len(v) for v in within if isinstance(v, str)) <= MAX_VALUES
     if isinstance(node, String) and node.can_end_anywhere and not node.min_length and is_short:
-        return String(other_texts(within), node.max_length, 0, False, node.max_length is not None)
+        high = node.max_length
+        most = None if high is None or high > MAX_REPEATS else high
+        return String(other_texts(within, most), high, 0, False, high != most)
     raise KeywordError(f"{pointer}/not", "of values among free ones it is not supported")
 
 

@@ -84,6 +84,8 @@ def wrong(schema: Any, node: Any, values: list[Any]) -> list[Any]:
         ({"not": {"type": ["integer", "string"]}}, [None, True, [1], {}]),
         ({"not": {"enum": ["ab", "ac", True, None]}}, [False, [], 3]),
         ({"type": "string", "not": {"enum": ["ab", 'a"', ""]}}, ["a", "b", "abc", 'a"b', "\\"]),
+        ({"type": "string", "maxLength": 3, "not": {"enum": ["ab", "c", "abc"]}}, ["", "a", "abd", "xyz", "cc"]),
+        ({"type": "string", "maxLength": 2000, "not": {"const": "ab"}}, ["", "a", "abd"]),
         ({"type": "array", "not": {"items": {"const": 1}}}, [["a"], [1, 1, "a"]]),
         ({"$ref": "#/$defs/a", "maximum": 5, "$defs": {"a": {"type": "integer", "minimum": 1}}}, [1, 5]),
         ({"$ref": "#n", "$defs": {"a": {"$anchor": "n", "const": 1}}}, [1]),
