@@ -972,12 +972,16 @@ struct token_trie_batch_params {
                         is reserved for short prompts. Values above n_batch count as n_batch. 0: no limit, which takes
                         the least time in total */
     uint64_t max_state_bytes; /* as in token_trie_stream_params */
+    int32_t n_ctx_first;      /* tokens that the context holds at first; above the context's n_ctx: as many as that. 0:
+                                 all of them, and the context does not grow */
 };
 
 /*
- * Opens a batch on a model, with its own context. All memory for the context is allocated now. context_params->n_ctx is
- * the number of tokens that all prompts in progress and their answers can hold together; a shared beginning counts
- * once. Model and adapters must outlive the batch. Returns NULL on failure.
+ * Opens a batch on a model, with its own context. context_params->n_ctx is the number of tokens that all prompts in
+ * progress and their answers can hold together; a shared beginning counts once. Memory for params->n_ctx_first of them
+ * is allocated now. When prompts need more, the batch makes a larger context, copies all that the old one holds, and
+ * frees it. If there is no memory for that, they wait as in a full context, and a prompt that does not fit alone gets
+ * TOKEN_TRIE_ERROR_MEMORY. Model and adapters must outlive the batch. Returns NULL on failure.
  */
 TOKEN_TRIE_API struct token_trie_batch * token_trie_batch_open(struct llama_model * model,
                                                                const struct llama_context_params * context_params,

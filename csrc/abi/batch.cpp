@@ -13,11 +13,11 @@ token_trie_batch * token_trie_batch_open(llama_model * model,
                                          const token_trie_batch_params * params) {
     return guard_pointer<token_trie_batch *>([&] {
         const token_trie_batch_params given = read_struct(params, "params");
-        const Scheduler::Options options = {to_count(given.n_parallel, "params.n_parallel"),
-                                            to_count(given.n_batch, "params.n_batch"),
-                                            to_count(given.n_chunk, "params.n_chunk")};
-        const ContextMaker maker = make_contexts(model, context_params, given);
-        return open_batches().open([&] { return std::make_shared<Batch>(maker, options); });
+        const Scheduler::Options options = {
+            to_count(given.n_parallel, "params.n_parallel"), to_count(given.n_batch, "params.n_batch"),
+            to_count(given.n_chunk, "params.n_chunk"), to_count(given.n_ctx_first, "params.n_ctx_first")};
+        ContextMaker maker = make_contexts(model, context_params, given);
+        return open_batches().open([&] { return std::make_shared<Batch>(std::move(maker), options); });
     });
 }
 

@@ -7,9 +7,9 @@
 
 namespace token_trie {
 
-Batch::Batch(const ContextMaker & maker, const Scheduler::Options & options)
+Batch::Batch(ContextMaker maker, const Scheduler::Options & options)
     : scheduler_(std::make_unique<Scheduler>(
-          maker, options, [this](Ticket ticket, Answer answer) { keep(ticket, std::move(answer)); })),
+          std::move(maker), options, [this](Ticket ticket, Answer answer) { keep(ticket, std::move(answer)); })),
       facts_(scheduler_->vocab()),
       n_ctx_max_(scheduler_->n_ctx_max()) {}
 

@@ -23,7 +23,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 class Batch {
    public:
     // Throws as Scheduler does.
-    Batch(const ContextMaker & maker, const Scheduler::Options & options);
+    Batch(ContextMaker maker, const Scheduler::Options & options);
 
     std::size_t n_ctx_max() const noexcept { return n_ctx_max_; }
 

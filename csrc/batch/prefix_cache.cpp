@@ -5,8 +5,11 @@
 
 namespace token_trie {
 
-PrefixCache::PrefixCache(
-    llama_memory_t memory, const llama_model * model, std::size_t n_ids, std::size_t n_cells_max, double max_unused)
+PrefixCache::PrefixCache(const llama_memory_t & memory,
+                         const llama_model * model,
+                         std::size_t n_ids,
+                         std::size_t n_cells_max,
+                         double max_unused)
     : n_cells_max_(n_cells_max),
       n_swa_(llama_model_n_swa(model)),
       max_unused_(max_unused),

@@ -29,7 +29,7 @@ class PrefixCache {
    public:
     // max_unused: rows of passes after which a prompt that nobody uses is dropped, infinite with flash attention.
     // Without it, each row attends to all cells up to the last one in use.
-    PrefixCache(llama_memory_t memory,
+    PrefixCache(const llama_memory_t & memory,
                 const llama_model * model,
                 std::size_t n_ids,
                 std::size_t n_cells_max,

@@ -16,12 +16,6 @@ std::size_t checked_ids(const ContextMaker & maker, std::size_t wanted) {
     return n;
 }
 
-OwnedContext make_context(const ContextMaker & maker, std::size_t n_ids) {
-    OwnedContext context = maker.make(maker.max_tokens(), n_ids);
-    throw_if(context == nullptr, Status::memory, "no context of ", maker.max_tokens(), " tokens could be made");
-    return context;
-}
-
 // Attention is then as much work as the weights, of which it makes half as good use.
 double depth_of(const llama_model * model) {
     const double n_multiplied = 4.0 * llama_model_n_embd(model) * llama_model_n_layer(model);
@@ -41,21 +35,22 @@ std::size_t n_alike(const std::vector<Token> & a, const std::vector<Token> & b) 
 
 }  // namespace
 
-Scheduler::Scheduler(const ContextMaker & maker, const Options & options, OnAnswer on_answer)
+Scheduler::Scheduler(ContextMaker maker, const Options & options, OnAnswer on_answer)
     : on_answer_(std::move(on_answer)),
       n_ids_(checked_ids(maker, options.n_ids)),
-      context_(make_context(maker, n_ids_)),
-      model_(llama_get_model(context_.get())),
-      vocab_(llama_model_get_vocab(model_)),
-      takes_one_at_a_time_(maker.takes_one_at_a_time()),
+      depth_(depth_of(maker.model())),
+      max_unused_(max_unused(maker, depth_)),
+      n_cells_max_(maker.max_tokens()),
+      context_(std::move(maker), options.n_first == 0 ? n_cells_max_ : options.n_first, n_ids_),
+      model_(context_.model()),
+      vocab_(context_.vocab()),
+      takes_one_at_a_time_(context_.takes_one_at_a_time()),
       n_batch_(std::min<std::size_t>(options.n_batch == 0 ? Policy::kRows : options.n_batch,
                                      llama_n_ubatch(context_.get()))),
       policy_(Policy::of(n_batch_, options.n_chunk)),
-      depth_(depth_of(model_)),
-      n_cells_max_(llama_n_ctx(context_.get())),
       n_ctx_max_(n_cells_max_ - n_cells_max_ / policy_.reserved_part),
-      n_paths_(std::max<std::size_t>(std::min(maker.max_ids(), n_frugal_ids(vocab_)), 2) - 1),
-      cache_(llama_get_memory(context_.get()), model_, n_ids_, n_cells_max_, max_unused(maker, depth_)) {}
+      n_paths_(std::max<std::size_t>(std::min(context_.n_ids_max(), n_frugal_ids(vocab_)), 2) - 1),
+      cache_(context_.memory(), model_, n_ids_, n_cells_max_, max_unused_) {}
 
 void Scheduler::add(Requests & requests) noexcept {
     while (!requests.empty()) {
@@ -174,7 +169,15 @@ void Scheduler::place_rows(Job & job) {
         }
         job.lend(id);
     }
-    const std::size_t max_cells = std::min(job.n_cells() + n_cells_left(), Policy::kMaxTreePasses * n_batch_);
+    std::size_t max_cells =
+        job.request().is_decoded() ? 0 : std::min(job.n_cells() + n_cells_left(), Policy::kMaxTreePasses * n_batch_);
+    if (!job.request().is_decoded() && !cache_.cells().has_states()) {
+        max_cells = std::min<std::size_t>(max_cells, job.request().cursor->trie().n_nodes());
+    }
+    const std::size_t n_others = n_taken() - job.n_cells();
+    if (!grow(n_others + std::max(job.n_cells(), max_cells))) {
+        max_cells = context_.n_ctx() - n_others;
+    }
     const std::size_t max_nodes = (rows_.n_wanted_left() + policy_.tree_part - 1) / policy_.tree_part;
     job.place_rows(max_nodes, std::max(job.n_cells(), max_cells));
     for (llama_seq_id id = job.return_id(); id >= 0; id = job.return_id()) {
@@ -202,7 +205,7 @@ void Scheduler::decode() {
     if (!cut) {
         const std::vector<llama_seq_id> & free = cache_.free_ids();
         filler_.assign(free.end() - (free.empty() ? 0 : 1), free.end());
-        rows_.fill_up(filler_, filler_.empty() ? 0 : n_cells_left());
+        rows_.fill_up(filler_, filler_.empty() ? 0 : context_.n_ctx() - std::min(context_.n_ctx(), n_taken()));
     }
     decode(rows_, cut, indices);
     if (rows_.size() > n_rows) {
@@ -212,7 +215,7 @@ void Scheduler::decode() {
 
 // In one pass of llama.cpp's, of whose logits the jobs observe theirs.
 void Scheduler::decode(BatchRows & part, bool cut, const BatchRows::Indices & indices) {
-    check_decoded(head_.decode(context_.get(), part.batch(), cut && part.n_wanted() > 0));
+    check_decoded(context_.head().decode(context_.get(), part.batch(), cut && part.n_wanted() > 0));
     for (Job & job : jobs_) {
         job.observe(
             indices, [&](std::size_t row, const Task & task) { return logits_of(part, row, task); },
@@ -376,7 +379,7 @@ bool Scheduler::begin(Ticket ticket, Request & request, Eviction max) {
     const std::size_t n_needed = n_own + request.max_tokens();
     const std::size_t n_cells = n_needed + n_promised();
     if (!leaves_ids(request) || !respects_reserve(n_needed, n_own > policy_.max_short) ||
-        (!cache_.make_room(n_cells, max, source.id) && !cache_.is_retained(source.id))) {
+        !find_cells(n_cells, max, source.id)) {
         return false;
     }
     const bool needs_path_id = n_ids_for(request) > 1;
@@ -388,7 +391,7 @@ bool Scheduler::begin(Ticket ticket, Request & request, Eviction max) {
         }
         return false;
     }
-    const Task::Origin origin{model_, llama_get_memory(context_.get()), id, request.prompt.size()};
+    const Task::Origin origin{model_, context_.memory(), id, request.prompt.size()};
     jobs_.emplace_back(ticket, std::move(request), vocab_, origin, path_id, source.n, n_paths_);
     if (jobs_.back().is_done()) {
         answer(std::prev(jobs_.end()));
@@ -496,15 +499,45 @@ std::size_t Scheduler::n_promised() const noexcept {
     return n;
 }
 
+// Whether there are so many free cells, once others are evicted, or the source of a prompt is cut. Where there is no
+// memory for a larger context, those of the present one are all. Throws Error (memory) where nothing will free more.
+bool Scheduler::find_cells(std::size_t n, Eviction max, llama_seq_id source) {
+    if (!cache_.make_room(n, max, source) && !cache_.is_retained(source)) {
+        return false;
+    }
+    const auto n_all = [&] { return std::min(cache_.cells().n_cells() + n, n_cells_max_); };
+    bool is_there = grow(n_all());
+    while (!is_there && cache_.evict(max, source)) {
+        is_there = n_all() <= context_.n_ctx();
+    }
+    throw_if(!is_there && jobs_.empty() && cache_.n_live() == 0, Status::memory, "no context of ", n_all(),
+             " tokens could be made");
+    return is_there;
+}
+
+// False where there is no memory for so many cells.
+bool Scheduler::grow(std::size_t n_cells) {
+    try {
+        context_.grow(n_cells, n_ids_);
+        return true;
+    } catch (const Error & error) {
+        if (error.status() != Status::memory) {
+            throw;
+        }
+        return false;
+    }
+}
+
 std::size_t Scheduler::n_cells_left() const noexcept {
     return cache_.n_free_cells() - std::min(cache_.n_free_cells(), n_promised());
 }
 
 const float * Scheduler::logits_of(const BatchRows & part, std::size_t row, const Task & task) {
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(vocab_));
-    if (head_.was_cut()) {
+    if (context_.head().was_cut()) {
         few_logits_.resize(n_vocab);
-        head_.multiply(task.wanted(), llama_n_threads(context_.get()), few_logits_.data(), part.output_of(row));
+        context_.head().multiply(task.wanted(), llama_n_threads(context_.get()), few_logits_.data(),
+                                 part.output_of(row));
         check_finite(few_logits_.data(), task.wanted(), n_vocab);
         return few_logits_.data();
     }
@@ -516,7 +549,7 @@ const float * Scheduler::logits_of(const BatchRows & part, std::size_t row, cons
 
 std::vector<float> Scheduler::state_of(const BatchRows & part, std::size_t row) {
     llama_synchronize(context_.get());
-    std::vector<float> state = head_.hidden_state(part.output_of(row));
+    std::vector<float> state = context_.head().hidden_state(part.output_of(row));
     check_finite(state);
     return state;
 }

@@ -27,12 +27,13 @@ class [[gnu::visibility("default")]] Scheduler {
         std::size_t n_ids = 0;    // 0: as many as the model may have; states take twice as many
         std::size_t n_batch = 0;  // rows of a pass at most; 0: Policy::kRows
         std::size_t n_chunk = 0;  // 0: no chunks, which takes the least time for all together
+        std::size_t n_first = 0;  // tokens of the context at first; 0: all that there may be
     };
     // Throws nothing.
     using OnAnswer = std::function<void(Ticket, Answer)>;
     // on_answer gets the answer of each request, once. Throws Error: argument where the context holds less than two
     // sequences; memory where there is none for the context.
-    Scheduler(const ContextMaker & maker, const Options & options, OnAnswer on_answer);
+    Scheduler(ContextMaker maker, const Options & options, OnAnswer on_answer);
 
     const llama_vocab * vocab() const noexcept { return vocab_; }
     // Tokens of a prompt and its longest answer.
@@ -88,6 +89,9 @@ class [[gnu::visibility("default")]] Scheduler {
     bool leaves_ids(const Request & request) const noexcept;
     std::size_t n_promised() const noexcept;
     std::size_t n_cells_left() const noexcept;
+    std::size_t n_taken() const noexcept { return cache_.cells().n_cells() + n_promised(); }
+    bool grow(std::size_t n_cells);
+    bool find_cells(std::size_t n, Eviction max, llama_seq_id source);
 
     void decode(BatchRows & part, bool cut, const BatchRows::Indices & indices);
     const float * logits_of(const BatchRows & part, std::size_t row, const Task & task);
@@ -95,17 +99,17 @@ class [[gnu::visibility("default")]] Scheduler {
 
     const OnAnswer on_answer_;
     const std::size_t n_ids_;
-    const OwnedContext context_;
+    const double depth_;  // cells after which a row takes twice as long as after none
+    const double max_unused_;
+    const std::size_t n_cells_max_;
+    GrowingContext context_;
     const llama_model * const model_;
     const llama_vocab * const vocab_;
     const bool takes_one_at_a_time_;
     const std::size_t n_batch_;
     const Policy policy_;
-    const double depth_;  // cells after which a row takes twice as long as after none
-    const std::size_t n_cells_max_;
     const std::size_t n_ctx_max_;
     const std::size_t n_paths_;
-    OutputHead head_;
     std::vector<float> few_logits_;  // the logits wanted, where passes can be cut
     PrefixCache cache_;
     BatchRows rows_;

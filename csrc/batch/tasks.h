@@ -46,7 +46,7 @@ class Task : NonCopyable {
     // Where its rows go: after so many tokens on an id.
     struct Origin {
         const llama_model * model;
-        llama_memory_t memory;
+        const llama_memory_t & memory;  // which may change with all that it holds
         llama_seq_id id;
         std::size_t n_before;
     };

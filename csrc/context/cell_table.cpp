@@ -89,15 +89,6 @@ void CellTable::forget(llama_seq_id id, std::size_t n) noexcept {
     }
 }
 
-void CellTable::move_to(llama_memory_t memory) {
-    memory_ = memory;
-    for (llama_seq_id id = 1; static_cast<std::size_t>(id) < held_.size(); ++id) {
-        const std::size_t n = n_shared(0, id);
-        forget(id, can_continue(0, n) ? n : 0);
-        copy(0, id, n_held(id));
-    }
-}
-
 void CellTable::clear() noexcept {
     llama_memory_clear(memory_, true);
     has_count_ = true;

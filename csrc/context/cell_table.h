@@ -52,8 +52,10 @@ inline bool has_window(llama_memory_t memory, llama_seq_id id, std::size_t n, st
 // Where memory runs out while cells are shared, llama.cpp has lost count of them, until all is cleared.
 class CellTable {
    public:
-    CellTable(llama_memory_t memory, const llama_model * model, std::size_t n_ids)
+    // The memory may change, with all that it holds, and has to outlive this.
+    CellTable(const llama_memory_t & memory, const llama_model * model, std::size_t n_ids)
         : memory_(memory), has_states_(token_trie::has_states(model)), n_swa_(llama_model_n_swa(model)), held_(n_ids) {}
+    CellTable(llama_memory_t && memory, const llama_model * model, std::size_t n_ids) = delete;
 
     std::size_t n_held(llama_seq_id id) const noexcept { return of(id).size(); }
     std::size_t n_cells() const noexcept { return n_refs_.size() - free_.size(); }
@@ -85,9 +87,6 @@ class CellTable {
     bool cut(llama_seq_id id, std::size_t n) noexcept;
     // Says that an id's cells are others from position n on, and nobody's but its own.
     void forget(llama_seq_id id, std::size_t n = 0) noexcept;
-    // Goes on with another memory, in which the first id has what it had, alone: the others share with it what they
-    // did, and lose the rest. Throws std::bad_alloc.
-    void move_to(llama_memory_t memory);
     // Drops all tokens of all ids.
     void clear() noexcept;
     bool has_count() const noexcept { return has_count_; }
@@ -102,7 +101,7 @@ class CellTable {
     Cells & of(llama_seq_id id) noexcept { return held_[static_cast<std::size_t>(id)]; }
     void copy(llama_seq_id from, llama_seq_id to, std::size_t n);
 
-    llama_memory_t memory_;
+    const llama_memory_t & memory_;
     bool has_states_;
     std::int32_t n_swa_;  // the window of sliding attention; 0: none
     bool has_count_ = true;

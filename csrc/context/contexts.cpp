@@ -48,6 +48,18 @@ void check_length(const llama_model * model, std::int32_t n_ctx) {
              trained, " tokens that the model was trained with");
 }
 
+// Copies what a context's memory holds of all sequences. The state of an empty one is none to go on from: llama.cpp may
+// end the process on it.
+bool copy_state(llama_context * from, llama_context * to) noexcept {
+    try {
+        std::vector<std::uint8_t> bytes(llama_state_get_size(from));
+        return !bytes.empty() && llama_state_get_data(from, bytes.data(), bytes.size()) == bytes.size() &&
+               llama_state_set_data(to, bytes.data(), bytes.size()) == bytes.size();
+    } catch (...) {  // no memory
+        return false;
+    }
+}
+
 }  // namespace
 
 std::size_t turning_point(const llama_model * model) {
@@ -189,36 +201,56 @@ OwnedContext ContextMaker::take_first() {
                              : make(1, std::min(n_ids, n_frugal_ids(llama_model_get_vocab(model_))));
 }
 
-GrowingContext::GrowingContext(ContextMaker maker) : maker_(std::move(maker)), owned_(maker_.take_first()) {
-    throw_if(owned_ == nullptr, Status::argument, "no context could be made of the model and the params");
-    adopt(owned_.get());
+GrowingContext::GrowingContext(ContextMaker maker) : maker_(std::move(maker)) {
+    OwnedContext first = maker_.take_first();
+    throw_if(first == nullptr, Status::argument, "no context could be made of the model and the params");
+    adopt(std::move(first));
 }
 
-void GrowingContext::adopt(llama_context * context) {
-    context_ = context;
+GrowingContext::GrowingContext(ContextMaker maker, std::size_t n_tokens, std::size_t n_ids) : maker_(std::move(maker)) {
+    maker_.forget_first();
+    OwnedContext first = maker_.make(n_tokens, n_ids);
+    throw_if(first == nullptr, Status::memory, "no context of ", n_tokens, " tokens could be made");
+    adopt(std::move(first));
+}
+
+void GrowingContext::adopt(OwnedContext context) {
+    owned_ = std::move(context);
+    context_ = owned_.get();
+    memory_ = llama_get_memory(context_);
     n_vocab_ = static_cast<std::size_t>(llama_vocab_n_tokens(vocab()));
     n_swa_ = llama_model_n_swa(model());
-    n_threads_ = llama_n_threads(context);
-    n_threads_batch_ = llama_n_threads_batch(context);
+    n_threads_ = llama_n_threads(context_);
+    n_threads_batch_ = llama_n_threads_batch(context_);
     has_threads_of_step_ = false;
     head_.expect_another();
 }
 
-OwnedContext GrowingContext::make_larger(std::size_t n_tokens, std::size_t n_ids, bool by_steps) const {
-    const std::size_t n_here = n_ctx();
-    const std::size_t n_next = n_tokens <= n_here ? n_here
-                               : by_steps         ? std::max(n_tokens, n_here + n_here / 2)
-                                                  : n_tokens;
-    OwnedContext next = maker_.make(n_next, has_states(model())      ? n_ids_max()
-                                            : n_ids <= this->n_ids() ? this->n_ids()
-                                                                     : (n_ids + kIds - 1) / kIds * kIds);
-    throw_if(next == nullptr, Status::memory, "no context of ", n_next, " tokens could be made");
-    return next;
+bool GrowingContext::is_empty() const noexcept {
+    for (llama_seq_id id = 0; static_cast<std::size_t>(id) < n_ids(); ++id) {
+        if (llama_memory_seq_pos_max(memory_, id) >= 0) {
+            return false;
+        }
+    }
+    return true;
 }
 
-void GrowingContext::replace(OwnedContext next) {
-    adopt(next.get());
-    owned_ = std::move(next);
+// With states, it has at once as many ids as there may be, as each is of use for a snapshot.
+void GrowingContext::grow(std::size_t n_tokens, std::size_t n_ids) {
+    if (has(n_tokens, n_ids)) {
+        return;
+    }
+    const std::size_t n_here = n_ctx();
+    const bool is_empty = this->is_empty();
+    const std::size_t n_next = n_tokens <= n_here ? n_here
+                               : is_empty         ? n_tokens
+                                                  : std::max(n_tokens, n_here + n_here / 2);
+    OwnedContext next = maker_.make(n_next, n_ids <= this->n_ids() ? this->n_ids()
+                                            : has_states(model())  ? n_ids_max()
+                                                                   : (n_ids + kIds - 1) / kIds * kIds);
+    throw_if(next == nullptr || (!is_empty && !copy_state(context_, next.get())), Status::memory, "no context of ",
+             n_next, " tokens could be made");
+    adopt(std::move(next));
 }
 
 std::int32_t GrowingContext::decode(const llama_batch & batch, bool is_step, bool cut) {

@@ -118,6 +118,8 @@ class ContextMaker {
     OwnedContext make(std::size_t n_tokens, std::size_t n_ids) const;
     // A small one, that a short prompt and a small set will do with.
     OwnedContext take_first();
+    // Frees what has measured the states.
+    void forget_first() noexcept { first_.reset(); }
 
    private:
     void prepare(std::size_t max_state_bytes);
@@ -140,10 +142,13 @@ class GrowingContext : NonCopyable {
    public:
     // At first a small one. Throws Error (argument) where none can be made.
     explicit GrowingContext(ContextMaker maker);
+    // At first one for so many tokens, and sequence ids. Throws Error (memory).
+    GrowingContext(ContextMaker maker, std::size_t n_tokens, std::size_t n_ids);
 
     // Until a larger one comes.
     llama_context * get() const noexcept { return context_; }
-    llama_memory_t memory() const noexcept { return llama_get_memory(context_); }
+    // For as long as this lives: the present context's.
+    const llama_memory_t & memory() const noexcept { return memory_; }
     const llama_model * model() const noexcept { return llama_get_model(context_); }
     const llama_vocab * vocab() const noexcept { return llama_model_get_vocab(model()); }
     std::size_t n_vocab() const noexcept { return n_vocab_; }
@@ -162,11 +167,10 @@ class GrowingContext : NonCopyable {
     bool has(std::size_t n_tokens, std::size_t n_ids) const noexcept {
         return n_tokens <= n_ctx() && n_ids <= this->n_ids();
     }
-    // Makes one that has; by_steps: tokens for some more, as all that is there has to be copied. With states, it has as
-    // many ids as there may be: nothing but the sequence at work is copied. Throws Error (memory).
-    OwnedContext make_larger(std::size_t n_tokens, std::size_t n_ids, bool by_steps) const;
-    // Goes on with it.
-    void replace(OwnedContext next);
+    // Goes on with a context that has as many and holds what this one does, of all ids; where that is anything, it has
+    // tokens for some more, as all has to be copied. The logits of the last pass are gone then. Throws Error (memory),
+    // and has then changed nothing.
+    void grow(std::size_t n_tokens, std::size_t n_ids);
 
     // llama_decode, by the threads of a step or of a prompt, cut where only few logits are wanted. Returns what that
     // returns.
@@ -195,12 +199,14 @@ class GrowingContext : NonCopyable {
     std::uint64_t decode_ns() const noexcept { return decode_ns_; }
 
    private:
-    void adopt(llama_context * context);
+    bool is_empty() const noexcept;
+    void adopt(OwnedContext context);
     void take_threads(bool of_step);
 
     ContextMaker maker_;
     OwnedContext owned_;
     llama_context * context_ = nullptr;
+    llama_memory_t memory_ = nullptr;
     std::size_t n_vocab_ = 0;
     std::int32_t n_swa_ = 0;
     std::int32_t n_threads_ = 0;        // as the context was made: of a step,

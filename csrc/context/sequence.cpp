@@ -236,18 +236,8 @@ void Sequence::grow(std::size_t n_tokens, std::size_t n_ids) {
     }
     trim_cache();
     keep_logits();
-    if (cells_.has_states()) {
-        name_cells();
-    }
-    OwnedContext next = context_.make_larger(n_tokens, n_ids, /* by_steps = */ n_cached_ > 0);
-    // The state of an empty cache is none to go on from: llama.cpp may end the process on it.
-    if (n_cached_ > 0 && !SavedState(context(), 0).restore(next.get(), 0)) {
-        forget_cache();
-        forget_sharing();
-    }
     device_.detach();
-    move_cells(llama_get_memory(next.get()));
-    context_.replace(std::move(next));
+    context_.grow(n_tokens, n_ids);
 }
 
 // After the tokens after the first n have changed.
@@ -600,31 +590,6 @@ void Sequence::forget_all_branches() noexcept {
     for (auto & [branch, suspended] : suspended_) {
         if (suspended.id != 0) {
             suspended.keep(0);
-        }
-    }
-}
-
-// Moves what suspended branches share with the one at work; the rest is evaluated again when it is needed.
-void Sequence::move_cells(llama_memory_t to) noexcept {
-    std::vector<std::size_t> n_held;
-    try {
-        for (const Snapshot & each : snapshots_) {
-            n_held.push_back(cells_.n_held(each.id));
-        }
-        cells_.move_to(to);
-    } catch (...) {
-        forget_all_branches();
-        return;
-    }
-    for (std::size_t i = snapshots_.size(); i-- > 0;) {
-        if (cells_.n_held(snapshots_[i].id) != n_held[i]) {
-            cells_.cut(snapshots_[i].id, 0);
-            snapshots_.erase(snapshots_.begin() + static_cast<std::ptrdiff_t>(i));
-        }
-    }
-    for (auto & [branch, suspended] : suspended_) {
-        if (suspended.id != 0) {
-            suspended.keep(cells_.n_held(suspended.id));
         }
     }
 }

@@ -217,8 +217,8 @@ class Sequence {
     // that cannot be; the cache is then as it was.
     void import_prefix(llama_context * from, std::int32_t id, const std::vector<Token> & tokens);
 
-    // Sees to it that the context is large enough for so many tokens, and sequence ids, of which only the sequence's
-    // own is kept. At most n_ctx_max and n_ids. Throws Error (memory).
+    // Sees to it that the context is large enough for so many tokens, and sequence ids. At most n_ctx_max and n_ids.
+    // Throws Error (memory).
     void grow(std::size_t n_tokens, std::size_t n_ids = 1);
 
     // Evaluates a batch that is no part of the sequence, whose logits are kept. Throws Error (context).
@@ -278,7 +278,6 @@ class Sequence {
     void put_to_work(Suspended & branch) noexcept;
     std::size_t n_elsewhere() const noexcept { return cells_.n_cells() - cells_.n_held(0); }
     std::size_t n_suspended() const noexcept;
-    void move_cells(llama_memory_t to) noexcept;
     void forget_all_branches() noexcept;
     template <typename Check>
     void or_forget(const Check & check);

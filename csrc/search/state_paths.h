@@ -18,7 +18,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 // held is evaluated again.
 class StatePaths final : public Paths {
    public:
-    StatePaths(llama_memory_t memory, const Trie & trie, llama_seq_id base_id, llama_pos base)
+    StatePaths(const llama_memory_t & memory, const Trie & trie, llama_seq_id base_id, llama_pos base)
         : memory_(memory), trie_(trie), base_id_(base_id), base_(base) {}
 
     // Not base_id, as its state would be gone.
@@ -57,7 +57,7 @@ class StatePaths final : public Paths {
     void release(Id & id) noexcept;
     void fork(llama_seq_id from, llama_seq_id to);
 
-    llama_memory_t memory_;
+    const llama_memory_t & memory_;
     const Trie & trie_;
     llama_seq_id base_id_;
     llama_pos base_;  // position of what follows the root

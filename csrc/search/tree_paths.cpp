@@ -27,7 +27,7 @@ void sort_depth_first(const Trie & trie, std::vector<NodeId> & nodes) {
 }
 
 std::unique_ptr<Paths> make_paths(
-    const llama_model * model, llama_memory_t memory, const Trie & trie, llama_seq_id base_id, llama_pos base) {
+    const llama_model * model, const llama_memory_t & memory, const Trie & trie, llama_seq_id base_id, llama_pos base) {
     if (has_states(model)) {
         return std::make_unique<StatePaths>(memory, trie, base_id, base);
     }

@@ -43,10 +43,10 @@ class Paths : NonCopyable {
     virtual void clear() noexcept = 0;
 };
 
-// Paths in a model's memory. The first `base` cells of base_id are before the root. The memory and the trie must
-// outlive it.
+// Paths in a model's memory. The first `base` cells of base_id are before the root. The memory, which may change
+// with all that it holds, and the trie must outlive it.
 std::unique_ptr<Paths> make_paths(
-    const llama_model * model, llama_memory_t memory, const Trie & trie, llama_seq_id base_id, llama_pos base);
+    const llama_model * model, const llama_memory_t & memory, const Trie & trie, llama_seq_id base_id, llama_pos base);
 
 // Paths whose cells are shared.
 //
@@ -60,7 +60,7 @@ std::unique_ptr<Paths> make_paths(
 // Paths stay in the cache until the next wave of nodes, of which those that go on from them take over their ids.
 class TreePaths final : public Paths {
    public:
-    TreePaths(llama_memory_t memory, const Trie & trie, llama_seq_id base_id, llama_pos base)
+    TreePaths(const llama_memory_t & memory, const Trie & trie, llama_seq_id base_id, llama_pos base)
         : memory_(memory), trie_(trie), base_id_(base_id), base_(base) {}
 
     // It may be base_id, where no path ends a window of sliding attention or more after the first cell: when it is cut
@@ -87,7 +87,7 @@ class TreePaths final : public Paths {
     std::vector<std::size_t> assign_ids(const std::vector<Source> & sources);
     std::vector<Row> place(const std::vector<TreePath> & tips);
 
-    llama_memory_t memory_;
+    const llama_memory_t & memory_;
     const Trie & trie_;
     llama_seq_id base_id_;
     llama_pos base_;  // position of what follows the root

@@ -233,10 +233,14 @@ def _speed(llm: Llama) -> Finding:
 def _memory(llm: Llama) -> Finding:
     weights = llama_cpp.llama_model_size(model_of(llm).model)
     llm.reset()
-    llm.eval([0] * (n := min(64, llm.n_ctx())))
-    cells = llama_cpp.llama_state_seq_get_size(llm.ctx, 0) / n * SERVED_N_CTX
+    sizes = []
+    for _ in range(2):
+        llm.eval([0] * (n_half := min(32, llm.n_ctx() // 2)))
+        sizes.append(llama_cpp.llama_state_seq_get_size(llm.ctx, 0))
     llm.reset()
-    text = f"{_size(weights)} of weights, {_size(cells)} for {SERVED_N_CTX:,} tokens"
+    each = (sizes[1] - sizes[0]) / n_half  # a state stays as large
+    cells = sizes[1] + each * (SERVED_N_CTX - 2 * n_half)
+    text = f"{_size(weights)} of weights, {_size(cells)} for {SERVED_N_CTX:,} tokens ({each / 1024:.3g} KiB a token)"
     found = re.search(r"MemAvailable:\s+(\d+)", text_of("/proc/meminfo"))
     limit, used = (text_of(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
     if found is None:

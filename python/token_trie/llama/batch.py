@@ -106,6 +106,8 @@ def own_stream_of(llm: Llama, attached: Attachment) -> OwnStream:
 # Waits return this often, so that Python handles signals.
 WAIT_MS = 100
 
+_N_CTX_FIRST = 2048
+
 _N_READ = 64
 """Tokens of a running text that are read at once."""
 
@@ -121,13 +123,14 @@ def can_share(llm: Llama) -> bool:
 class Batch(Closeable):
     """A batch of the C ABI; any thread may call it at any time.
 
-    It is closed before the Llama; waiting calls then raise CancelledError. Its context has `n_ctx` tokens, by default
-    those of the Llama; the other numbers are members of struct token_trie_batch_params.
+    It is closed before the Llama; waiting calls then raise CancelledError. Its context has `n_ctx` tokens; by default it
+    is small at first, and grows up to the Llama's. The other numbers are members of struct token_trie_batch_params.
     """
 
     def __init__(self, llm: Llama, n_parallel: int = 0, n_ctx: int | None = None, n_chunk: int = 0) -> None:
         self._inside: set[int] = set()  # threads in a call
-        params = new_struct("token_trie_batch_params", n_parallel=n_parallel, n_chunk=n_chunk)
+        n_first = _N_CTX_FIRST if n_ctx is None else 0
+        params = new_struct("token_trie_batch_params", n_parallel=n_parallel, n_chunk=n_chunk, n_ctx_first=n_first)
         self._attached = attachment(llm)
         wait_for_dropped()
         self._pointer = make_on(lib.token_trie_batch_open, llm, self._attached, n_ctx, params)

@@ -244,6 +244,58 @@ TEST_F(BatchTest, AWindowThatSlidesIsShared) {
     }
 }
 
+// Cells come to lie elsewhere, so that llama.cpp adds in another order.
+TEST_P(BatchOn, AContextThatGrowsKeepsWhatPromptsBeginWithAndAnswersAsOneOfFullSize) {
+    std::mt19937 rng(8);
+    const auto large = open(4096);
+    Scheduler::Options options;
+    options.n_first = 256;
+    const auto growing = open(4096, options);
+    for (int round = 0; round < 6; ++round) {
+        std::map<Ticket, Request> asked;
+        for (int i = 0; i < 12; ++i) {
+            const Request each = random_request(rng);
+            const Ticket ticket = submit(large, each);
+            ASSERT_EQ(submit(growing, each), ticket);
+            asked.emplace(ticket, each);
+        }
+        const std::map<Ticket, Answer> expected = take_all(*large);
+        for (const auto & [ticket, answer] : take_all(*growing)) {
+            SCOPED_TRACE(ticket);
+            EXPECT_EQ(answer.tokens, expected.at(ticket).tokens);
+            expect_same(answer, expected.at(ticket));
+            EXPECT_EQ(answer.info.n_shared, expected.at(ticket).info.n_shared);
+            EXPECT_EQ(answer.info.n_evaluated, expected.at(ticket).info.n_evaluated);
+        }
+    }
+}
+
+TEST_P(BatchOn, AContextGrowsUnderManyThreads) {
+    Scheduler::Options options;
+    options.n_first = 256;
+    const auto batch = open(2048, options);
+    std::vector<std::vector<std::pair<Request, Answer>>> answered(4);
+    std::vector<std::thread> threads;
+    for (auto & of_thread : answered) {
+        threads.emplace_back([&batch, &of_thread, seed = static_cast<unsigned>(threads.size())] {
+            std::mt19937 rng(seed);
+            for (int i = 0; i < 8; ++i) {
+                const Request each = random_request(rng);
+                of_thread.emplace_back(each, take(*batch, submit(batch, each)));
+            }
+        });
+    }
+    for (std::thread & each : threads) {
+        each.join();
+    }
+    Alone alone(GetParam());
+    for (const auto & of_thread : answered) {
+        for (const auto & [each, answer] : of_thread) {
+            expect_same(answer, alone.decide(each), has_same_bounds(each));
+        }
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Memory, BatchOn, kinds_of_memory(), name_of_kind);
 
 }  // namespace

@@ -88,8 +88,8 @@ std::vector<std::size_t> outputs_of(const std::vector<Request> & requests, std::
         return !ask;
     };
     params.cb_eval_user_data = &n_outputs;
-    const ContextMaker maker(tiny_model(TinyKind::attention), params, {});
-    const auto batch = std::make_shared<Batch>(maker, Scheduler::Options{n_ids, 0});
+    ContextMaker maker(tiny_model(TinyKind::attention), params, {});
+    const auto batch = std::make_shared<Batch>(std::move(maker), Scheduler::Options{n_ids, 0});
     for (const Request & each : requests) {
         submit(batch, each);
     }

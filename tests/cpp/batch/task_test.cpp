@@ -15,8 +15,7 @@ class TaskTest : public WithTinyModel {
     static constexpr std::size_t kPaths = 3;
 
     Answer decide(const Request & asked, std::size_t max_nodes = 100) {
-        const Task::Origin origin{llama_get_model(context_.get()), llama_get_memory(context_.get()), 0,
-                                  asked.prompt.size()};
+        const Task::Origin origin{llama_get_model(context_.get()), memory_, 0, asked.prompt.size()};
         const std::unique_ptr<Task> task = make_task(asked, tiny_vocab(), origin, kPaths);
         for (llama_seq_id id = 0; id < static_cast<llama_seq_id>(kPaths); ++id) {
             task->lend(id);
@@ -66,6 +65,7 @@ class TaskTest : public WithTinyModel {
     }
 
     Context context_ = tiny_context(256, TinyKind::attention, kPaths);
+    const llama_memory_t memory_ = llama_get_memory(context_.get());
 };
 
 TEST_F(TaskTest, AChoiceIsDecidedAsALoopOverPlainSetsDecidesIt) {
@@ -129,8 +129,7 @@ class JobTest : public TaskTest {
         return out;
     }
     Job job_of(Request asked, std::size_t n_shared) {
-        const Task::Origin origin{llama_get_model(context_.get()), llama_get_memory(context_.get()), 0,
-                                  asked.prompt.size()};
+        const Task::Origin origin{llama_get_model(context_.get()), memory_, 0, asked.prompt.size()};
         return {1, std::move(asked), tiny_vocab(), origin, -1, n_shared, kPaths};
     }
 };

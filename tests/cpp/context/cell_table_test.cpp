@@ -18,7 +18,7 @@ class CellTableTest : public WithTinyModel {
     static constexpr std::size_t kIds = 5;
     using Cells = std::vector<std::pair<Token, int>>;
 
-    llama_memory_t memory() const { return llama_get_memory(context_.get()); }
+    const llama_memory_t & memory() const { return memory_; }
 
     // Puts tokens into the cache, behind what an id holds, and says so.
     void evaluate(CellTable & table, llama_seq_id id, const Tokens & tokens) {
@@ -64,6 +64,7 @@ class CellTableTest : public WithTinyModel {
     }
 
     Context context_ = tiny_context(256, TinyKind::attention, kIds);
+    const llama_memory_t memory_ = llama_get_memory(context_.get());
     std::map<llama_seq_id, Cells> model_;
     int n_cells_ = 0;
 };
@@ -99,24 +100,6 @@ TEST_F(CellTableTest, HoldsWhatAPlainModelHolds) {
     table.clear();
     model_.clear();
     expect_like_model(table);
-}
-
-TEST_F(CellTableTest, InAnotherMemoryTheFirstIdIsWholeAndOthersHaveWhatTheyShareWithIt) {
-    CellTable table(memory(), tiny_model(), kIds);
-    evaluate(table, 0, bytes("Classify: "));
-    table.share(0, 1, 6);
-    evaluate(table, 1, bytes("-"));
-    evaluate(table, 2, bytes("Classify: "));  // equal tokens, other cells
-    const Context larger = tiny_context(512, TinyKind::attention, kIds);
-    const SavedState state(context_.get(), 0);
-    ASSERT_TRUE(state.restore(larger.get(), 0));
-    table.move_to(llama_get_memory(larger.get()));
-    context_.reset();
-    for (const auto & [id, n] : std::map<llama_seq_id, std::size_t>{{0, 10}, {1, 6}, {2, 0}}) {
-        EXPECT_EQ(table.n_held(id), n);
-        EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(larger.get()), id) + 1, static_cast<llama_pos>(n));
-    }
-    EXPECT_EQ(table.n_cells(), 10U);
 }
 
 TEST_F(CellTableTest, WhatIsForgottenTakesNoCells) {

@@ -27,7 +27,7 @@ class TreePathsTest : public WithTinyModel {
         EXPECT_EQ(llama_decode(context_.get(), rows.batch()), 0);
     }
 
-    llama_memory_t memory() const { return llama_get_memory(context_.get()); }
+    const llama_memory_t & memory() const { return memory_; }
 
     std::vector<double> alone(const Trie & trie, NodeId node) {
         Tokens tokens = kPrompt;
@@ -54,6 +54,7 @@ class TreePathsTest : public WithTinyModel {
     }
 
     Context context_ = tiny_context(256, TinyKind::attention, kIds);
+    const llama_memory_t memory_ = llama_get_memory(context_.get());
     PlainModel plain_;
 };
 

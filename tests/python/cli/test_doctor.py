@@ -35,7 +35,7 @@ def test_a_model_that_is_fit_is_said_to_be() -> None:
     assert "52 of 52" in found["labels"]["text"]
     assert "8,192" in found["context"]["text"]
     assert " ms for a question about " in found["speed"]["text"]
-    assert "92 MiB of weights, 180 MiB for 8,192 tokens" in found["memory"]["text"]
+    assert "92 MiB of weights, 180 MiB for 8,192 tokens (22.5 KiB a token)" in found["memory"]["text"]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="sets processors of Linux")
