@@ -123,8 +123,8 @@ def can_share(llm: Llama) -> bool:
 class Batch(Closeable):
     """A batch of the C ABI; any thread may call it at any time.
 
-    It is closed before the Llama; waiting calls then raise CancelledError. Its context has `n_ctx` tokens; by default it
-    is small at first, and grows up to the Llama's. The other numbers are members of struct token_trie_batch_params.
+    It is closed before the Llama; waiting calls then raise CancelledError. Its context has `n_ctx` tokens; by default
+    it is small at first, and grows up to the Llama's. The other numbers are members of struct token_trie_batch_params.
     """
 
     def __init__(self, llm: Llama, n_parallel: int = 0, n_ctx: int | None = None, n_chunk: int = 0) -> None:
