@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import token_trie
 from sklearn.feature_extraction.text import TfidfVectorizer
-from token_trie import TokenTrie
+from token_trie import Choice, TokenTrie
+from token_trie.questions.options import profile_of
 
 from bench import native
 from bench.contenders import greedy_sampler
@@ -288,6 +289,8 @@ def _asked(name: str, llm: Any, kind: str) -> _Rows:
     members, queries = asked(kind)
     trie = TokenTrie.from_choices(llm, members, prompt=template.format(query=queries[0][0]))
     contextual = token_trie.Contextual(template.format(query=""))
+    spaced = profile_of(llm) == "plain"
+    question = Choice(_CATALOGUES[kind]["question"], TokenTrie.from_choices(llm, members, leading_space=spaced))
     index = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4))
     known = index.fit_transform(members)
 
@@ -307,6 +310,7 @@ def _asked(name: str, llm: Any, kind: str) -> _Rows:
     ways: dict[str, Callable[[str], str]] = {
         "choose": lambda query: choose(query, trie),
         "choose, contextual": lambda query: choose(query, trie, calibration=contextual),
+        "decide, the set as options": lambda query: str(token_trie.decide(llm, query, question).value),
         "index": lambda query: near(query)[0][0],
         "index, then choose, contextual": lambda query: choose(
             query, trie.only(near(query)[0]), calibration=contextual

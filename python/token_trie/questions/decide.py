@@ -63,7 +63,7 @@ def prepare(question: Question, options: DecideOptions, llm: Llama | None) -> Pr
     form, profile = options.form, None
     if form is None:
         profile = "plain" if llm is None else profile_of(llm)
-        forms = forms_of(profile, question)
+        forms = forms_of(profile, question, is_after_text=llm is None)
     else:
         forms = {form if isinstance(form, Form) else FORMS[form]: 1.0}
     if is_searched(question):

@@ -14,7 +14,7 @@ from token_trie.native.lifetime import attachment
 from token_trie.native.llama_facts import model_of
 from token_trie.native.options import Options, check_counts, check_flags, check_name
 from token_trie.questions.form import Form, Forms, lists_options
-from token_trie.questions.question import Choice, Examples, Predicate, Question, Score, is_searched
+from token_trie.questions.question import MAX_WHOLE, Choice, Examples, Predicate, Question, Score, is_searched
 from token_trie.sets.prompt import has_chat_template
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ _MAX_LISTED = 4000
 ProfileName: TypeAlias = Literal["plain", "instruct", "large instruct"]
 
 _PLAIN, _LISTED, _LETTERS = FORMS["unlisted"], FORMS["listed"], FORMS["letters"]
+_ASKED_FOR = Form("{{ instructions }}\nRequest: {{ state }}\nAnswer:")
 _ABOUT_A_TEXT = "Text:\n{{ state }}\n\n{{ instructions }}\n"
 _BRIEFLY = Form(f"{_ABOUT_A_TEXT}Answer in one or two words.", chat=True)
 _FROM_LIST = Form(
@@ -130,6 +131,8 @@ PROFILES: dict[ProfileName, dict[type[Question], Forms]] = {
 
 plain
     The question follows the state, and the options are not listed. For small models and those without a chat template.
+    Where the options are a set of more than 255 members, the state follows the question, next to the answer that
+    resembles it; after the text of a handle it cannot.
 instruct
     The same for choices, through the model's chat template. From 400 million parameters.
 large instruct
@@ -139,8 +142,10 @@ large instruct
 """
 
 
-def forms_of(profile: ProfileName, question: Question) -> Forms:
+def forms_of(profile: ProfileName, question: Question, *, is_after_text: bool) -> Forms:
     """Return the forms of a question; of one with a set or very long options, only forms that do not list them."""
+    if profile == "plain" and is_searched(question) and len(question.members or ()) > MAX_WHOLE and not is_after_text:
+        return {_ASKED_FOR: 1.0}
     forms = PROFILES[profile][type(question)]
     n_characters = sum(len(option.name) + len(option.texts[0]) for option in question.wording)
     if isinstance(question, Predicate) or (n_characters <= _MAX_LISTED and not is_searched(question)):

@@ -271,6 +271,10 @@ class Score:
 Question: TypeAlias = Choice[Any] | Predicate | Score
 
 
+MAX_WHOLE = 255
+"""Largest number of members of a set that are all scored: as many options as a request may describe."""
+
+
 def is_searched(question: Question) -> TypeGuard[Choice[Any]]:
     """Whether the options are a set that is searched, and not scored one by one."""
     return isinstance(question, Choice) and question.members is not None

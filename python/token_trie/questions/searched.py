@@ -25,14 +25,12 @@ from token_trie.questions.form import (
     softmax,
 )
 from token_trie.questions.options import DecideOptions
-from token_trie.questions.question import Answered, Choice, ChoiceAnswer, Members, QuestionStats, text_of
+from token_trie.questions.question import MAX_WHOLE, Answered, Choice, ChoiceAnswer, Members, QuestionStats, text_of
 from token_trie.questions.scores import LEAF_END
 
-MAX_WHOLE = 255
-"""Largest number of members that are all scored: as many options as a request may describe."""
-N_FOUND = 8
+N_FOUND = 16
 """Number of members of a larger set that are found, to be weighed against their scores without content."""
-_WIDTH, _NODES = 3, 15
+_WIDTH, _NODES = 2, 8
 """For each of them, the width of the beam that finds them, and the number of nodes at which it has narrowed to them."""
 
 

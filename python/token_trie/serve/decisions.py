@@ -14,6 +14,7 @@ from token_trie.questions.decide import about, decide_plan, prepare
 from token_trie.questions.options import DecideOptions
 from token_trie.questions.question import (
     DEFAULT_INSTRUCTIONS,
+    MAX_WHOLE,
     TOP,
     Answered,
     Choice,
@@ -25,7 +26,7 @@ from token_trie.questions.question import (
     state_text,
     text_of,
 )
-from token_trie.questions.searched import MAX_WHOLE, Prepared
+from token_trie.questions.searched import Prepared
 from token_trie.serve import shapes
 from token_trie.serve.errors import Place, invalid, refusing
 from token_trie.serve.limits import Claim, Limits, Usage, check_count, check_depth, levels_of

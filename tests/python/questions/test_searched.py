@@ -28,11 +28,12 @@ from token_trie import (
 )
 from token_trie.native.lifetime import attachment
 from token_trie.questions.options import PROFILES
-from token_trie.questions.question import Examples
-from token_trie.questions.searched import MAX_WHOLE, N_FOUND
+from token_trie.questions.question import MAX_WHOLE, Examples
+from token_trie.questions.searched import N_FOUND
 
 STATE, ASK = "I was charged twice for Pizza in Paris.", "Which team?"
 PROMPT = "{}\n\nQuestion: Which team?\nAnswer:"
+OF_MANY = "Which team?\nRequest: {}\nAnswer:"
 TEXTS = ["yes Paris", "sales", "Pizza", "Pizza Paris", "no"]
 
 
@@ -55,13 +56,16 @@ def many() -> TokenTrie:
     return made(MAX_WHOLE + 200)
 
 
-def weights_of(llm: Any, trie: TokenTrie, state: str = STATE, *, is_raw: bool = False) -> np.ndarray:
+def weights_of(
+    llm: Any, trie: TokenTrie, state: str = STATE, *, is_raw: bool = False, prompt: str | None = None
+) -> np.ndarray:
     """Return the weight of each member, by the scores of all."""
-    own = score(llm, PROMPT.format(state), trie, leaf_end="longest")
+    prompt = prompt or (OF_MANY if len(trie) > MAX_WHOLE else PROMPT)
+    own = score(llm, prompt.format(state), trie, leaf_end="longest")
     if is_raw:
         return own
     lengths = np.array([len(leaf.tokens) for leaf in trie])
-    return (own - score(llm, PROMPT.format("N/A"), trie, leaf_end="longest")) / np.sqrt(lengths)
+    return (own - score(llm, prompt.format("N/A"), trie, leaf_end="longest")) / np.sqrt(lengths)
 
 
 def shares(weights: Any) -> list[float]:
@@ -160,9 +164,11 @@ def test_answers_do_not_depend_on_their_company(precise: Any, few: TokenTrie, ma
         before = handle.tokens
         on_handle = handle.decide(questions)
         assert handle.tokens == before
+    after_text = decide(precise, STATE, questions["large"], form="unlisted")
+    assert list(on_handle.pop("large").probabilities) == list(after_text.probabilities)
     for name, question in questions.items():
         alone = decide(precise, STATE, question)
-        for found in (together[name], others[1][name], on_handle[name]):
+        for found in (together[name], others[1][name], on_handle.get(name, alone)):
             assert list(found.probabilities) == list(alone.probabilities)
             assert found.probabilities == pytest.approx(alone.probabilities, abs=1e-3)
             assert found.mass == pytest.approx(alone.mass, rel=1e-3)
@@ -199,7 +205,7 @@ def test_a_filter_leaves_indices_and_names(precise: Any, many: TokenTrie) -> Non
     left = many.filtered(keep)
     assert len(left) <= MAX_WHOLE
     found = decide(precise, STATE, Choice(ASK, left))
-    weights = np.where(keep, weights_of(precise, many), -np.inf)
+    weights = np.where(keep, weights_of(precise, many, prompt=PROMPT), -np.inf)
     best = np.argsort(-weights)[:5].tolist()
     assert [one.index for one in found.candidates] == best
     assert list(found.probabilities) == [f"m{i}" for i in best]
@@ -232,7 +238,8 @@ def test_members_of_one_name_are_one_value(precise: Any) -> None:
 def test_options_of_decide_work(precise: Any, few: TokenTrie, many: TokenTrie) -> None:
     question = Choice(ASK, many)
     usual = decide(precise, STATE, question)
-    assert decide(precise, STATE, question, form="unlisted").probabilities == usual.probabilities
+    form = Form("{{ instructions }}\nRequest: {{ state }}\nAnswer:")
+    assert decide(precise, STATE, question, form=form).probabilities == usual.probabilities
     with pytest.raises(ArgumentError, match="orders: has no effect"):
         decide(precise, STATE, question, orders=4)
     form = Form("{{ instructions }} {{ state }}\nAnswer:", temperature=2.0)

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from serving import Serving
 from token_trie import ArgumentError, Choice, TokenTrie, decide
-from token_trie.questions.searched import MAX_WHOLE, N_FOUND
+from token_trie.questions.question import MAX_WHOLE
+from token_trie.questions.searched import N_FOUND
 from token_trie.serve.sets import Sets
 
 MEMBERS = int(os.environ.get("MEMBERS", "1000"))
