@@ -35,7 +35,7 @@ EXCEPT = "$except"
 """Values that a flat schema does not allow."""
 _UNSEEN = "$unseen"
 """Marks what `not` says of properties and items: it does not evaluate them."""
-_MAX_ALTERNATIVES, _MAX_COMBINED = 64, 10_000
+_MAX_ALTERNATIVES, _MAX_COMBINED = 64, 100_000
 _CONDITIONAL = ("dependentRequired", "dependentSchemas", "dependencies")
 _COMBINING = ("allOf", "not", "if", *_CONDITIONAL, "oneOf", "anyOf", "$ref")
 _GREATEST = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"}
@@ -79,7 +79,9 @@ class Expander:
 
     def expand(self, schema: Any, pointer: str, followed: tuple[str, ...] = ()) -> list[Alternative]:
         """Return the alternatives of a schema; none if nothing is valid. KeywordError where it cannot be expanded."""
-        self._count(1, pointer)
+        self._n_combined += 1
+        if self._n_combined > _MAX_COMBINED:
+            raise refuse(pointer, f"more than {_MAX_COMBINED:,} schemas are combined")
         if schema is True:
             return [Alternative({})]
         if is_false(schema):
@@ -94,16 +96,19 @@ class Expander:
         self._note_places(own, pointer)
         found = [Alternative(own, dict.fromkeys(own, pointer))]
         for keyword, alternatives in self._combined(schema, pointer, followed):
-            self._count(len(found) * len(alternatives), pointer)
-            found = _products(found, alternatives, f"{pointer}/{keyword}")
+            found = self._products(found, alternatives, f"{pointer}/{keyword}")
             if len(found) > _MAX_ALTERNATIVES:
                 raise KeywordError(f"{pointer}/{keyword}", f"more than {_MAX_ALTERNATIVES} alternatives with it")
         return [_evaluated(each, schema, pointer) for each in found]
 
-    def _count(self, n: int, pointer: str) -> None:
+    def _products(self, these: list[Alternative], those: list[Alternative], pointer: str) -> list[Alternative]:
+        """Return the alternatives where one of these and one of those hold together."""
+        n_parts = sum(max(map(_n_parts, each), default=0) for each in (these, those))
+        n = len(these) * len(those) * n_parts
+        if self._n_combined + n > _MAX_COMBINED:
+            raise KeywordError(pointer, f"more than {_MAX_COMBINED:,} schemas and properties are combined with it")
         self._n_combined += n
-        if self._n_combined > _MAX_COMBINED:
-            raise refuse(pointer, f"more than {_MAX_COMBINED:,} schemas are combined")
+        return [each for a in these for b in those if (each := _merge(a, b, pointer)) is not None]
 
     def _combined(
         self, schema: dict[str, Any], pointer: str, followed: tuple[str, ...]
@@ -137,7 +142,7 @@ class Expander:
             no = self._without(schema["if"], condition, followed)
             for keyword, those in (("then", yes), ("else", no)):
                 told = self.expand(schema.get(keyword, True), f"{pointer}/{keyword}", followed)
-                cases += _products(those, told, condition)
+                cases += self._products(those, told, condition)
             yield "if", cases
         for keyword in _CONDITIONAL:
             if not isinstance(schema.get(keyword, {}), dict):
@@ -270,8 +275,10 @@ def _evaluated(alternative: Alternative, schema: dict[str, Any], pointer: str) -
     return _replace(alternative, schema=flat | changes, places=alternative.places | dict.fromkeys(changes, pointer))
 
 
-def _products(these: list[Alternative], those: list[Alternative], pointer: str) -> list[Alternative]:
-    return [each for a in these for b in those if (each := _merge(a, b, pointer)) is not None]
+def _n_parts(alternative: Alternative) -> int:
+    """Return about how much it is to merge it, in properties."""
+    names, patterns = (len(alternative.schema.get(keyword, ())) for keyword in ("properties", "patternProperties"))
+    return 1 + names + 10 * (1 + names) * patterns
 
 
 def _merge(a: Alternative, b: Alternative, pointer: str) -> Alternative | None:
@@ -341,8 +348,11 @@ def _merge_properties(these: dict[str, Any], those: dict[str, Any], merged: dict
     more = [each.get(others, True) for each in (these, those)]
     names = {**these.get("properties", {}), **those.get("properties", {})}
     if names or "properties" in merged:
-        parts = [_of_names(names, each, pointer) for each in (these, those)]
-        merged["properties"] = {name: both(*(each[name] for each in parts)) for name in names}
+        a, b = (_of_names(names, each, pointer) for each in (these, those))
+        merged["properties"] = {
+            name: a[name] if b[name] is True else b[name] if a[name] is True else both(a[name], b[name])
+            for name in names
+        }
     if any(patterns):
         if any(found and other is not True for found, other in zip(patterns, reversed(more), strict=True)):
             raise KeywordError(pointer, "patternProperties beside additionalProperties of another are not supported")
@@ -359,7 +369,7 @@ def _of_names(names: Iterable[str], schema: dict[str, Any], pointer: str) -> dic
     patterns, more = schema.get("patternProperties", {}), schema.get("additionalProperties", True)
     matched = {name for pattern in patterns for name in matching([*names], pattern, pointer)}
     own: dict[str, Any] = schema.get("properties", {})
-    return {name: True if name in matched else more for name in names} | own
+    return dict.fromkeys(names, more) | dict.fromkeys(matched, True) | own
 
 
 def _merge_items(these: dict[str, Any], those: dict[str, Any], merged: dict[str, Any]) -> None:

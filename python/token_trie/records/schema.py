@@ -60,6 +60,8 @@ from token_trie.records.verbatim import MAX_LENGTH, MAX_WORDS
 T = TypeVar("T")
 
 _MAX_OPTIONS = 100_000
+_MAX_MATCHED = 50_000
+"""Largest number of properties times patterns of an object, each of which is matched."""
 
 
 def make_union(given: list[Node | None], pointer: str) -> Node | None:
@@ -527,7 +529,10 @@ class _SchemaReader:
 def _matched_names(names: list[str], schema: dict[str, Any], pointer: str) -> dict[str, list[str]]:
     """Return the patterns that match each name of a property."""
     found: dict[str, list[str]] = {}
-    for pattern in schema.get("patternProperties", {}):
+    patterns = schema.get("patternProperties", {})
+    if len(names) * len(patterns) > _MAX_MATCHED:
+        raise refuse(f"{pointer}/patternProperties", f"more than {_MAX_MATCHED:,} properties times patterns")
+    for pattern in patterns:
         for name in dict.fromkeys(matching(names, pattern, f"{pointer}/patternProperties")):
             found.setdefault(name, []).append(pattern)
     return found
