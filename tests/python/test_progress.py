@@ -92,7 +92,8 @@ def test_records_show_their_tokens_before_the_first_is_done_and_then_the_time_le
     assert n_done == sorted(n_done)
     assert (n_done[0], n_done[-1]) == (0, 4)
     assert n_tokens == sorted(n_tokens)
-    assert n_tokens[-1] == sum(one.stats.n_prompt + one.stats.n_tokens for one in records)
+    n_all = sum(one.stats.n_prompt + one.stats.n_tokens for one in records)
+    assert n_all - len(records) <= n_tokens[-1] <= n_all  # the end of a record may be forced after its last answer
     before = [line for line, n in zip(lines, n_done, strict=True) if n == 0 and line[1].endswith(" tokens")]
     assert len(before) >= 2
     assert all((" left" in line[-1]) == (0 < n < 4) for line, n in zip(lines, n_done, strict=True))
