@@ -169,10 +169,12 @@ void Scheduler::place_rows(Job & job) {
         }
         job.lend(id);
     }
-    std::size_t max_cells =
-        job.request().is_decoded() ? 0 : std::min(job.n_cells() + n_cells_left(), Policy::kMaxTreePasses * n_batch_);
-    if (!job.request().is_decoded() && !cache_.cells().has_states()) {
-        max_cells = std::min<std::size_t>(max_cells, job.request().cursor->trie().n_nodes());
+    std::size_t max_cells = 0;
+    if (!job.request().is_decoded()) {
+        max_cells = std::min(job.n_cells() + n_cells_left(), Policy::kMaxTreePasses * n_batch_);
+        if (!cache_.cells().has_states()) {
+            max_cells = std::min<std::size_t>(max_cells, job.request().cursor->trie().n_nodes());
+        }
     }
     const std::size_t n_others = n_taken() - job.n_cells();
     if (!grow(n_others + std::max(job.n_cells(), max_cells))) {

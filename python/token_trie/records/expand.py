@@ -25,7 +25,7 @@ from token_trie.records.keywords import (
     check_known,
     is_false,
     kinds_of,
-    matching,
+    matched_names,
     refuse,
     step_of,
 )
@@ -366,10 +366,9 @@ def _merge_properties(these: dict[str, Any], those: dict[str, Any], merged: dict
 
 def _of_names(names: Iterable[str], schema: dict[str, Any], pointer: str) -> dict[str, Any]:
     """Return what a flat schema says of properties; what patterns say is merged where they are read."""
-    patterns, more = schema.get("patternProperties", {}), schema.get("additionalProperties", True)
-    matched = {name for pattern in patterns for name in matching([*names], pattern, pointer)}
+    more = schema.get("additionalProperties", True)
     own: dict[str, Any] = schema.get("properties", {})
-    return dict.fromkeys(names, more) | dict.fromkeys(matched, True) | own
+    return dict.fromkeys(names, more) | dict.fromkeys(matched_names([*names], schema, pointer), True) | own
 
 
 def _merge_items(these: dict[str, Any], those: dict[str, Any], merged: dict[str, Any]) -> None:

@@ -169,6 +169,8 @@ def bound_of(schema: dict[str, Any], keyword: str, pointer: str) -> tuple[float 
     return found
 
 
+_MAX_MATCHED = 50_000
+"""Largest number of properties times patterns of an object, each of which is matched."""
 MAX_VALUES = 1_000
 """Maximum number of integers for a choice; larger ranges are generated under a grammar."""
 
@@ -303,6 +305,18 @@ def matching(values: list[Any], pattern: str, pointer: str) -> list[Any]:
         return [v for v, text in zip(values, written, strict=True) if text is None or matcher.ends(text) >> len(text)]
     except ValueError as error:
         raise KeywordError(f"{pointer}/pattern", f"{pattern!r} is not supported: {error}") from error
+
+
+def matched_names(names: list[str], schema: dict[str, Any], pointer: str) -> dict[str, list[str]]:
+    """Return the patterns that match each name of a property."""
+    found: dict[str, list[str]] = {}
+    patterns = schema.get("patternProperties", {})
+    if len(names) * len(patterns) > _MAX_MATCHED:
+        raise refuse(f"{pointer}/patternProperties", f"more than {_MAX_MATCHED:,} properties times patterns")
+    for pattern in patterns:
+        for name in dict.fromkeys(matching(names, pattern, f"{pointer}/patternProperties")):
+            found.setdefault(name, []).append(pattern)
+    return found
 
 
 def _is_within(value: Any, schema: dict[str, Any], pointer: str) -> bool:

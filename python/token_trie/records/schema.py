@@ -23,7 +23,7 @@ from token_trie.records.keywords import (
     is_false,
     kinds_like,
     kinds_of,
-    matching,
+    matched_names,
     read_number,
     read_string,
     read_values,
@@ -60,8 +60,6 @@ from token_trie.records.verbatim import MAX_LENGTH, MAX_WORDS
 T = TypeVar("T")
 
 _MAX_OPTIONS = 100_000
-_MAX_MATCHED = 50_000
-"""Largest number of properties times patterns of an object, each of which is matched."""
 
 
 def make_union(given: list[Node | None], pointer: str) -> Node | None:
@@ -372,7 +370,7 @@ class _SchemaReader:
         parts = dict(properties or {})
         pointers = {name: inside(f"{pointer}/properties", name) for name in parts}
         _check_names(schema, names, parts, needed, pointer)
-        patterns_of = _matched_names([*parts, *required], schema, pointer)
+        patterns_of = matched_names([*parts, *required], schema, pointer)
         for name in dict.fromkeys([*parts, *required]):
             patterns = patterns_of.get(name, [])
             if name not in parts and not patterns and more is False:
@@ -524,18 +522,6 @@ class _SchemaReader:
         except ValueError as error:
             raise KeywordError(at, f"it is not supported: no grammar says {error}") from error
         return Slot(value, "[", frozenset({"array"}))
-
-
-def _matched_names(names: list[str], schema: dict[str, Any], pointer: str) -> dict[str, list[str]]:
-    """Return the patterns that match each name of a property."""
-    found: dict[str, list[str]] = {}
-    patterns = schema.get("patternProperties", {})
-    if len(names) * len(patterns) > _MAX_MATCHED:
-        raise refuse(f"{pointer}/patternProperties", f"more than {_MAX_MATCHED:,} properties times patterns")
-    for pattern in patterns:
-        for name in dict.fromkeys(matching(names, pattern, f"{pointer}/patternProperties")):
-            found.setdefault(name, []).append(pattern)
-    return found
 
 
 def _read_verbatim(schema: dict[str, Any], node: Node, pointer: str) -> Node:
