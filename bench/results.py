@@ -34,6 +34,7 @@ _TITLES = {
     "states": ("Models with states", "What shared beginnings cost hybrids, of random weights in real shapes."),
     "serve": ("Servers", "Answers over HTTP, beside llama.cpp's own server."),
     "catalogue": ("Catalogues", "Ids and titles by the million."),
+    "bfcl": ("Calls on a public suite", "The Berkeley Function Calling Leaderboard, version 4, by its own checker."),
     "schemas": (
         "Schemas",
         "The JSON Schema Test Suite, beside other engines: schemas, and values that the suite has for them.",

@@ -30,7 +30,8 @@ def run(options: Any) -> None:
     results = Results("many")
     for name in options.models:
         model = load(name, options, n_ctx=2048)
-        sizes = sorted({*(n for n in _SIZES if n < options.prompts), options.prompts})
+        n_prompts = options.cases or 512
+        sizes = sorted({*(n for n in _SIZES if n < n_prompts), n_prompts})
         lines = [_measure(model, n, options.rounds or 1) for n in progress(sizes, model.name)]
         results.tables.append(Table(f"{model.name}: {_TITLE}", lines, _CAPTION))
     results.finish(options.output)

@@ -1,27 +1,22 @@
 """The JSON Schema Test Suite: which schemas are taken, which of its values can be written, and what is written."""
 
 import json
-import subprocess
-import sys
-import tarfile
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice, permutations
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jsonschema
 import llama_cpp
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 from token_trie import ArgumentError, LimitError, StreamHandle
-from token_trie.native.files import users_cache
 from token_trie.records.schema import read_schema
 
 from bench.admits import admits
 from bench.contenders import llguidance_tokenizer
+from bench.downloads import unpacked
 from bench.models import Model, load
 from bench.results import Results, Table, progress
 
@@ -54,13 +49,7 @@ class _Group(NamedTuple):
 
 def _suite(draft: str) -> list[_Group]:
     """Return the groups of a draft, out of jsonschema's source distribution, which is downloaded once."""
-    folder = users_cache() / f"jsonschema-{_VERSION}"
-    if not folder.exists():
-        with tempfile.TemporaryDirectory() as there:
-            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "jsonschema"]
-            subprocess.run([*pip, "-d", there, f"jsonschema=={_VERSION}"], check=True)
-            with tarfile.open(next(Path(there).glob("*.tar.gz"))) as archive:
-                archive.extractall(folder.parent, filter="data")
+    folder = unpacked("jsonschema", _VERSION, source=True)
     tests = folder / "json" / "tests" / f"draft{draft}"
     return [
         _Group(

@@ -31,15 +31,15 @@ def _handler(model: Model, messages: Any, tools: Any) -> Call:
     given = {"messages": messages, "tools": tools, "tool_choice": "auto"}
     found: Any = handler(llama=model.llm, temperature=0, max_tokens=_MAX_TOKENS, **given)
     calls = found["choices"][0]["message"].get("tool_calls")
-    return _read(json.dumps(calls[0]["function"]), tools) if calls else None
+    return read_call(json.dumps(calls[0]["function"]), tools) if calls else None
 
 
 def _template(model: Model, messages: Any, tools: Any) -> Call:
     found: Any = model.llm.create_chat_completion(messages, tools=tools, temperature=0, max_tokens=_MAX_TOKENS)
-    return _read(found["choices"][0]["message"]["content"] or "", tools)
+    return read_call(found["choices"][0]["message"]["content"] or "", tools)
 
 
-def _read(text: str, tools: Any) -> Call:
+def read_call(text: str, tools: Any) -> Call:
     """Return the first call in a text, with any tag or fence around it."""
     names = [tool["function"]["name"] for tool in tools]
     for at in re.finditer(r"{", text):
@@ -71,7 +71,7 @@ def run(options: Any) -> None:
             ms, right = [], []
             for group in groups:
                 requests, tools = group["requests"][1::2], group["tools"]
-                requests = requests[:: -(-len(requests) // options.prompts)]
+                requests = requests[:: -(-len(requests) // options.cases) if options.cases else 1]
                 call(model, [{"role": "user", "content": "Hello"}], tools)  # reads the tools
                 for request in progress(requests, f"{model.name}, {who}"):
                     with watch() as took:
