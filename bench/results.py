@@ -35,6 +35,10 @@ _TITLES = {
     "serve": ("Servers", "Answers over HTTP, beside llama.cpp's own server."),
     "catalogue": ("Catalogues", "Ids and titles by the million."),
     "bfcl": ("Calls on a public suite", "The Berkeley Function Calling Leaderboard, version 4, by its own checker."),
+    "verbatim": (
+        "Verbatim values",
+        "Fields of templated documents: invoices, reminders, mails, leases, notes, orders.",
+    ),
     "schemas": (
         "Schemas",
         "The JSON Schema Test Suite, beside other engines: schemas, and values that the suite has for them.",

@@ -3,7 +3,9 @@
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
+from statistics import fmean
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -99,37 +101,40 @@ _WAYS: dict[str, Callable[[Model, Any, Any], Call]] = {"token-trie": _ours, "aut
 
 
 def run(options: Any) -> None:
-    """Let everyone answer cases of all categories with all models."""
+    """Let everyone answer cases of all categories in turn with all models, or until interrupted."""
     results, table = Results("bfcl"), []
     for name in options.models:
         model = load(name, options, n_ctx=_N_CTX)
+        turns = [*zip(*(cases_of(category)[: options.cases or _N_CASES] for category in _CATEGORIES), strict=True)]
+        rows: list[dict[str, Any]] = []
+        with suppress(KeyboardInterrupt):
+            for turn in progress(turns, model.name):
+                rows += [row for case in turn for row in answers(model, case)]
+        results.rows += rows
         for category in _CATEGORIES:
-            cases = cases_of(category)[: options.cases or _N_CASES]
-            rows = [row for case in progress(cases, f"{model.name}, {category}") for row in answers(model, case)]
-            results.rows += [{key: value for key, value in row.items() if key != "call"} for row in rows]
-            table.append({"model": model.name, "category": category, ">cases": len(cases), **_figures(rows)})
+            of_it = [row for row in rows if row["category"] == category]
+            table.append({"model": model.name, "category": category, **_figures(of_it)})
     results.tables.append(Table(_TITLE, table, _CAPTION))
     results.finish(options.output)
 
 
 def answers(model: Model, case: Case) -> list[dict[str, Any]]:
-    """Return what each way calls, whether it is right, and how long the processors took."""
+    """Return of each way whether its call is right, and the seconds of the processors."""
     rows = []
     for way in _WAYS if "truth" in case else [*_WAYS][1:]:
         with watch() as took:
             call = _WAYS[way](model, case["question"][0], case["tools"])
-        row = {"model": model.name, "id": case["id"], "by": way, "call": call, "cpu_s": took.cpu_ns / 1e9}
-        rows.append(row | {"right": _checker()(case, call)})
+        given = {"model": model.name, "category": case["category"], "id": case["id"], "by": way}
+        rows.append(given | {"right": _checker()(case, call), "cpu_s": took.cpu_ns / 1e9})
     return rows
 
 
 def _figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    def mean(key: str, way: str) -> float | None:
-        values = [row[key] for row in rows if row["by"] == way]
-        return float(np.mean(values)) if values else None
+    def of(way: str, key: str) -> list[float]:
+        return [row[key] for row in rows if row["by"] == way]
 
-    right = {way: mean("right", way) for way in _WAYS}
-    first = "token-trie" if right["token-trie"] is not None else "auto"
-    ours, theirs = mean("cpu_s", first), mean("cpu_s", "llama-cpp-python")
-    shares = {f">{way}": None if share is None else Share(share) for way, share in right.items()}
-    return shares | {">CPU s": ours, ">CPU s, llama-cpp-python": theirs, ">times": theirs / ours}
+    theirs = of("llama-cpp-python", "cpu_s")
+    ours = of("token-trie", "cpu_s") or of("auto", "cpu_s")
+    right = {f">{way}": Share(np.mean(of(way, "right"))) if of(way, "right") else None for way in _WAYS}
+    seconds = {">CPU s": fmean(ours), ">CPU s, llama-cpp-python": fmean(theirs), ">times": fmean(theirs) / fmean(ours)}
+    return {">cases": len(theirs)} | right | seconds
