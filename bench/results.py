@@ -19,7 +19,6 @@ from token_trie.native.core import _core
 
 T = TypeVar("T")
 
-PROMPTS = "Prompts are plain text with examples, without a chat template."
 _PACKAGES = ["llama-cpp-python", "llguidance", "xgrammar", "torch", "numpy"]
 _TITLES = {
     "sampler": ("A token", "What the constraint costs at each sampling step, and to build the set."),
@@ -167,7 +166,8 @@ def page(paths: Sequence[Path], folder: Path) -> str:
     parts = [
         "# Benchmarks",
         "`python -m bench page docs/results/*.json` makes this page from the JSON that the commands below wrote. All\n"
-        "contenders of a table ran side by side in one run. `python -m bench --help` says what each mode measures.",
+        "contenders of a table ran side by side in one run. `python -m bench --help` says what each mode measures.\n"
+        "Where nothing else is said, prompts are plain text with examples, without a chat template.",
     ]
     for mode, (title, about) in _TITLES.items():
         for path, run in runs.items():
@@ -177,7 +177,10 @@ def page(paths: Sequence[Path], folder: Path) -> str:
                 parts += [f"## {title}", f"{about}\n`{run['command']}`, {run['date'][:10]}, {machine}; {versions}."]
                 if (picture := path.with_suffix(".png")).exists():
                     parts.append(f"![{mode}]({os.path.relpath(picture, folder)})")
-                parts += map(_markdown, run["tables"])
+                tables = run["tables"]
+                for table, after in zip(tables, [*tables[1:], {}], strict=True):
+                    is_last = table["caption"] != after.get("caption")
+                    parts.append(_markdown(table if is_last else table | {"caption": ""}))
     return "\n\n".join(parts) + "\n"
 
 

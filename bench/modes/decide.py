@@ -13,7 +13,7 @@ from token_trie import constrain
 from bench.completion import Completion, Handle, Outcome
 from bench.models import device_of, load
 from bench.plots import decide as plot
-from bench.results import PROMPTS, Results, Share, Table, progress
+from bench.results import Results, Share, Table, progress
 from bench.tasks import N_CTX, Task, tasks
 from bench.timing import watch
 
@@ -24,7 +24,7 @@ _SLOWEST_LEFT_OUT = 0.05  # not in sums of time: where cores are shared, one pas
 _CAPTION = (
     "Prompt evaluated beforehand. None: share of decisions without a pass. Saved: passes, of one a token. GBNF: same\n"
     "text as the grammar's. Right: as a person would answer.\n"
-    "Host: share of the time of generate (llama-cpp-python: of the call) outside forward passes.\n" + PROMPTS
+    "Host: share of the time of generate (llama-cpp-python: of the call) outside forward passes."
 )
 
 

@@ -17,7 +17,7 @@ from token_trie.sets.prompt import tokenize_prompt
 from bench.completion import Completion, Handle, Outcome
 from bench.contenders import llguidance_tokenizer
 from bench.models import Model, load
-from bench.results import PROMPTS, Results, Share, Table, progress
+from bench.results import Results, Share, Table, progress
 from bench.sets import data
 from bench.timing import watch
 
@@ -140,7 +140,7 @@ def run(options: Any) -> None:
         model = load(name, options, n_ctx=1024)
         for requests in (_Calls(), _Records()):
             lines += _measure(model, requests, options.rounds or 1)
-    results.tables.append(Table(_TITLE, lines, PROMPTS))
+    results.tables.append(Table(_TITLE, lines))
     results.finish(options.output)
 
 

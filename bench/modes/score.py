@@ -12,7 +12,7 @@ from token_trie.sets.prompt import tokenize_prompt
 
 from bench.completion import decode
 from bench.models import Model, load
-from bench.results import PROMPTS, Results, Share, Table, progress
+from bench.results import Results, Share, Table, progress
 from bench.sets import data
 from bench.tasks import MAIN_SET, N_CTX, requests
 from bench.timing import Took, watch
@@ -28,7 +28,7 @@ _TITLES = {
 }
 _CAPTIONS = {
     "scoring": "Nats off the tree's scores: a quantized model's logits depend on the size of a batch.",
-    "forms": f"Right: as a person would answer. {PROMPTS}",
+    "forms": "Right: as a person would answer.",
 }
 Floats = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ from token_trie.native.ffi import check, check_pointer, ffi, lib, new_struct
 
 from bench.completion import Completion, Outcome, portions, shared_tokens
 from bench.models import Model, find, load
-from bench.results import PROMPTS, Results, Share, Table, progress
+from bench.results import Results, Share, Table, progress
 from bench.tasks import MAIN_SET, N_CTX, Task, requests
 from bench.timing import watch
 
@@ -47,7 +47,7 @@ def run(options: Any) -> None:
     figures = _figures(options.mode, model, decided, tree, walks)
     results = Results(options.mode, figures=figures)
     shown = {"decisions": len(walks)} | {f">{key}": value for key, value in figures.items() if key != "model"}
-    results.tables.append(Table(f"{model.name}, {task.name}", [shown], PROMPTS))
+    results.tables.append(Table(f"{model.name}, {task.name}", [shown]))
     results.finish(options.output)
 
 
