@@ -10,52 +10,34 @@ valid by the schema; so is all that is valid, but for unlisted properties.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
 from math import lcm
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urljoin
 
-from token_trie.records.keywords import (
-    KINDS,
-    OF_KIND,
-    KeywordError,
-    bound_of,
-    check_known,
-    is_false,
-    kinds_of,
-    matched_names,
-    refuse,
-    step_of,
-)
+from token_trie.records.keywords import EXCEPT, KINDS, UNSEEN, KeywordError, is_false, matched_names, normal, refuse
 from token_trie.records.nodes import common, inside
 
-EXCEPT = "$except"
-"""Values that a flat schema does not allow."""
-_UNSEEN = "$unseen"
-"""Marks what `not` says of properties and items: it does not evaluate them."""
 _MAX_ALTERNATIVES, _MAX_COMBINED = 64, 100_000
 _CONDITIONAL = ("dependentRequired", "dependentSchemas", "dependencies")
 _COMBINING = ("allOf", "not", "if", *_CONDITIONAL, "oneOf", "anyOf", "$ref")
 _GREATEST = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"}
 _LEAST = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"}
 PARTS = ("properties", "patternProperties", "additionalProperties", "prefixItems", "items")
-_FLAT = frozenset({"type", "enum", "const", "contains", "minContains", "maxContains", EXCEPT, _UNSEEN}).union(
-    *OF_KIND.values()
-)
 
 
 class Both(dict[str, Any]):
     """An ``allOf`` that a merge made: nothing may be valid by it."""
 
 
-@dataclass(frozen=True)
-class Alternative:
+class Alternative(NamedTuple):
     """A flat schema."""
 
     schema: dict[str, Any]
-    places: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str]
     """The pointer to the schema that a keyword comes from."""
     n_references: int = 0
     """References that lead to it."""
@@ -63,37 +45,107 @@ class Alternative:
     """Other schemas of a ``oneOf``, each with its pointer, by which no value of it may be valid."""
 
 
-Find = Callable[[dict[str, Any], str], tuple[Any, str]]
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_SCHEMAS = frozenset({"items", "additionalItems", "unevaluatedItems", "contains", "additionalProperties"}).union(
+    {"unevaluatedProperties", "propertyNames", "not", "if", "then", "else"}
+)
+
+
+class References:
+    """The schemas that a schema has, by their addresses."""
+
+    def __init__(self, root: Any) -> None:
+        self._is_old = isinstance(root, dict) and "/draft-0" in str(root.get("$schema"))
+        self._known: dict[str, tuple[Any, str]] = {"": (root, "")}
+        self._places: dict[int, tuple[str, str, Any]] = {}  # pointers and bases, with the schemas, which keep their ids
+        self._walk(root, "", "")
+
+    def _walk(self, schema: Any, pointer: str, base: str) -> None:
+        if not isinstance(schema, dict) or id(schema) in self._places:
+            return
+        own = schema.get("$id")
+        if isinstance(own, str) and not (self._is_old and "$ref" in schema):  # which then hides what is beside it
+            address = _joined(base, own)
+            base = base if own.startswith("#") else address.rstrip("#")
+            self._known.setdefault(address.rstrip("#"), (schema, pointer))
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            if isinstance(schema.get(keyword), str):
+                self._known.setdefault(f"{base}#{schema[keyword]}", (schema, pointer))
+        self._places[id(schema)] = pointer, base, schema
+        for keyword, part in schema.items():
+            at = inside(pointer, keyword)
+            if keyword in _MAPS and isinstance(part, dict):
+                for name, each in part.items():
+                    self._walk(each, inside(at, name), base)
+            elif keyword in _LISTS and isinstance(part, list):
+                for i, each in enumerate(part):
+                    self._walk(each, f"{at}/{i}", base)
+            elif keyword in _SCHEMAS:
+                self._walk(part, at, base)
+
+    def pointer_to(self, schema: Any, default: str) -> str:
+        """Return the pointer to a part of the schema, or the default for another schema."""
+        return self._places[id(schema)][0] if id(schema) in self._places else default
+
+    def _base_of(self, schema: Any, default: str) -> str:
+        return self._places[id(schema)][1] if id(schema) in self._places else default
+
+    def find(self, schema: dict[str, Any], pointer: str) -> tuple[Any, str]:
+        """Return the schema that the ``$ref`` of a schema names, and its pointer; ArgumentError if it names none."""
+        ref = schema["$ref"]
+        if not isinstance(ref, str):
+            raise refuse(f"{pointer}/$ref", f"{ref!r} is no text")
+        base, _, fragment = _joined(self._base_of(schema, ""), ref).partition("#")
+        address = base if fragment == "" or fragment.startswith("/") else f"{base}#{fragment}"
+        if address not in self._known:
+            where = "places of the same schema (#/…, its $id, $anchor) are"
+            raise refuse(f"{pointer}/$ref", f"{ref!r} is not supported; {where}")
+        found, at = self._known[address]
+        for part in unquote(fragment).split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and re.fullmatch("[0-9]{1,9}", name) and int(name) < len(found):
+                found = found[int(name)]
+            elif isinstance(found, dict) and name in found:
+                found = found[name]
+            else:
+                raise refuse(f"{pointer}/$ref", f"{ref!r} leads nowhere")
+            at = f"{at}/{part}"
+            base = self._base_of(found, base)
+        self._walk(found, at, base)
+        return found, at
+
+
+def _joined(base: str, reference: str) -> str:
+    """Return the address of a reference; a fragment also goes with a base that is no path, such as a URN."""
+    try:
+        return base + reference if reference.startswith("#") else urljoin(base, reference)
+    except ValueError:
+        return reference
 
 
 class Expander:
-    """Expands schemas; `places` has the pointers of their parts by id.
+    """Expands schemas; `kept` reads a schema without what may be left out."""
 
-    `find` returns the schema of a ``$ref`` and its pointer; `kept` reads a schema without what may be left out.
-    """
-
-    def __init__(self, find: Find, kept: Callable[..., list[Alternative]]) -> None:
-        self._find, self._kept = find, kept
+    def __init__(self, references: References, kept: Callable[..., list[Alternative]]) -> None:
+        self._find, self._kept = references.find, kept
         self._n_combined = 0
-        self.places: dict[int, tuple[str, Any]] = {}
 
     def expand(self, schema: Any, pointer: str, followed: tuple[str, ...] = ()) -> list[Alternative]:
         """Return the alternatives of a schema; none if nothing is valid. KeywordError where it cannot be expanded."""
-        self._n_combined += 1
-        if self._n_combined > _MAX_COMBINED:
-            raise refuse(pointer, f"more than {_MAX_COMBINED:,} schemas are combined")
         if schema is True:
-            return [Alternative({})]
+            return [Alternative({}, {})]
         if is_false(schema):
             return []
         if not isinstance(schema, dict):
             raise refuse(pointer, f"must be a schema, not {type(schema).__name__}")
+        self._n_combined += bool(combining(schema))
+        if self._n_combined > _MAX_COMBINED:
+            raise refuse(pointer, f"more than {_MAX_COMBINED:,} schemas are combined")
         return self._kept(lambda kept: self._expand(kept, pointer, followed), schema, pointer)
 
     def _expand(self, schema: dict[str, Any], pointer: str, followed: tuple[str, ...]) -> list[Alternative]:
-        check_known(schema, pointer)
-        own = _own_keywords(schema, pointer)
-        self._note_places(own, pointer)
+        own = normal(schema, pointer)
         found = [Alternative(own, dict.fromkeys(own, pointer))]
         for keyword, alternatives in self._combined(schema, pointer, followed):
             found = self._products(found, alternatives, f"{pointer}/{keyword}")
@@ -119,7 +171,7 @@ class Expander:
             if at in followed:
                 raise refuse(f"{pointer}/$ref", f"{schema['$ref']!r} leads back to itself")
             alternatives = self.expand(part, at, (*followed, at))
-            yield "$ref", [_replace(each, n_references=each.n_references + 1) for each in alternatives]
+            yield "$ref", [each._replace(n_references=each.n_references + 1) for each in alternatives]
         for i, part in enumerate(_schemas(schema, "allOf", pointer)):
             yield "allOf", self.expand(part, f"{pointer}/allOf/{i}", followed)
         for keyword in ("anyOf", "oneOf"):
@@ -131,7 +183,7 @@ class Expander:
                 others = [(f"{pointer}/{keyword}/{j}", other) for j, other in enumerate(parts) if j != i]
                 for each in self.expand(part, f"{pointer}/{keyword}/{i}", followed):
                     excluded = (*each.excluded, *others) if keyword == "oneOf" else each.excluded
-                    among.append(_replace(each, excluded=excluded))
+                    among.append(each._replace(excluded=excluded))
             yield keyword, among
         if "not" in schema and schema["not"] is not False and not is_false(schema["not"]):
             yield "not", self._without(schema["not"], f"{pointer}/not", followed)
@@ -151,7 +203,7 @@ class Expander:
                 if isinstance(part, list):
                     part = {"required": part}
                 there: dict[str, Any] = {"type": "object", "required": [name], "allOf": [part]}
-                there |= {_UNSEEN: True} if keyword == "dependencies" else {}  # which draft 2020-12 does not know
+                there |= {UNSEEN: True} if keyword == "dependencies" else {}  # which draft 2020-12 does not know
                 absent = {"properties": {name: False}}
                 at = inside(f"{pointer}/{keyword}", name)
                 yield keyword, [*self.expand(there, at, followed), *self.expand(absent, at, followed)]
@@ -159,7 +211,7 @@ class Expander:
     def _without(self, schema: Any, pointer: str, followed: tuple[str, ...]) -> list[Alternative]:
         """Return the alternatives of what is not valid by a schema."""
         if is_false(schema):
-            return [Alternative({})]
+            return [Alternative({}, {})]
         found: list[Alternative] = []
         for part in self._opposites(schema, pointer) if schema is not True else ():
             found += self.expand(part, pointer, followed)
@@ -169,9 +221,8 @@ class Expander:
         """Return schemas, of which one is valid where this one is not; KeywordError if they cannot be told."""
         if not isinstance(schema, dict):
             raise refuse(pointer, f"must be a schema, not {type(schema).__name__}")
-        check_known(schema, pointer)
         found: list[Any] = []
-        own = _own_keywords(schema, pointer)
+        own = normal(schema, pointer)
         if "contains" in own and own.keys() & {"minContains", "maxContains"}:
             raise KeywordError(pointer, "of contains with a number it is not supported")
         for keyword, value in own.items():
@@ -182,24 +233,11 @@ class Expander:
         if parts := _schemas(schema, "anyOf", pointer):
             found.append({"allOf": [{"not": part} for part in parts]})
         if "not" in schema and schema["not"] is not False:
-            found.append({"allOf": [schema["not"], {_UNSEEN: True}]})
+            found.append({"allOf": [schema["not"], {UNSEEN: True}]})
         decisive = {"oneOf", *_CONDITIONAL} | ({"if"} if schema.keys() & {"then", "else"} else set())
         if left := schema.keys() & decisive:
             raise KeywordError(pointer, f"of {min(left)} it is not supported")
         return found
-
-    def _note_places(self, own: dict[str, Any], pointer: str) -> None:
-        for keyword in PARTS:
-            part = own.get(keyword)
-            if keyword in ("properties", "patternProperties") and isinstance(part, dict):
-                parts = [(inside(f"{pointer}/{keyword}", name), each) for name, each in part.items()]
-            elif isinstance(part, list):
-                parts = [(f"{pointer}/{keyword}/{i}", each) for i, each in enumerate(part)]
-            else:
-                parts = [(f"{pointer}/{keyword}", part)]
-            for at, each in parts:
-                if isinstance(each, dict):
-                    self.places.setdefault(id(each), (at, each))
 
 
 def combining(schema: dict[str, Any]) -> list[str]:
@@ -212,10 +250,6 @@ def means_object(schema: dict[str, Any]) -> bool:
     return any(part is not False for part in (schema.get("properties") or {}).values())
 
 
-def _replace(alternative: Alternative, **changes: Any) -> Alternative:
-    return Alternative(**{**alternative.__dict__, **changes})
-
-
 def _schemas(schema: dict[str, Any], keyword: str, pointer: str) -> Sequence[Any]:
     parts = schema.get(keyword, [])
     if not isinstance(parts, list) or (keyword in schema and not parts):
@@ -223,56 +257,17 @@ def _schemas(schema: dict[str, Any], keyword: str, pointer: str) -> Sequence[Any
     return parts
 
 
-def _own_keywords(schema: dict[str, Any], pointer: str) -> dict[str, Any]:
-    """Return the keywords of a flat schema, checked, in the form of draft 2020-12."""
-    own = {key: value for key, value in schema.items() if key in _FLAT}
-    if "const" in own:
-        own["enum"] = common([own.pop("const")], _values(own, pointer)) if "enum" in own else [own.pop("const")]
-    _values(own, pointer)
-    if "type" in own:
-        own["type"] = kinds_of(own, pointer)
-    for keyword in ("minimum", "maximum"):
-        bound, is_open = bound_of(own, keyword, pointer)
-        exclusive = f"exclusive{keyword.capitalize()}"
-        own.pop(keyword, None), own.pop(exclusive, None)
-        if bound is not None:
-            own[exclusive if is_open else keyword] = bound
-    step_of(own, pointer)
-    if isinstance(own.get("items"), list):  # before draft 2020-12
-        own["prefixItems"] = own.pop("items")
-        if "additionalItems" in own:
-            own["items"] = own["additionalItems"]
-    own.pop("additionalItems", None)
-    for keyword, kind in (("properties", dict), ("patternProperties", dict), ("prefixItems", list), ("required", list)):
-        if not isinstance(own.get(keyword, kind()), kind):
-            raise refuse(f"{pointer}/{keyword}", f"must be a {'list' if kind is list else 'object'}")
-    if not all(isinstance(name, str) for name in own.get("required", [])):
-        raise refuse(f"{pointer}/required", "must be a list of names")
-    if not isinstance(own.get("uniqueItems", False), bool):
-        raise refuse(f"{pointer}/uniqueItems", f"{own['uniqueItems']!r} is neither true nor false")
-    for keyword in ("unevaluatedProperties", "unevaluatedItems", "dependentRequired"):
-        own.pop(keyword, None)
-    return own
-
-
-def _values(own: dict[str, Any], pointer: str) -> list[Any]:
-    if not isinstance(own.get("enum", []), list) or own.get("enum") == []:
-        raise refuse(f"{pointer}/enum", "no values")
-    values: list[Any] = own.get("enum", [])
-    return values
-
-
 def _evaluated(alternative: Alternative, schema: dict[str, Any], pointer: str) -> Alternative:
     """Read what the schema says of parts that nothing has evaluated as what it says of all others."""
     flat, changes = alternative.schema, {}
     for keyword, others in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
-        if schema.get(keyword, True) is not True and (_UNSEEN in flat or others not in flat):
-            if _UNSEEN in flat or (others == "items" and "contains" in flat):
+        if schema.get(keyword, True) is not True and (UNSEEN in flat or others not in flat):
+            if UNSEEN in flat or (others == "items" and "contains" in flat):
                 raise KeywordError(f"{pointer}/{keyword}", "beside not, if or contains it is not supported")
             changes[others] = schema[keyword]
     if not changes:
         return alternative
-    return _replace(alternative, schema=flat | changes, places=alternative.places | dict.fromkeys(changes, pointer))
+    return alternative._replace(schema=flat | changes, places=alternative.places | dict.fromkeys(changes, pointer))
 
 
 def _n_parts(alternative: Alternative) -> int:
@@ -285,7 +280,8 @@ def _merge(a: Alternative, b: Alternative, pointer: str) -> Alternative | None:
     """Return what holds where both do; None if nothing can."""
     these, those = a.schema, b.schema
     merged = {**these, **those}
-    for keyword in these.keys() & those.keys() - {*PARTS}:
+    merged.pop("const", None)  # the enum has it
+    for keyword in these.keys() & those.keys() & merged.keys() - {*PARTS}:
         merged[keyword] = _merged(keyword, these[keyword], those[keyword], pointer)
     if merged.get("type") == [] or merged.get("enum") == []:
         return None
@@ -311,7 +307,7 @@ def _merged(keyword: str, this: Any, that: Any, pointer: str) -> Any:
         return common(this, that)
     if keyword in ("required", EXCEPT):
         return [*this, *(each for each in that if keyword == EXCEPT or each not in this)]
-    if keyword in ("uniqueItems", _UNSEEN):
+    if keyword in ("uniqueItems", UNSEEN):
         return this or that
     if keyword == "multipleOf":
         one, two = (Fraction(repr(step)) for step in (this, that))
@@ -394,18 +390,18 @@ def _opposites_of(keyword: str, value: Any, pointer: str) -> list[Any]:
         return [{"type": "object", "properties": {name: False}} for name in value]
     if keyword == "properties":
         return [
-            {"type": "object", "properties": {name: {"not": part}}, "required": [name], _UNSEEN: True}
+            {"type": "object", "properties": {name: {"not": part}}, "required": [name], UNSEEN: True}
             for name, part in value.items()
         ]
     if keyword == "prefixItems":
         return [
-            {"type": "array", "prefixItems": [True] * i + [{"not": part}], "minItems": i + 1, _UNSEEN: True}
+            {"type": "array", "prefixItems": [True] * i + [{"not": part}], "minItems": i + 1, UNSEEN: True}
             for i, part in enumerate(value)
         ]
     if keyword == "contains":
-        return [{"type": "array", "items": {"not": value}, _UNSEEN: True}]
+        return [{"type": "array", "items": {"not": value}, UNSEEN: True}]
     if keyword == "items":
-        return [{"type": "array", "contains": {"not": value}, _UNSEEN: True}]
+        return [{"type": "array", "contains": {"not": value}, UNSEEN: True}]
     for end, kind in (("Length", "string"), ("Items", "array"), ("Properties", "object")):
         if keyword == f"max{end}":
             return [{"type": kind, f"min{end}": int(value) + 1}]
@@ -415,7 +411,7 @@ def _opposites_of(keyword: str, value: Any, pointer: str) -> list[Any]:
     beyond |= {"exclusiveMinimum": "maximum", "exclusiveMaximum": "minimum"}
     if keyword in beyond:
         return [{"type": "number", beyond[keyword]: value}]
-    if keyword in ("minContains", "maxContains", _UNSEEN):
+    if keyword in ("const", "minContains", "maxContains", UNSEEN):
         return []
     if keyword == "additionalProperties" and value is True:
         return []

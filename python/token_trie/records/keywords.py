@@ -46,7 +46,18 @@ OF_KIND = {
     "array": frozenset({"items", "prefixItems", "minItems", "maxItems", "uniqueItems"})
     | {"additionalItems", "unevaluatedItems", "contains"},
 }
-_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+EXCEPT = "$except"
+"""Values that a flat schema does not allow."""
+UNSEEN = "$unseen"
+"""Marks what `not` says of properties and items: it does not evaluate them."""
+FLAT = frozenset({"type", "enum", "const", "minContains", "maxContains", EXCEPT, UNSEEN}).union(*OF_KIND.values()) - {
+    "unevaluatedProperties",
+    "unevaluatedItems",
+    "additionalItems",
+    "dependentRequired",
+}
+"""Keywords about the value itself, of which those of older drafts have a form in draft 2020-12."""
+_COUNTS = [f"{end}{kind}" for end in ("min", "max") for kind in ("Length", "Items", "Properties", "Contains")]
 VALIDATING = frozenset(
     {"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "not", "if", "dependentSchemas", "dependencies"}
 ).union(*OF_KIND.values())
@@ -83,18 +94,55 @@ class NothingError(ArgumentError):
 
 
 def check_known(schema: dict[str, Any], pointer: str) -> None:
-    """Raise ArgumentError for an unsupported keyword, or an invalid count or pattern."""
-    for keyword in schema:
-        if not isinstance(keyword, str):
-            raise refuse(pointer, f"a keyword is {type(keyword).__name__}, not str")
+    """Raise ArgumentError for an unsupported keyword, or a keyword of draft 3."""
     for keyword in sorted(UNSUPPORTED & schema.keys()):
         raise KeywordError(f"{pointer}/{keyword}", f"{keyword!r} is not supported")
-    for keyword in _COUNTS:
-        count(schema, keyword, pointer, 0)
     if schema.get("required") is True:
         raise KeywordError(f"{pointer}/required", "of draft 3 it is not supported; list names beside the properties")
-    if not isinstance(schema.get("pattern", ""), str):
-        raise refuse(f"{pointer}/pattern", f"{schema['pattern']!r} is no text")
+
+
+def normal(schema: dict[str, Any], pointer: str) -> dict[str, Any]:
+    """Return the keywords of a schema that combine no others, checked, in the form of draft 2020-12.
+
+    Types are a list, a constant is an enum too, and of two bounds on one side the tighter one is left.
+    """
+    check_known(schema, pointer)
+    own = {keyword: value for keyword, value in schema.items() if keyword in FLAT}
+    for keyword, nothing in (("type", None), ("properties", None), ("required", False)):
+        if own.get(keyword, ...) is nothing:
+            del own[keyword]
+    if "type" in own:
+        own["type"] = kinds_of(own, pointer)
+        others = OF_KIND.keys() - {"number" if kind == "integer" else kind for kind in own["type"]}
+        own = {keyword: value for keyword, value in own.items() if not any(keyword in OF_KIND[kind] for kind in others)}
+    for keyword, kind in (("properties", dict), ("patternProperties", dict), ("required", list)):
+        if not isinstance(own.get(keyword, kind()), kind):
+            what = "a list of names" if kind is list else "an object"
+            raise refuse(f"{pointer}/{keyword}", f"must be {what}, not {type(own[keyword]).__name__}")
+    if not all(isinstance(name, str) for name in own.get("required", [])):
+        raise refuse(f"{pointer}/required", "must be a list of names")
+    for keyword, what in (("prefixItems", "no list of schemas"), ("enum", "no values")):
+        if keyword in own and not (isinstance(own[keyword], list) and own[keyword]):
+            raise refuse(f"{pointer}/{keyword}", what)
+    if not isinstance(own.get("uniqueItems", False), bool):
+        raise refuse(f"{pointer}/uniqueItems", f"{own['uniqueItems']!r} is neither true nor false")
+    if not isinstance(own.get("pattern", ""), str):
+        raise refuse(f"{pointer}/pattern", f"{own['pattern']!r} is no text")
+    own |= {keyword: count(own, keyword, pointer, 0) for keyword in _COUNTS if keyword in own}
+    if "multipleOf" in own:
+        step_of(own, pointer)
+    if "const" in own:
+        own["enum"] = common([own["const"]], own.get("enum", [own["const"]]))
+    for keyword in ("minimum", "maximum"):
+        exclusive = f"exclusive{keyword.capitalize()}"
+        (bound, is_open), _ = bound_of(own, keyword, pointer), (own.pop(keyword, None), own.pop(exclusive, None))
+        if bound is not None:
+            own[exclusive if is_open else keyword] = bound
+    if isinstance(own.get("items"), list):  # before draft 2020-12
+        own["prefixItems"] = own.pop("items")
+        if "additionalItems" in schema:
+            own["items"] = schema["additionalItems"]
+    return own
 
 
 def check_no_example(schema: dict[str, Any], pointer: str) -> None:
@@ -180,8 +228,7 @@ _MAX_INTEGER = 10**18 - 1
 
 def read_string(schema: dict[str, Any], pointer: str) -> Node:
     """Read the schema of a string."""
-    low = count(schema, "minLength", pointer, 0)
-    high = count(schema, "maxLength", pointer, 2**31) if "maxLength" in schema else None
+    low, high = schema.get("minLength", 0), schema.get("maxLength")
     if high is not None and low > high:
         raise NothingError(f"{pointer}/minLength", f"{low} characters at least and {high} at most")
     # A pattern usually expresses the format beside it.
@@ -274,9 +321,6 @@ def _slot(pattern: str, least: int, kind: str) -> Slot:
 def read_values(schema: dict[str, Any], pointer: str) -> ChoiceNode:
     """Read an enum or constant, filtered by its sibling keywords."""
     keyword = "const" if "const" in schema else "enum"
-    if "enum" in schema and (not isinstance(schema["enum"], list) or not schema["enum"]):
-        raise refuse(f"{pointer}/enum", "no values")
-    step_of(schema, pointer)
     kept = allowed_values([schema["const"]] if keyword == "const" else schema["enum"], schema, pointer)
     if "pattern" in schema and any(isinstance(v, str) for v in kept):
         kept = matching(kept, schema["pattern"], pointer)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
+from functools import partial, reduce
 from itertools import combinations, pairwise
 from typing import Any, TypeVar
 
-from token_trie.records.expand import EXCEPT, PARTS, Alternative, Both, Expander, both, combining, means_object
+from token_trie.records.expand import PARTS, Both, Expander, References, both, combining, means_object
 from token_trie.records.gbnf import MAX_STATES, too_many
 from token_trie.records.keywords import (
+    EXCEPT,
     KINDS,
     VALIDATING,
     KeywordError,
     NothingError,
+    allowed_values,
     but,
     check_known,
     check_no_example,
@@ -24,6 +26,7 @@ from token_trie.records.keywords import (
     kinds_like,
     kinds_of,
     matched_names,
+    normal,
     read_number,
     read_string,
     read_values,
@@ -51,10 +54,9 @@ from token_trie.records.nodes import (
     free_of,
     grammar_of,
     inside,
+    type_of,
     types_in,
 )
-from token_trie.records.one_of import Exclusion
-from token_trie.records.references import References
 from token_trie.records.verbatim import MAX_LENGTH, MAX_WORDS
 
 T = TypeVar("T")
@@ -141,13 +143,13 @@ def read_measured(schema: Any, ignored: list[str] | None = None) -> tuple[Node, 
 
 class _SchemaReader:
     def __init__(self, root: Any, ignored: list[str] | None) -> None:
-        self._root, self._ignored = root, ignored
+        self._ignored = ignored
         self._draft = str(root.get("$schema", "2020-12")) if isinstance(root, dict) else "2020-12"
         self._known: dict[tuple[Any, int], Node | None] = {}
         self._alive: list[Any] = []  # whose ids are known
         self._unread: set[int] = set()
         self._references = References(root)
-        self._expander = Expander(self._references.find, self._kept)
+        self._expander = Expander(self._references, self._kept)
         self._exclusion = Exclusion(self._references.find, self._unread)
         self.n_states = 0
         self._followed: tuple[str, ...] = ()  # references followed to the current value
@@ -160,7 +162,7 @@ class _SchemaReader:
             if schema is False:
                 raise NothingError(pointer, "nothing is valid")
             raise refuse(pointer, f"must be a schema, not {type(schema).__name__}")
-        at, _ = self._expander.places.get(id(schema), (pointer, schema))
+        at = self._references.pointer_to(schema, pointer)
         return self._kept(lambda kept: self._read_one(kept, at, depth), schema, at)
 
     def _kept(
@@ -178,12 +180,13 @@ class _SchemaReader:
             try:
                 return read(schema)
             except KeywordError as given:
-                keyword, *rest = given.pointer.removeprefix(f"{pointer}/").split("/")
-                place = (places or {}).get(keyword, pointer)
-                error = KeywordError("/".join([place, keyword, *rest]), given.why)
+                keyword, *rest, error = "$ref", given  # which leads to it
+                if given.pointer.startswith(f"{pointer}/"):
+                    keyword, *rest = given.pointer.removeprefix(f"{pointer}/").split("/")
+                    at = "/".join([(places or {}).get(keyword, pointer), keyword, *rest])
+                    error = KeywordError(at, given.why)
                 if self._ignored is None:
                     raise error from given
-                keyword = keyword if keyword in schema else "$ref"  # which leads to it
                 if keyword not in schema or len(self._ignored) >= _MAX_IGNORED:
                     raise
                 if rest and keyword in PARTS:
@@ -196,12 +199,12 @@ class _SchemaReader:
 
     def _read_one(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
         check_known(schema, pointer)
+        if "prefixItems" in schema and "2020-12" not in self._draft:
+            raise KeywordError(f"{pointer}/prefixItems", f"{self._draft} does not know it")
         if is_false(schema):
             raise NothingError(pointer, "nothing is valid")
-        if not combining(schema):
-            if "x_verbatim" in schema and "string" not in kinds_of(schema, pointer):
-                raise KeywordError(f"{pointer}/x_verbatim", "of another value than a text it is not supported")
-            return self._read_flat(schema, pointer, depth)
+        if self._ignored is None:
+            check_no_example(schema, pointer)
         combined = schema.keys() & VALIDATING - {"not"}
         if schema.get("not", False) is False:
             if combined == {"$ref"}:
@@ -214,7 +217,7 @@ class _SchemaReader:
         return self._read_expanded(schema, pointer, depth)
 
     def _read_expanded(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
-        """Read the alternatives of a schema that combines others."""
+        """Read the alternatives of a schema, of which one that combines no others has one."""
         parts = schema["allOf"] if isinstance(schema, Both) else [schema]
         key = tuple(map(id, parts)), depth
         if key not in self._known:
@@ -223,26 +226,22 @@ class _SchemaReader:
         return self._known[key]
 
     def _read_alternatives(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
-        found: list[tuple[Node | None, Alternative]] = []
+        nodes: list[Node | None] = []
+        combined = combining(schema)
+        if not combined and "x_verbatim" in schema and "string" not in kinds_of(schema, pointer):
+            raise KeywordError(f"{pointer}/x_verbatim", "of another value than a text it is not supported")
         for each in self._expander.expand(schema, pointer, self._followed):
-            if depth + each.n_references > MAX_DEPTH:
-                found.append((None, each))
-                continue
-            with suppress(NothingError):
-                read = partial(self._read_flat, pointer=pointer, depth=depth + each.n_references)
-                found.append((self._kept(read, each.schema, pointer, each.places), each))
-        if not found:
-            is_own = self._ignored is not None and not isinstance(schema, Both) and combining(schema)
-            at = "/".join([pointer, *combining(schema)[:1]])
-            raise (KeywordError if is_own else NothingError)(at, "nothing is valid")
-        nodes = []
-        for node, each in found:
-            for at, other in each.excluded:
-                node = self._apart(node, other, at, "another")
-            nodes.append(node)
+            with suppress(NothingError) if combined else nullcontext():
+                read, node = partial(self._read_flat, pointer=pointer, depth=depth + each.n_references), None
+                if depth + each.n_references <= MAX_DEPTH:
+                    node = self._kept(read, each.schema, pointer, each.places)
+                nodes.append(reduce(lambda node, other: self._apart(node, *other), each.excluded, node))
+        if not nodes:
+            is_own = self._ignored is not None and not isinstance(schema, Both)
+            raise (KeywordError if is_own else NothingError)("/".join([pointer, *combined[:1]]), "nothing is valid")
         return make_union(nodes, pointer)
 
-    def _apart(self, node: Node | None, other: Any, pointer: str, name: str) -> Node | None:
+    def _apart(self, node: Node | None, pointer: str, other: Any, name: str = "another") -> Node | None:
         """Return the part of a node, of whose values none is valid by another schema of a ``oneOf``."""
         if node is None or self._exclusion.is_proven(node, other):
             return node
@@ -255,15 +254,13 @@ class _SchemaReader:
     def _read_flat(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
         """Read a schema that combines no others."""
         excepted, nodes = schema.get(EXCEPT, []), []
-        if "const" in schema or "enum" in schema:
+        if "enum" in schema:
             values = read_values(schema, pointer)
             if "x_verbatim" in schema and "string" in types_in(values):
                 raise KeywordError(f"{pointer}/x_verbatim", "of a chosen text it is not supported")
             return but(values, excepted, pointer)
         kinds, is_typed = kinds_of(schema, pointer), "type" in schema or "x_verbatim" in schema
         if not kinds and not excepted:
-            if self._ignored is None:
-                check_no_example(schema, pointer)
             return ANYTHING
         for kind in kinds:
             with suppress(NothingError) if len(kinds) > 1 and excepted else nullcontext():
@@ -326,7 +323,7 @@ class _SchemaReader:
             return self._read_expanded(schema, pointer, depth)
         for i, j in combinations(nodes, 2) if keyword == "oneOf" else ():
             for a, b in ((i, j), (j, i)):
-                nodes[a] = self._apart(nodes[a], options[b], f"{pointer}/oneOf/{j}", f"/{i}")
+                nodes[a] = self._apart(nodes[a], f"{pointer}/oneOf/{j}", options[b], f"/{i}")
         return make_union(list(nodes.values()), pointer)
 
     def _read_kind(self, schema: dict[str, Any], kind: str, pointer: str, depth: int) -> Node | None:
@@ -350,42 +347,35 @@ class _SchemaReader:
 
     def _read_object(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
         properties, required = schema.get("properties"), schema.get("required", [])
-        if not isinstance(properties, (dict, type(None))):
-            raise refuse(f"{pointer}/properties", f"must be an object, not {type(properties).__name__}")
-        if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-            raise refuse(f"{pointer}/required", "must be a list of names")
-        needed = set(required)
-        more = schema.get("additionalProperties", schema.get("unevaluatedProperties", True))
+        more, low = schema.get("additionalProperties", True), schema.get("minProperties", 0)
         names = self._read_names(schema, pointer)
         if names is None:
-            if required or count(schema, "minProperties", pointer, 0):
+            if required or low:
                 raise NothingError(f"{pointer}/propertyNames", "no name is allowed, and properties are required")
             return Object(())
-        if not properties and isinstance(names.get("enum"), list):
+        if not properties and "enum" in names:
             properties = {name: more for name in names["enum"] if isinstance(name, str)}
         # Without properties a tool has no parameters, unless the schema says what others may be.
         if not required and (properties is None or (not properties and isinstance(more, dict))):
-            _check_names(schema, names, {}, needed, pointer)
             return self._read_map(schema, names, more, pointer, depth)
         parts = dict(properties or {})
-        pointers = {name: inside(f"{pointer}/properties", name) for name in parts}
-        _check_names(schema, names, parts, needed, pointer)
-        patterns_of = matched_names([*parts, *required], schema, pointer)
-        for name in dict.fromkeys([*parts, *required]):
+        own = [*dict.fromkeys([*parts, *required])]
+        for name in own if names else ():
+            read_values(names | {"const": name}, f"{pointer}/propertyNames")
+        patterns_of = matched_names(own, schema, pointer)
+        for name in own:
             patterns = patterns_of.get(name, [])
             if name not in parts and not patterns and more is False:
                 raise NothingError(f"{pointer}/required", f"{name!r} is no property")
-            for pattern in patterns:
-                pointers.setdefault(name, inside(f"{pointer}/patternProperties", pattern))
             given = [parts[name]] if name in parts else [] if patterns else [more]
             parts[name] = both(*given, *(schema["patternProperties"][pattern] for pattern in patterns))
         fields, is_deep = [], False
         for name, part in parts.items():
-            is_required = name in needed
+            is_required = name in required
             if is_false(part) and not is_required:
                 continue
             try:
-                node = self._read_inner(part, pointers.get(name, f"{pointer}/additionalProperties"), depth)
+                node = self._read_inner(part, inside(f"{pointer}/properties", name), depth)
             except NothingError:
                 if is_required or not isinstance(part, Both):
                     raise
@@ -396,96 +386,78 @@ class _SchemaReader:
         if is_deep:
             return None
         n_required = sum(field.is_required for field in fields)
-        if count(schema, "minProperties", pointer, 0) > n_required:
+        if low > n_required:
             raise KeywordError(
                 f"{pointer}/minProperties", "above the number of required properties it is not supported"
             )
-        if count(schema, "maxProperties", pointer, len(fields)) < len(fields):
+        if schema.get("maxProperties", len(fields)) < len(fields):
             raise KeywordError(f"{pointer}/maxProperties", "below the number of properties it is not supported")
         return Object(tuple(fields))
 
     def _read_names(self, schema: dict[str, Any], pointer: str) -> dict[str, Any] | None:
-        """Return the keywords about names, a constant as an enum of one; None if no name is valid."""
-        given = schema.get("propertyNames", True)
+        """Return the keywords about names; None if no name is valid."""
+        at, given = f"{pointer}/propertyNames", schema.get("propertyNames", True)
         for _ in range(MAX_DEPTH):
             if isinstance(given, dict) and given.keys() & VALIDATING == {"$ref"}:
-                given, _ = self._references.find(given, f"{pointer}/propertyNames")
+                given, _ = self._references.find(given, at)
         if is_false(given):
             return None
-        names = {k: v for k, v in given.items() if k in VALIDATING} if isinstance(given, dict) else {}
-        if "type" in names and "string" not in kinds_of(names, f"{pointer}/propertyNames"):
-            raise KeywordError(f"{pointer}/propertyNames", "no name is allowed, as names are text and its type is not")
-        if "const" in names:
-            const = names.pop("const")
-            allowed = names.get("enum", [const])
-            if not isinstance(allowed, list) or const not in allowed:
-                return None
-            names["enum"] = [const]
-        return names
+        given = {k: v for k, v in given.items() if k in VALIDATING} if isinstance(given, dict) else {}
+        if given.keys() - _NAME_KEYWORDS:
+            raise KeywordError(at, "other than pattern, lengths and enum is not supported")
+        names = normal(given, at)
+        if "string" not in names.get("type", ["string"]):
+            raise KeywordError(at, "no name is allowed, as names are text and its type is not")
+        return None if names.get("enum") == [] else names
 
     def _read_map(
         self, schema: dict[str, Any], names: dict[str, Any], more: Any, pointer: str, depth: int
     ) -> Node | None:
-        low = count(schema, "minProperties", pointer, 0)
-        high = count(schema, "maxProperties", pointer, MAX_ITEMS)
+        low, high = schema.get("minProperties", 0), schema.get("maxProperties", MAX_ITEMS)
         if low > 1:
             raise KeywordError(f"{pointer}/minProperties", "more than 1 of free keys is not supported; one may repeat")
         patterns = schema.get("patternProperties", {})
         if low > high or (more is False and low and not patterns):
             raise refuse(f"{pointer}/minProperties", f"{low} at least, and fewer at most")
-        if names.keys() - _NAME_KEYWORDS or len(patterns) > 1 or (patterns and "pattern" in names):
-            keyword = "patternProperties" if patterns else "propertyNames"
-            raise KeywordError(f"{pointer}/{keyword}", "other than one pattern for all keys it is not supported")
-        at = "additionalProperties"
+        if len(patterns) > 1 or (patterns and "pattern" in names):
+            raise KeywordError(
+                f"{pointer}/patternProperties", "other than one pattern for all keys it is not supported"
+            )
         for pattern, part in patterns.items():
-            names, more, at = {**names, "pattern": pattern}, part, inside("patternProperties", pattern)
+            names, more = {**names, "pattern": pattern}, part
         if more is True and not low and "maxProperties" not in schema and not names.keys() - {"type"}:
             return Slot(OBJECT, "{", frozenset({"object"}))
-        node = None if is_false(more) or high == 0 else self._read_inner(more, f"{pointer}/{at}", depth)
+        node = None if is_false(more) or high == 0 else self._read_inner(more, f"{pointer}/additionalProperties", depth)
         if node is None:
             return None if low else Object(())
-        length = min(count(names, "maxLength", pointer, MAX_ITEMS), MAX_ITEMS)
+        length = min(names.get("maxLength", MAX_ITEMS), MAX_ITEMS)
         key = self._read_string({**names, "maxLength": length}, f"{pointer}/propertyNames")
         if not isinstance(key, String):
             raise refuse(f"{pointer}/propertyNames", "no key is of no character")
         return Map(key, node, min_items=low, max_items=high)
 
     def _read_array(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
-        low = count(schema, "minItems", pointer, 0)
-        heads, pointer_to_items = schema.get("prefixItems", []), f"{pointer}/items"
-        more = schema.get("unevaluatedItems", True)
-        pointer_to_heads, items = f"{pointer}/prefixItems", schema.get("items", more)
-        if not isinstance(schema.get("uniqueItems", False), bool):
-            raise refuse(f"{pointer}/uniqueItems", f"{schema['uniqueItems']!r} is neither true nor false")
-        if "prefixItems" in schema and "2020-12" not in self._draft:
-            raise KeywordError(f"{pointer}/prefixItems", f"{self._draft} does not know it")
-        if isinstance(items, list):  # before draft 2020-12
-            heads, pointer_to_heads, items = items, pointer_to_items, schema.get("additionalItems", more)
-            pointer_to_items = f"{pointer}/additionalItems"
-        if not isinstance(heads, list) or ("prefixItems" in schema and not heads):
-            raise refuse(f"{pointer}/prefixItems", "no list of schemas")
+        low, heads, items = schema.get("minItems", 0), schema.get("prefixItems", []), schema.get("items", True)
         n_valid = next((i for i, head in enumerate(heads) if is_false(head)), len(heads))
         if n_valid < len(heads):  # the list ends before what nothing is valid for
             heads, items = heads[:n_valid], False
         is_free = not heads and items is True and "contains" not in schema and not low and "maxItems" not in schema
         if is_free and not schema.get("uniqueItems"):
             return Slot(ARRAY, "[", frozenset({"array"}))
-        nodes = [self._read_inner(head, f"{pointer_to_heads}/{i}", depth) for i, head in enumerate(heads)]
+        nodes = [self._read_inner(head, f"{pointer}/prefixItems/{i}", depth) for i, head in enumerate(heads)]
         deep = next((i for i, node in enumerate(nodes) if node is None), None)
-        item = None if is_false(items) or deep is not None else self._read_inner(items, pointer_to_items, depth)
+        item = None if is_false(items) or deep is not None else self._read_inner(items, f"{pointer}/items", depth)
         kinds = [node for node in nodes[:deep] if node is not None]
         most = len(kinds) if item is None else max(low, MAX_ITEMS)
-        given = count(schema, "maxItems", pointer, most)
+        given = schema.get("maxItems", most)
         high = min(most, given)
-        if low > given:
-            raise NothingError(f"{pointer}/minItems", f"{low} at least and {given} at most")
-        if low > high and (is_false(items) and deep is None):
-            raise NothingError(f"{pointer}/minItems", f"{low} at least and {high} at most")
+        if low > given or (low > high and is_false(items) and deep is None):
+            raise NothingError(f"{pointer}/minItems", f"{low} at least and {min(given, high)} at most")
         if low > high:
             return None
         if "contains" in schema:
             return self._read_containing(schema, items, pointer, depth)
-        if schema.get("uniqueItems") is not True or high <= 1:
+        if not schema.get("uniqueItems") or high <= 1:
             return Array(tuple(kinds), item, False, min_items=low, max_items=high)
         choices = None if kinds else choices_of(item)
         if choices is None:
@@ -498,10 +470,9 @@ class _SchemaReader:
     def _read_containing(self, schema: dict[str, Any], items: Any, pointer: str, depth: int) -> Node | None:
         """Read a list that contains items of a schema: it is generated under one grammar."""
         at, is_old = f"{pointer}/contains", "/draft-0" in self._draft
-        low = 1 if is_old else count(schema, "minContains", pointer, 1)
-        high = None if is_old or "maxContains" not in schema else count(schema, "maxContains", pointer, 0)
-        others = {"prefixItems", "maxItems", "unevaluatedItems", "additionalItems"} & schema.keys()
-        if others or isinstance(schema.get("items"), list) or count(schema, "minItems", pointer, 0) > max(low, 1):
+        low = 1 if is_old else schema.get("minContains", 1)
+        high = None if is_old else schema.get("maxContains")
+        if {"prefixItems", "maxItems"} & schema.keys() or schema.get("minItems", 0) > max(low, 1):
             raise KeywordError(at, "beside other keywords of lists than items it is not supported")
         if schema.get("uniqueItems"):
             raise KeywordError(at, "beside uniqueItems it is not supported")
@@ -514,7 +485,7 @@ class _SchemaReader:
                 nodes.append(self._read_inner(part, at, depth))
             except NothingError:
                 nodes.append(None)
-        is_empty_one = low == 0 and not count(schema, "minItems", pointer, 0)
+        is_empty_one = low == 0 and not schema.get("minItems", 0)
         if nodes[0] is None and not is_empty_one:
             raise NothingError(at, "no item is valid by it")
         try:
@@ -534,16 +505,65 @@ def _read_verbatim(schema: dict[str, Any], node: Node, pointer: str) -> Node:
     return VerbatimNode(words, node.min_length, high, content)
 
 
-def _check_names(
-    schema: dict[str, Any], names: dict[str, Any], parts: dict[str, Any], needed: set[str], pointer: str
-) -> None:
-    """Raise ArgumentError if a property, which has a part or is needed, violates the keywords about names."""
-    own = dict.fromkeys([*parts, *sorted(needed)])
-    if names and own:
-        if names.keys() - _NAME_KEYWORDS:
-            raise KeywordError(f"{pointer}/propertyNames", "other than pattern, lengths and enum is not supported")
-        for name in own:
-            read_values(names | {"const": name}, f"{pointer}/propertyNames")
-    if not isinstance(schema.get("patternProperties", {}), dict):
-        why = f"must be an object, not {type(schema['patternProperties']).__name__}"
-        raise refuse(f"{pointer}/patternProperties", why)
+_MAX_COMPARED = 50_000
+"""Values that are compared for a schema; more are not proven."""
+
+
+class Exclusion:
+    """Proves, for ``oneOf``, that no value that is written by one schema is valid by another.
+
+    The proofs are by types, constants and properties. A node may hold less than its schema allows: for {"minLength": 3}
+    texts are written, but every number is valid by it. So a node is held against the other schema itself, whose
+    keywords restrain their own types alone. `find` returns the schema of a ``$ref``; `unread` has the ids of schemas
+    that were left out, of which nothing is known.
+    """
+
+    def __init__(self, find: Callable[[Any, str], tuple[Any, str]], unread: Container[int]) -> None:
+        self._find, self._unread = find, unread
+        self._n_compared = 0
+        self._known: dict[tuple[Node, int], bool] = {}
+
+    def is_proven(self, node: Node, schema: Any) -> bool:
+        """Return whether no value of a node is valid by a schema."""
+        if id(schema) in self._unread:
+            return False
+        key = node, id(schema)
+        if key not in self._known:
+            self._known[key] = False  # a pair that is met again inside itself proves nothing
+            self._known[key] = is_false(schema) or (isinstance(schema, dict) and self._prove(node, schema))
+        return self._known[key]
+
+    def _prove(self, node: Node, schema: dict[str, Any]) -> bool:
+        if isinstance(node, Union):
+            return all(self.is_proven(option, schema) for option in node.options)
+        parts = [*schema.get("allOf", []), *([self._find(schema, "")[0]] if "$ref" in schema else [])]
+        if any(self.is_proven(node, part) for part in parts):
+            return True
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in schema and all(self.is_proven(node, option) for option in schema[keyword]):
+                return True
+        if isinstance(node, ChoiceNode):
+            self._n_compared += len(node.values) + len(schema.get("enum", ()))
+            return self._n_compared <= _MAX_COMPARED and not allowed_values(node.values, schema, "")
+        if types_in(node).isdisjoint(_types_of(schema)):
+            return True
+        return isinstance(node, Object) and self._differ_in_a_property(node, schema)
+
+    def _differ_in_a_property(self, node: Object, schema: dict[str, Any]) -> bool:
+        required, properties = schema.get("required", []), schema.get("properties") or {}
+        if not {*required} <= {field.name for field in node.fields}:
+            return True
+        is_closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
+        return any(
+            self.is_proven(field.node, properties[field.name]) if field.name in properties else is_closed
+            for field in node.fields
+            if field.is_required or field.name in required
+        )
+
+
+def _types_of(schema: dict[str, Any]) -> set[str]:
+    """Return the types of the values that may be valid by a schema; a number may be an integer."""
+    types = {*(kinds_of(schema, "") if "type" in schema else KINDS)}
+    if "const" in schema or "enum" in schema:
+        types &= {*map(type_of, [schema["const"]] if "const" in schema else schema["enum"])}
+    return types | {"number", "integer"} if types & {"number", "integer"} else types
