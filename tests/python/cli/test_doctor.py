@@ -26,8 +26,8 @@ def findings(*options: str, works: bool = True) -> dict[str, Any]:
     return {found["about"]: found for found in told["findings"]}
 
 
-def test_a_model_that_is_fit_is_said_to_be() -> None:
-    found = findings()
+def test_a_model_that_is_fit_is_said_to_be(model_paths: dict[str, Path]) -> None:
+    found = findings("-m", str(model_paths["smollm2"]))
     for about in ("cache", "chat template", "end tokens", "labels", "context", "questions", "memory"):
         assert found[about]["verdict"] == "good", found[about]
     assert "134,515,008 parameters" in found["model"]["text"]
