@@ -73,7 +73,7 @@ def test_tokens_have_their_probabilities(client: openai.OpenAI) -> None:
     for token, logprob, others in zip(
         told.logprobs.tokens, told.logprobs.token_logprobs, told.logprobs.top_logprobs, strict=True
     ):
-        assert logprob == max(others.values()) == others[token]
+        assert logprob == others[token] == pytest.approx(max(others.values()), abs=0.15)
     assert told.logprobs.text_offset[1] == len(told.logprobs.tokens[0])
 
 
