@@ -159,9 +159,8 @@ void ContextMaker::prepare(std::size_t max_state_bytes) {
     }
 }
 
-// By a pass of one token, as llama.cpp tells the bytes of a state only where there is one. Several sequences a pass end
-// the process where matrices in buffers for AMX are multiplied over three dimensions (llama.cpp 19184, 20824), and
-// PLaMo 2 mixes them with their tokens.
+// By a pass of one token, as llama.cpp tells the bytes of a state only where there is one. PLaMo 2 mixes sequences with
+// their tokens; a pass that is reported elsewhere may be one for AMX.
 void ContextMaker::prepare_states(std::size_t max_state_bytes) {
     first_ = make(1, 1);
     throw_if(first_ == nullptr, Status::argument, "no context could be made of the model and the params");
@@ -172,11 +171,7 @@ void ContextMaker::prepare_states(std::size_t max_state_bytes) {
     llama_memory_clear(llama_get_memory(first_.get()), true);
     const std::size_t n_most = std::min(max_ids_, n_frugal_ids(llama_model_get_vocab(model_)));
     max_ids_ = std::clamp(max_state_bytes / state_bytes_, std::min(kMinIds, n_most), n_most);
-    takes_one_at_a_time_ = head.has_weights_for_amx() || metadata(model_, "general.architecture") == "plamo2";
-    static std::atomic_flag has_warned = ATOMIC_FLAG_INIT;
-    if (head.has_weights_for_amx() && !has_warned.test_and_set()) {
-        log_warning(kOneAtATime);
-    }
+    takes_one_at_a_time_ = head.cache_bytes() == 0 || metadata(model_, "general.architecture") == "plamo2";
 }
 
 OwnedContext ContextMaker::make(std::size_t n_tokens, std::size_t n_ids) const {

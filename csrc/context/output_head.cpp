@@ -43,6 +43,10 @@ void OutputHead::listen(llama_context_params & params) {
         params.cb_eval = [](ggml_tensor * node, bool ask, void * /*user_data*/) {
             if (listening != nullptr && ask) {
                 listening->observe(*node);
+                return listening->flatten(*node);
+            }
+            if (listening != nullptr) {
+                listening->unflatten();
             }
             return !ask;  // so that a graph is queried to its end and then computed as a whole
         };
@@ -56,6 +60,7 @@ std::int32_t OutputHead::decode(llama_context * context, const llama_batch & bat
         explicit Listen(OutputHead * head) : self(head), before(listening) { listening = head; }
         ~Listen() {
             self->put_back();
+            self->unflatten();
             listening = before;
         }
 
@@ -138,8 +143,6 @@ void OutputHead::observe_weights(const ggml_tensor & node) {
     const ggml_backend_buffer_usage usage = ggml_backend_buffer_get_usage(buffer);
     const bool is_here = is_computed_by_cpu(*buffer) || usage == GGML_BACKEND_BUFFER_USAGE_COMPUTE;
     has_weights_on_host_ = has_weights_on_host_ || is_here;
-    has_weights_for_amx_ =
-        has_weights_for_amx_ || std::strcmp(ggml_backend_buft_name(ggml_backend_buffer_get_type(buffer)), "AMX") == 0;
     has_weights_on_device_ = has_weights_on_device_ || (!is_here && usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
 }
 
@@ -156,6 +159,29 @@ void OutputHead::put_back() noexcept {
     if (skipped_ != nullptr) {
         skipped_->op = GGML_OP_MUL_MAT;
         skipped_ = nullptr;
+    }
+}
+
+// llama.cpp's kernel for AMX writes the products of several matrices, as states have them, four times as far apart as
+// they belong (llama.cpp 19184, 20824): it adds bytes to a pointer to floats. The rows of all, as one matrix, have the
+// same products. True: the node is to be computed before what is made of it is looked at, which expects its sizes.
+bool OutputHead::flatten(ggml_tensor & node) noexcept {
+    if (node.op != GGML_OP_MUL_MAT || node.ne[2] * node.ne[3] == 1 || node.src[0]->buffer == nullptr ||
+        !ggml_is_matrix(node.src[0]) ||
+        std::strcmp(ggml_backend_buft_name(ggml_backend_buffer_get_type(node.src[0]->buffer)), "AMX") != 0) {
+        return false;
+    }
+    flat_ = &node;
+    std::copy_n(node.ne, sizes_.size(), sizes_.begin());
+    node.ne[1] = ggml_nrows(&node);
+    node.ne[2] = node.ne[3] = 1;
+    return true;
+}
+
+void OutputHead::unflatten() noexcept {
+    if (flat_ != nullptr) {
+        std::copy_n(sizes_.begin(), sizes_.size(), flat_->ne);
+        flat_ = nullptr;
     }
 }
 

@@ -6,6 +6,7 @@
 #include <ggml-backend.h>
 #include <llama.h>
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -28,7 +29,8 @@ namespace token_trie {
 // again.
 class OutputHead : NonCopyable {
    public:
-    // Makes contexts of these params report here, unless they are to report elsewhere.
+    // Makes contexts of these params report here, unless they are to report elsewhere. In those that do, passes of several
+    // sequences are right on processors with AMX.
     static void listen(llama_context_params & params);
 
     // The switch: without cuts, each pass is whole.
@@ -50,8 +52,6 @@ class OutputHead : NonCopyable {
     bool is_on_device() const noexcept { return is_on_device_; }
     // Whether all weights that tokens are multiplied with lie on devices, reported likewise.
     bool has_layers_on_device() const noexcept { return has_weights_on_device_ && !has_weights_on_host_; }
-    // Whether some lie in buffers for AMX, reported likewise.
-    bool has_weights_for_amx() const noexcept { return has_weights_for_amx_; }
     // Says that the next pass is one of another context, and that the last one's may go.
     void expect_another() noexcept {
         observes_cache_ = true;
@@ -76,6 +76,8 @@ class OutputHead : NonCopyable {
     void observe_weights(const ggml_tensor & node);
     bool can_skip(const ggml_tensor & node);
     void put_back() noexcept;
+    bool flatten(ggml_tensor & node) noexcept;
+    void unflatten() noexcept;
     bool prepare(ggml_tensor * matrix);
     void compute(ggml_cgraph * graph, std::int32_t n_threads);
 
@@ -86,6 +88,8 @@ class OutputHead : NonCopyable {
     ggml_tensor * norm_ = nullptr;     // llama.cpp's, until the context's next pass
     ggml_tensor * skipped_ = nullptr;  // the product, while it is without its operation
     std::vector<float> norms_;         // outputs of the last pass that was cut
+    ggml_tensor * flat_ = nullptr;     // a product, while it is of one matrix,
+    std::array<std::int64_t, GGML_MAX_DIMS> sizes_{};  // and its sizes otherwise
 
     bool observes_cache_ = true;                // in the pass under way, or the next
     std::vector<ggml_backend_buffer *> cache_;  // observed so far
@@ -93,7 +97,6 @@ class OutputHead : NonCopyable {
     bool is_on_device_ = false;
     bool has_weights_on_device_ = false;
     bool has_weights_on_host_ = false;
-    bool has_weights_for_amx_ = false;
 
     // For the matrix observed last.
     std::unique_ptr<ggml_backend, Free> backend_;

@@ -43,10 +43,6 @@ bool samples_in_graph();
 constexpr const char * kSpanClosed =
     "token-trie: a span went on for max_span tokens; it ends with the member under way\n";
 
-constexpr const char * kOneAtATime =
-    "token-trie: with AMX, llama.cpp may end the process on several sequences of this kind of model in one pass; each "
-    "has passes of its own. Loaded with use_extra_bufts=false, a model shares passes, and reads prompts more slowly\n";
-
 // To llama.cpp's log callback, where the library loaded gives it; else nowhere.
 void log_warning(const char * text);
 
