@@ -29,8 +29,8 @@ namespace token_trie {
 // again.
 class OutputHead : NonCopyable {
    public:
-    // Makes contexts of these params report here, unless they are to report elsewhere. In those that do, passes of several
-    // sequences are right on processors with AMX.
+    // Makes contexts of these params report here, unless they are to report elsewhere. Passes that are reported here
+    // are right for several sequences on processors with AMX too.
     static void listen(llama_context_params & params);
 
     // The switch: without cuts, each pass is whole.
@@ -88,8 +88,10 @@ class OutputHead : NonCopyable {
     ggml_tensor * norm_ = nullptr;     // llama.cpp's, until the context's next pass
     ggml_tensor * skipped_ = nullptr;  // the product, while it is without its operation
     std::vector<float> norms_;         // outputs of the last pass that was cut
-    ggml_tensor * flat_ = nullptr;     // a product, while it is of one matrix,
-    std::array<std::int64_t, GGML_MAX_DIMS> sizes_{};  // and its sizes otherwise
+
+    // A product while it is made as of one matrix, and the sizes that it has otherwise.
+    ggml_tensor * flat_ = nullptr;
+    std::array<std::int64_t, GGML_MAX_DIMS> sizes_{};
 
     bool observes_cache_ = true;                // in the pass under way, or the next
     std::vector<ggml_backend_buffer *> cache_;  // observed so far
