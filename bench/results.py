@@ -174,7 +174,7 @@ def page(paths: Sequence[Path], folder: Path) -> str:
             if run["mode"] == mode:
                 versions = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
                 machine = f"{run['machine']['cores']} cores of {run['machine']['cpu']}"
-                parts += [f"## {title}", f"{about}\n`{run['command']}`, {run['date'][:10]}, {machine}; {versions}."]
+                parts += [f"## {title}", f"{about} `{run['command']}`, {run['date'][:10]}, {machine}; {versions}."]
                 if (picture := path.with_suffix(".png")).exists():
                     parts.append(f"![{mode}]({os.path.relpath(picture, folder)})")
                 tables = run["tables"]
