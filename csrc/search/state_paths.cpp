@@ -53,23 +53,12 @@ Paths::Wave StatePaths::next_wave(const NodeId * nodes, std::size_t n, std::size
 std::size_t StatePaths::begin_group(const NodeId * nodes, std::size_t n, std::size_t max_cells) {
     ++n_groups_;
     branches_.clear();
-    step_ = n_steps_ = n_cells_ = 0;
-    std::size_t n_taken = 0;
-    for (; n_taken < n; ++n_taken) {
-        TreePath path = path_to(trie_, nodes[n_taken]);
-        const std::size_t n_shared = branches_.empty() ? 0 : common_prefix(branches_.back().path, path);
-        const bool goes_on = !branches_.empty() && n_shared == branches_.back().path.size();
-        const std::size_t n_more = path.size() - n_shared;
-        if (branches_.size() + (goes_on ? 0 : 1) > ids_.size() || n_cells_ + n_more > max_cells) {
-            break;
-        }
-        n_cells_ += n_more;
-        if (!goes_on) {
-            branches_.emplace_back();
-        }
-        branches_.back().path = std::move(path);
+    step_ = n_steps_ = 0;
+    Tips tips = take_tips(trie_, nodes, n, ids_.size(), max_cells);
+    for (TreePath & path : tips.paths) {
+        branches_.push_back({std::move(path)});
     }
-    queried_.assign(nodes, nodes + n_taken);
+    queried_.assign(nodes, nodes + tips.n_nodes);
     std::sort(queried_.begin(), queried_.end());
     n_cells_ = find_beginnings();
     if (n_cells_ > max_cells) {  // where a path parts from an id's before its end, both have cells for the rest
@@ -79,7 +68,7 @@ std::size_t StatePaths::begin_group(const NodeId * nodes, std::size_t n, std::si
         n_cells_ = find_beginnings();
     }
     assign_ids(max_cells);
-    return n_taken;
+    return tips.n_nodes;
 }
 
 // Finds what has the most of each branch's path: an id, or the branch before it that evaluates the last node of it.

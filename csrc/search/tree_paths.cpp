@@ -26,6 +26,25 @@ void sort_depth_first(const Trie & trie, std::vector<NodeId> & nodes) {
     std::transform(keyed.begin(), keyed.end(), nodes.begin(), [](const auto & pair) { return pair.second; });
 }
 
+Tips take_tips(const Trie & trie, const NodeId * nodes, std::size_t n, std::size_t max_paths, std::size_t max_cells) {
+    Tips tips;
+    for (; tips.n_nodes < n; ++tips.n_nodes) {
+        TreePath path = path_to(trie, nodes[tips.n_nodes]);
+        const std::size_t n_shared = tips.paths.empty() ? 0 : common_prefix(tips.paths.back(), path);
+        const bool goes_on = !tips.paths.empty() && n_shared == tips.paths.back().size();
+        const std::size_t n_more = path.size() - n_shared;
+        if (tips.paths.size() + (goes_on ? 0 : 1) > max_paths || tips.n_cells + n_more > max_cells) {
+            break;
+        }
+        tips.n_cells += n_more;
+        if (!goes_on) {
+            tips.paths.emplace_back();
+        }
+        tips.paths.back() = std::move(path);
+    }
+    return tips;
+}
+
 std::unique_ptr<Paths> make_paths(
     const llama_model * model, const llama_memory_t & memory, const Trie & trie, llama_seq_id base_id, llama_pos base) {
     if (has_states(model)) {
@@ -49,24 +68,8 @@ llama_seq_id TreePaths::take_idle_id() noexcept {
 }
 
 TreePaths::Wave TreePaths::next_wave(const NodeId * nodes, std::size_t n, std::size_t max_cells) {
-    Wave wave;
-    std::vector<TreePath> tips;
-    for (; wave.n_queried < n; ++wave.n_queried) {
-        TreePath path = path_to(trie_, nodes[wave.n_queried]);
-        const std::size_t n_shared = tips.empty() ? 0 : common_prefix(tips.back(), path);
-        const bool goes_on = !tips.empty() && n_shared == tips.back().size();
-        const std::size_t n_more = path.size() - n_shared;
-        if (tips.size() + (goes_on ? 0 : 1) > ids_.size() || wave.n_cells + n_more > max_cells) {
-            break;
-        }
-        wave.n_cells += n_more;
-        if (goes_on) {
-            tips.back() = std::move(path);
-        } else {
-            tips.push_back(std::move(path));
-        }
-    }
-    wave.rows = place(tips);
+    const Tips tips = take_tips(trie_, nodes, n, ids_.size(), max_cells);
+    Wave wave{place(tips.paths), tips.n_nodes, tips.n_cells};
     // Both are in depth-first order.
     const NodeId * queried = nodes;
     for (Row & row : wave.rows) {

@@ -15,6 +15,15 @@ TreePath path_to(const Trie & trie, NodeId node);
 // Nodes in depth-first order.
 void sort_depth_first(const Trie & trie, std::vector<NodeId> & nodes);
 
+// Paths to the first of some nodes in depth-first order, as many as paths and cells suffice for. A node below the one
+// before is on its path.
+struct Tips {
+    std::vector<TreePath> paths;
+    std::size_t n_nodes = 0;
+    std::size_t n_cells = 0;
+};
+Tips take_tips(const Trie & trie, const NodeId * nodes, std::size_t n, std::size_t max_paths, std::size_t max_cells);
+
 // The paths of a trie that lie in the cache, after what is before its root, and the rows that evaluate more of them.
 // Ids are lent to it, each for a path.
 class Paths : NonCopyable {
