@@ -53,6 +53,7 @@ float repeat_of(const Sampling & options) { return options.penalty_repeat == 0 ?
                 options.penalty_present);
 }
 
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kMaxFloat = std::numeric_limits<float>::max();
 // Whether a value is from 0 to a maximum; NaN is not.
 bool is_within(float value, float max) { return value >= 0 && value <= max; }
@@ -148,14 +149,23 @@ Token Picker::pick_any(const float * logits, bool under_grammar, const TokenSpan
         fill(logits, except);
         token = draw(n_vocab_, false);
     }
-    // A grammar over a whole vocabulary is slow; most tokens a model wants pass it, and are queried alone.
-    if (under_grammar && !grammar_takes(token, logits[token])) {
+    // A grammar over a whole vocabulary is slow. Most tokens a model wants pass it, and are queried alone. Else those
+    // of the best ones that do not are out, and then of more: what is drawn and passes has its share of all that do.
+    constexpr std::size_t first = 256;
+    constexpr std::size_t growth = 16;
+    std::size_t n_asked = 0;
+    while (under_grammar && n_asked < n_vocab_ && (except.contains(token) || !grammar_takes(token, logits[token]))) {
+        n_asked = std::min(n_asked == 0 ? first : n_asked * growth, n_vocab_);
         fill(logits, except);
-        llama_token_data_array array = {candidates_.data(), candidates_.size(), -1, false};
-        llama_sampler_apply(grammar().get(), &array);
-        throw_if(!any_above_minus_infinity(array, array.size), Status::grammar,
+        std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(n_asked),
+                          candidates_.end(), [](const llama_token_data & a, const llama_token_data & b) {
+                              return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+                          });
+        llama_token_data_array best = {candidates_.data(), n_asked, -1, false};
+        llama_sampler_apply(grammar().get(), &best);
+        throw_if(n_asked == n_vocab_ && !any_above_minus_infinity(best, n_asked), Status::grammar,
                  "the grammar leaves no token to go on with");
-        token = draw(array.size, false);
+        token = draw(n_vocab_, false);
     }
     return token;
 }
@@ -163,10 +173,10 @@ Token Picker::pick_any(const float * logits, bool under_grammar, const TokenSpan
 void Picker::fill(const float * logits, const TokenSpan & except) {
     candidates_.resize(n_vocab_);
     for (std::size_t i = 0; i < n_vocab_; ++i) {
-        candidates_[i] = {static_cast<Token>(i), logits[i], 0.0F};
+        candidates_[i] = {static_cast<Token>(i), std::isnan(logits[i]) ? -kInfinity : logits[i], 0.0F};
     }
     for (const Token token : except) {
-        candidates_[static_cast<std::size_t>(token)].logit = -std::numeric_limits<float>::infinity();
+        candidates_[static_cast<std::size_t>(token)].logit = -kInfinity;
     }
 }
 
@@ -188,9 +198,7 @@ Token Picker::draw(std::size_t n, bool greedy) {
     // samplers would sort by, is out.
     for (llama_token_data & candidate : candidates_) {
         const float logit = candidate.logit;
-        candidate.logit = logit == best.logit  ? 0
-                          : logit < best.logit ? logit - best.logit
-                                               : -std::numeric_limits<float>::infinity();
+        candidate.logit = logit == best.logit ? 0 : logit < best.logit ? logit - best.logit : -kInfinity;
     }
     std::for_each(chain_.begin(), chain_.end(), apply);
     apply(draw_);
@@ -229,7 +237,7 @@ bool Picker::grammar_takes(Token token, float logit) {
     llama_token_data one = {token, logit, 0.0F};
     llama_token_data_array array = {&one, 1, -1, false};
     llama_sampler_apply(grammar().get(), &array);
-    return one.logit > -std::numeric_limits<float>::infinity();
+    return one.logit > -kInfinity;
 }
 
 // Which look back on so many tokens and no further.

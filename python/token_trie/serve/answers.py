@@ -160,7 +160,7 @@ class ConstrainedPrompt:
         most = MAX_TOKENS if of.schema is ANY_OBJECT else RecordOptions.max_tokens
         options = record_options(self.options, on_text, most)
         with refusing(of.place):
-            template = await engine.on_worker(lambda: read_template(of.schema, strict=of.strict))
+            template = await engine.on_reader(lambda: read_template(of.schema, strict=of.strict))
 
         async def finish(record: Record[Any], _: list[int], n_cached: int) -> Finished:
             more, stats = notes_of(record, template.ignored), record.stats

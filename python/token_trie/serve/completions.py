@@ -62,7 +62,7 @@ async def chat_completion(service: Service, body: ChatRequest, claim: Claim) -> 
     """Answer a chat; RefusedError, with the place, if it cannot be answered."""
     claim.add(_ANSWER_BYTES)
     ignored = ignored_options(body)
-    answering = await service.engine.on_worker(lambda: _read_chat(service, body, ignored))
+    answering = await service.engine.on_reader(lambda: _read_chat(service, body, ignored))
     return await _respond(service, body, [answering], Wire(service.config.name, claim, ignored, is_chat=True))
 
 
@@ -70,7 +70,7 @@ async def completion(service: Service, body: CompletionRequest, claim: Claim) ->
     """Complete prompts; errors as in `chat_completion`."""
     prompts = prompts_of(body)
     claim.add(_ANSWER_BYTES * len(prompts))
-    answerings = await service.engine.on_worker(lambda: _read_prompts(service, body, prompts))
+    answerings = await service.engine.on_reader(lambda: _read_prompts(service, body, prompts))
     wire = Wire(service.config.name, claim, ignored_options(body), is_chat=False)
     return await _respond(service, body, answerings, wire)
 

@@ -65,6 +65,7 @@ class Engine:
         llm.context_params.flash_attn_type = given
         self._driver = None if self._batch is None else BatchDriver(self._batch, attachment(llm).known)
         self._workers = ThreadPoolExecutor(_N_WORKERS, "token-trie serve")
+        self._reader = ThreadPoolExecutor(1, "token-trie schemas")
         self._turn = asyncio.Lock()  # guards the Llama's own stream
         self._woken: dict[Run[Any], Callable[[], object]] = {}  # called when a plan can go on
         self._read: dict[int, _TextReader] = {}  # streamed texts, by ticket
@@ -142,6 +143,10 @@ class Engine:
         """Make a short call on a worker thread."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, call)
 
+    async def on_reader(self, call: Callable[[], T]) -> T:
+        """Read what may take long, as a schema does: one after the other, so that short calls find a worker."""
+        return await asyncio.get_running_loop().run_in_executor(self._reader, call)
+
     def close(self) -> None:
         """Cancel all requests and free the model."""
         self._is_closed = True
@@ -149,7 +154,8 @@ class Engine:
         if self._batch is not None:
             self._batch.close()
             self._dispatcher.join()
-        self._workers.shutdown(wait=True, cancel_futures=True)
+        for executor in (self._reader, self._workers):
+            executor.shutdown(wait=True, cancel_futures=True)
         self.llm.close()
 
     def _run(self, about: A, plan: PlanOf[A, R], reproducible: bool) -> Outcome[R]:

@@ -308,6 +308,69 @@ TEST_F(PickerTest, AGrammarThatDoesNotParseLeavesTheOneBefore) {
     EXPECT_EQ(next_after(under, "", wants_x), bytes("x")[0]);
 }
 
+TEST_F(PickerTest, TheBestOfWhatAGrammarTakesIsFoundWhereverItStands) {
+    for (unsigned seed = 1; seed <= 200; ++seed) {
+        SCOPED_TRACE("seed " + std::to_string(seed));
+        std::mt19937 rng(seed);
+        Logits logits = random_logits(rng, kTinyVocab);
+        Tokens taken = {kTinyEnd};  // which a grammar takes at its end
+        const auto low = static_cast<char>('a' + rng() % 20);
+        const auto high = static_cast<char>(low + rng() % 4);
+        for (char each = low; each <= high; ++each) {
+            taken.push_back(bytes(std::string(1, each))[0]);
+        }
+        for (std::size_t i = 0; i < logits.size(); ++i) {
+            logits[i] = rng() % 8 < seed % 3 ? kNan : logits[i];
+        }
+        if (seed % 4 == 0) {
+            for (const Token token : taken) {
+                logits[static_cast<std::size_t>(token)] -= 100;
+            }
+        }
+        Sampling options{};
+        options.penalty_last_n = seed % 2 == 0 ? 4 : 0;
+        options.penalty_present = 200;
+        Picker under = picker(options);
+        under.set_grammar((std::string("root ::= [") + low + "-" + high + "]*").c_str(), nullptr);
+        std::optional<Token> before;
+        for (int i = 0; i < 2 && before != kTinyEnd; ++i) {
+            const auto logit_of = [&](Token token) {
+                const float logit = logits[static_cast<std::size_t>(token)];
+                return std::isnan(logit)                               ? -kInfinity
+                       : options.penalty_last_n > 0 && before == token ? logit - 200
+                                                                       : logit;
+            };
+            const Token best = *std::max_element(taken.begin(), taken.end(),
+                                                 [&](Token a, Token b) { return logit_of(a) < logit_of(b); });
+            if (logit_of(best) == -kInfinity) {
+                EXPECT_EQ(status_of([&] { under.pick_any(logits.data(), true); }), Status::grammar);
+                break;
+            }
+            ASSERT_EQ(under.pick_any(logits.data(), true), best);
+            under.accept(best);
+            before = best;
+        }
+    }
+}
+
+// Of what is taken, "a" is among the best and "b" the last of all.
+TEST_F(PickerTest, WhatAGrammarTakesIsDrawnByItsShareOfAllThatItTakes) {
+    Logits logits(kTinyVocab, 0);
+    const Token a = bytes("a")[0];
+    const Token b = bytes("b")[0];
+    logits[static_cast<std::size_t>(a)] = 0.5F;
+    logits[static_cast<std::size_t>(b)] = -0.5F;
+    logits[kTinyEnd] = -kInfinity;
+    Picker under = picker(seeded(1, 1));
+    under.set_grammar("root ::= [ab]*", nullptr);
+    std::map<Token, int> n;
+    for (int i = 0; i < 4000; ++i) {
+        ++n[under.pick_any(logits.data(), true)];
+    }
+    EXPECT_EQ(n[a] + n[b], 4000);
+    EXPECT_NEAR(n[a] / 4000.0, 0.7310586, 0.03);
+}
+
 TEST_F(PickerTest, TextThatDoesNotFitTheGrammarIsAnErrorUntilItIsSetAgain) {
     Picker under = picker();
     const Logits logits = logits_of({{bytes("x")[0], 5}});

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -104,6 +105,25 @@ RECORD = {
 }
 TOOL = {"type": "function", "function": {"name": "note", "parameters": RECORD}}
 QUESTION = {"type": "choice", "instructions": "Where?", "criteria": {"a": "a city", "b": "a village"}}
+
+
+def test_short_calls_find_a_worker_while_schemas_are_read_one_after_the_other(model_paths: dict[str, Path]) -> None:
+    async def read_beside() -> None:
+        engine, go_on = Engine(llama_cpp.Llama(str(model_paths["tiny"]), verbose=False)), threading.Event()
+        try:
+            begun: list[int] = []
+            reading = [
+                asyncio.ensure_future(engine.on_reader(lambda: (begun.append(1), go_on.wait()))) for _ in "12345678"
+            ]
+            assert await asyncio.wait_for(engine.on_worker(lambda: "answered"), 60) == "answered"
+            assert len(begun) <= 1
+            go_on.set()
+            await asyncio.gather(*reading)
+        finally:
+            go_on.set()
+            await asyncio.to_thread(engine.close)
+
+    asyncio.run(read_beside())
 
 
 def mixed(rng: random.Random, i: int) -> tuple[str, dict[str, Any]]:
