@@ -369,7 +369,7 @@ class Admission(Generic[A, R]):
         n_ended = self._n_begun - len(self._under_way)
         usual = self._n_tokens / n_ended if self._n_tokens else math.inf
         parts = sum(min(length / usual, 1.0) for length in lengths)
-        shown.move(n_ended, n_ended + parts, self._n_tokens + sum(lengths))
+        shown.move(n_ended, n_ended + parts, self._n_tokens + sum(lengths), sum(map(bool, lengths)))
 
     def _n_running(self, run: Run[R]) -> int:
         """Return the number of tokens of the texts that a plan waits for."""

@@ -39,8 +39,11 @@ class Progress(AbstractContextManager["Progress"]):
         """Whether a `move` would show something now."""
         return self._wanted and (self._bar is not None or time.monotonic() >= self._next_line)
 
-    def move(self, n: int, done: float | None = None, n_tokens: int = 0) -> None:
-        """Show that n things are done so far, with tokens if any; `done` is the part of the total, by default n."""
+    def move(self, n: int, done: float | None = None, n_tokens: int = 0, n_begun: int = 0) -> None:
+        """Show that n things are done so far, with tokens if any; `done` is the part of the total, by default n.
+
+        Before the first is done, those that have begun tell how long all of them take at least.
+        """
         if not self.is_due:
             return
         now, done = time.monotonic(), n if done is None else done
@@ -51,15 +54,15 @@ class Progress(AbstractContextManager["Progress"]):
             text += f"{n_tokens:,} tokens, {rate:,.1f} tokens / s"
         else:
             text += f"{rate:,.1f} / s" if rate >= 1 or n == 0 else f"{1 / rate:,.1f} s each"
+        total = self._total or 0
+        at_least = f", at least {_left(seconds, n_begun, total)}" if done == 0 < n_begun < total else ""
         if self._bar is not None:
-            self._bar.set_description_str(text, refresh=False)
+            self._bar.set_description_str(text + at_least, refresh=False)
             self._bar.update(done - self._bar.n)
             return
-        if self._total:
-            text += f" ({done / self._total:.0%})"
-            if 0 < done < self._total:
-                left = seconds * (self._total - done) / done
-                text += f", {left:.0f} s left" if left < 100 else f", {left / 60:.0f} min left"
+        if total:
+            text += f" ({done / total:.0%}){at_least}"
+            text += f", {_left(seconds, done, total)}" if 0 < done < total else ""
         print(text, file=sys.stderr, flush=True)
         self._next_line = now + SECONDS_BETWEEN_LINES
 
@@ -71,6 +74,12 @@ class Progress(AbstractContextManager["Progress"]):
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+def _left(seconds: float, done: float, total: float) -> str:
+    """Return how long the rest takes where a part has taken so many seconds."""
+    left = seconds * (total - done) / done
+    return f"{left:.0f} s left" if left < 100 else f"{left / 60:.0f} min left"
 
 
 def _bar(total: float | None) -> Any:

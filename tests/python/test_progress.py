@@ -96,7 +96,20 @@ def test_records_show_their_tokens_before_the_first_is_done_and_then_the_time_le
     assert n_all - len(records) <= n_tokens[-1] <= n_all  # the end of a record may be forced after its last answer
     before = [line for line, n in zip(lines, n_done, strict=True) if n == 0 and line[1].endswith(" tokens")]
     assert len(before) >= 2
-    assert all((" left" in line[-1]) == (0 < n < 4) for line, n in zip(lines, n_done, strict=True))
+    assert all(line[-1].startswith("at least ") and line[-1].endswith(" left") for line in before)
+    assert all((" left" in line[-1]) == (n < 4) for line, n in zip(lines, n_done, strict=True) if n > 0)
+
+
+@pytest.mark.usefixtures("often")
+def test_what_has_begun_tells_how_long_all_takes_at_least(monkeypatch: Any, capsys: Any) -> None:
+    seconds = iter((0.0, 10.0, 10.0, 20.0, 20.0))
+    monkeypatch.setattr("token_trie.progress.time.monotonic", lambda: next(seconds))
+    with Progress(60, "prompts") as shown:
+        shown.move(0, 0.0, 500, 16)
+        shown.move(1, 1.5, 900, 16)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].endswith("(0%), at least 28 s left")  # 10 s for 16 of 60
+    assert lines[1].endswith("(2%), 13 min left")
 
 
 def test_a_run_of_less_than_a_second_shows_nothing(capsys: Any) -> None:

@@ -80,8 +80,8 @@ def choose_many(
         ends the iteration. "return" yields the error instead of a decision, and continues with the other prompts.
     progress : bool
         Whether to show on standard error how many prompts are done, and how many tokens are read and written: a bar on
-        a terminal, and elsewhere a line every ten seconds. If prompts have a length, the time left is shown as soon as
-        the first is done.
+        a terminal, and elsewhere a line every ten seconds. If prompts have a length, the time left is shown, and before
+        the first is done, how long it is at least.
     n_parallel : int, optional
         Largest number of sequences in the context, at least 2; by default a number that suits the model.
     n_ctx : int, optional
