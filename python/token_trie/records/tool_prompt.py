@@ -209,12 +209,24 @@ def for_template(
             messages = [{**system, "role": "user"}, *messages]
         else:
             messages[i] = _joined(system, messages[i], "\n\n")
-    _require_shown(llm, messages, {"tools": list(tools)} if tools and has_calls(llm) else {})
+    shown = {"tools": list(tools)} if tools and has_calls(llm) else {}
+    lost = _left_out(llm, messages, shown)
+    if lost is not None:  # by many templates, the text before a call: it becomes a turn of its own
+        messages = [part for message in messages for part in _text_and_calls(message)]
+        if _left_out(llm, messages, shown) is not None:
+            raise ArgumentError(f"messages: the model's chat template leaves out {lost}")
     return messages
 
 
-def _require_shown(llm: Llama, messages: Sequence[Mapping[str, Any]], tools: dict[str, Any]) -> None:
-    """Raise ArgumentError if the chat template leaves a text or a call of the messages out, as some do with a role."""
+def _text_and_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the text of a message and its calls as two messages, if it has both."""
+    if not message.get("content") or not message.get("tool_calls"):
+        return [message]
+    return [{name: given for name, given in message.items() if name != "tool_calls"}, {**message, "content": ""}]
+
+
+def _left_out(llm: Llama, messages: Sequence[Mapping[str, Any]], tools: dict[str, Any]) -> str | None:
+    """Return what text or call of the messages the chat template leaves out, as some do with a role; None: nothing."""
     marks: dict[str, str] = {}
 
     def marked(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,9 +249,8 @@ def _require_shown(llm: Llama, messages: Sequence[Mapping[str, Any]], tools: dic
     try:
         text = render_chat(llm, [marked(message) for message in messages], **tools, **without_thought(llm)).prompt
     except ArgumentError:  # the prompt itself will report it
-        return
-    if lost := next((what for mark, what in marks.items() if mark not in text), None):
-        raise ArgumentError(f"messages: the model's chat template leaves out {lost}")
+        return None
+    return next((what for mark, what in marks.items() if mark not in text), None)
 
 
 def _takes_system(llm: Llama) -> bool:

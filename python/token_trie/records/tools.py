@@ -64,25 +64,27 @@ _MAX_READ = 1 << 20
 _tools: LruCache[Tool] = LruCache(512, 1 << 20)
 
 
-def read_tools(tools: Sequence[object]) -> tuple[Tool, ...]:
-    """Read tools, with a cache; ArgumentError names the tool that is invalid or not supported."""
+def read_tools(tools: Sequence[object], positions: Sequence[int] | None = None) -> tuple[Tool, ...]:
+    """Read tools, with a cache; ArgumentError names the tool that is invalid or not supported.
+
+    `positions`: those of the tools in the list that they are a part of.
+    """
     if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
         raise ArgumentError(f"tools must be a list of tools, not {type(tools).__name__}")
     if not tools:
         raise ArgumentError("tools: none given")
-    found: list[Tool] = []
+    found: dict[str, Tool] = {}
     n_states = 0
-    for i, tool in enumerate(tools):
-        found.append(_read_one(tool, f"tools[{i}]"))
-        n_states += found[-1].n_states
+    for i, given in zip(positions or range(len(tools)), tools, strict=True):
+        tool = _read_one(given, f"tools[{i}]")
+        n_states += tool.n_states
         if n_states > MAX_STATES:
             raise ArgumentError(f"tools[{i}]: the patterns up to here have {too_many(n_states)}")
-    names = [tool.name for tool in found]
-    for i, tool in enumerate(found):
-        if tool.name in names[:i]:
-            where = ".function.name" if isinstance(tool.given, Mapping) else ""
+        if tool.name in found:
+            where = ".function.name" if isinstance(given, Mapping) else ""
             raise ArgumentError(f"tools[{i}]{where}: {tool.name!r} comes twice")
-    return tuple(found)
+        found[tool.name] = tool
+    return tuple(found.values())
 
 
 def _read_one(tool: Any, where: str) -> Tool:
@@ -136,7 +138,7 @@ def _read_laxly(parameters: Any, ignored: list[str] | None) -> tuple[Node, int]:
         except ArgumentError as error:
             properties[name] = True
             ignored.append(str(error))
-    names = [name for name in required if name in given] if isinstance(required, list) else []
+    names = [name for name in given if name in required] if isinstance(required, list) else []
     more: list[str] = []
     found = _read_parameters({"type": "object", "properties": properties, "required": names, **kept}, more)
     ignored[:] = dict.fromkeys([*ignored, *more])

@@ -287,8 +287,9 @@ def _calling(body: ChatRequest, turns: Turns, otherwise: ConstrainedPrompt, igno
     others = {i: tool["type"] for i, tool in enumerate(body.tools) if tool.get("type", "function") != "function"}
     if len(others) == len(body.tools):
         others = {}
+    functions = {i: tool for i, tool in enumerate(body.tools) if i not in others}
     with refusing(("tools",)):
-        tools = read_tools([tool for i, tool in enumerate(body.tools) if i not in others])
+        tools = read_tools(list(functions.values()), list(functions))
     ignored += [f"tools[{i}]: of the type {kind!r}; functions alone are called here" for i, kind in others.items()]
     if isinstance(choice, dict):
         names, must = _chosen(choice)
@@ -364,22 +365,23 @@ def _call(call: shapes.Call, place: Place, ignored: list[str]) -> dict[str, Any]
         try:
             arguments = read_arguments(given)
         except ArgumentError:
-            begun = _begun(given)
-            if begun is None:
-                raise
+            begun, note = _begun(given)
             arguments = read_arguments(begun)
-            ignored.append(f"{dotted(place)}: cut short; the model reads what is whole")
+            ignored.append(f"{dotted(place)}: {note}")
     check_depth(arguments, place=place)
     return {**call.model_dump(), "function": {"name": call.function.name, "arguments": arguments}}
 
 
-def _begun(given: Any) -> dict[str, Any] | None:
-    """Return the whole part of an object whose JSON was cut short; None if it begins none."""
+def _begun(given: Any) -> tuple[object, str]:
+    """Return the object that a text begins with, or the whole part of one, and a note; else what it was given."""
     try:
-        found = from_json(given, allow_partial="trailing-strings")
+        return json.JSONDecoder().raw_decode(given)[0], "the text after the object is left out"
+    except (TypeError, ValueError, RecursionError):
+        pass
+    try:
+        return from_json(given, allow_partial="trailing-strings"), "cut short; the model reads what is whole"
     except (TypeError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+        return given, ""
 
 
 def _content(message: shapes.Message, index: int, last: int, ignored: list[str]) -> str:

@@ -353,7 +353,7 @@ TEST_F(PickerTest, TheBestOfWhatAGrammarTakesIsFoundWhereverItStands) {
     }
 }
 
-// Of what is taken, "a" is among the best and "b" the last of all.
+// The grammar takes "a", one of the best, and "b", the last of all.
 TEST_F(PickerTest, WhatAGrammarTakesIsDrawnByItsShareOfAllThatItTakes) {
     Logits logits(kTinyVocab, 0);
     const Token a = bytes("a")[0];

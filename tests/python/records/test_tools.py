@@ -387,6 +387,14 @@ def test_no_arguments_are_said_in_many_ways(precise: Any, parameters: Any) -> No
     assert choose_tool(precise, MESSAGES, [tool("stop", parameters)]).arguments == {}
 
 
+@pytest.mark.parametrize("required", [[{}], [["day"]], [1, "hour"], ["month", None]])
+def test_names_of_required_properties_that_are_none_are_left_out(precise: Any, required: Any) -> None:
+    parameters = {"type": "object", "properties": {"hour": {"enum": [1, 2]}}, "required": required}
+    call = choose_tool(precise, MESSAGES, [tool("stop", parameters)])
+    assert call.arguments.keys() <= {"hour"}
+    assert any("required" in note for note in call.ignored)
+
+
 @pytest.mark.parametrize("description", [["x"], {"a": 1}, 5])
 @pytest.mark.parametrize("tool_choice", ["required", "auto"])
 def test_a_description_that_is_no_text_is_refused(precise: Any, description: Any, tool_choice: Any) -> None:

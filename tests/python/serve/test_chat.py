@@ -446,6 +446,13 @@ def test_what_other_servers_answer_is_answered_with_a_note_of_what_is_left_out(
             assert found.startswith(each)
 
 
+def test_a_function_that_is_refused_beside_other_tools_is_named_by_its_place_among_all(server: str) -> None:
+    nameless = {"type": "function", "function": {"name": ""}}
+    body = {"messages": MESSAGES, "tools": [SEARCH, WEATHER, SEARCH, nameless]}
+    told = httpx.post(f"{server}/v1/chat/completions", json=body, timeout=60)
+    assert told.json()["error"]["message"] == "tools: tools[3].function.name: '' is no name"
+
+
 @pytest.mark.parametrize("given", ["json", City.model_json_schema()], ids=["json", "schema"])
 def test_the_format_of_ollama_is_kept_to(client: openai.OpenAI, given: Any) -> None:
     record = json.loads(text_of(ask(client, max_tokens=60, extra_body={"format": given})))

@@ -274,6 +274,41 @@ def test_the_text_before_a_call_is_kept(use: Callable[[str], Any]) -> None:
     assert '<model>\nI look it up.\n{"name":"weather","arguments":{}}\n<user>\n{"name":"weather","result"' in told
 
 
+@pytest.mark.parametrize("tools", [[WEATHER], []], ids=["tools", "none"])
+def test_the_text_before_a_call_that_the_template_leaves_out_is_a_turn_of_its_own(
+    use: Callable[[str], Any], tools: list[Any]
+) -> None:
+    told = prompt(use(LLAMA), [USER, {**called({}), "content": "I look it up."}, RESULT], tools)
+    assert '<assistant>\nI look it up.<|im_end|>\n<assistant>\n{"name": "weather", "parameters": {}}' in told
+
+
+@pytest.mark.parametrize(
+    ("given", "read", "note"),
+    [
+        ('{"city": "Oslo"} I hope so', {"city": "Oslo"}, "the text after the object is left out"),
+        ('{"city": "Oslo"}{"city": "Rome"}', {"city": "Oslo"}, "the text after the object is left out"),
+        ('{"city": "Os', {"city": "Os"}, "cut short; the model reads what is whole"),
+    ],
+)
+def test_of_arguments_that_are_no_json_the_object_at_the_beginning_is_read(given: str, read: Any, note: str) -> None:
+    ignored: list[str] = []
+    (_, call) = turns_of(ChatRequest.model_validate({"messages": [USER, called(given)]}).messages, ignored)
+    assert call["tool_calls"][0]["function"]["arguments"] == read
+    assert ignored == [f"messages[1].tool_calls[0].function.arguments: {note}"]
+
+
+@pytest.mark.parametrize("given", ["Oslo", "[1] and", '"a" b', "{]", "[" * 100_000])
+def test_arguments_that_begin_with_no_object_are_refused(given: str) -> None:
+    body = ChatRequest.model_validate({"messages": [USER, called(given)]})
+    with pytest.raises(RefusedError) as refused:
+        turns_of(body.messages, [])
+    assert refused.value.faults[0].place == ("messages", 1, "tool_calls", 0, "function", "arguments")
+
+
+def test_a_number_that_json_has_no_word_for_is_read_as_the_model_wrote_it(use: Callable[[str], Any]) -> None:
+    assert '"arguments": {"depth": NaN}' in prompt(use(HERMES), [USER, called('{"depth": NaN}'), RESULT], [WEATHER])
+
+
 def test_every_text_of_a_message_is_read_and_a_part_without_one_refused() -> None:
     def read(message: dict[str, Any]) -> Any:
         return turns_of(ChatRequest.model_validate({"messages": [message]}).messages, [])[0]["content"]
