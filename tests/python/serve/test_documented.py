@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
 from serving import Serving
 
@@ -35,3 +36,12 @@ def test_the_requests_of_the_page_are_answered(
         for source in (text for language, text in blocks if language == "python"):
             exec(compile(source.replace("http://localhost:8000", server.url), PAGE.name, "exec"), {})
     assert capsys.readouterr().out.split()[0] in ("billing", "technical")
+
+
+def test_each_sampler_that_the_page_says_is_left_out_is_listed(url: str) -> None:
+    (row,) = re.findall(r"^\|.*`mirostat`.*\|$", PAGE.read_text(), re.MULTILINE)
+    names = re.findall(r"`(\w+)`", row)
+    assert len(names) == 10
+    body = {"prompt": "a", "max_tokens": 1, **dict.fromkeys(names, 2)}
+    told = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()
+    assert sorted(told["choices"][0]["x_ignored"]) == sorted(names)
