@@ -86,6 +86,52 @@ TEST_F(MemoryBatch, EachPromptHasOneAnswerWhereverMemoryRunsOut) {
     }
 }
 
+// Requests that do not fit beside a prompt that is kept, whose context is to grow.
+TEST_F(MemoryBatch, WhereverMemoryRunsOutAsItGrowsEachPromptHasOneAnswerAndTheNextAreRight) {
+    llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);  // a context that goes logs, too
+    constexpr long step = 37;
+    Scheduler::Options options{8, 32};
+    options.n_first = 256;
+    const Request kept = request(bytes(std::string(180, 'x')), kActions, Query::Mode::scores);
+    const std::vector<Request> others = {
+        request(bytes(std::string(180, 'x') + " and more"), kActions, Query::Mode::scores),
+        request(bytes(std::string(300, 'y')), kActions, Query::Mode::best),
+        text_behind(bytes(std::string(200, 'z')), 4)};
+    for (const TinyKind kind : {TinyKind::attention, TinyKind::hybrid}) {
+        Alone alone(kind);
+        const Answer expected = alone.decide(kept);
+        std::set<Status> statuses;
+        bool ran_out = true;
+        for (long n = 0; ran_out; n += step) {
+            SCOPED_TRACE("allocation " + std::to_string(n));
+            ASSERT_LT(n, 100000) << "no number of allocations is enough";
+            const std::shared_ptr<Batch> batch = open(2048, options, kind);
+            submit(batch, kept);
+            expect_same(take(*batch), expected);
+            std::set<Ticket> asked;
+            for (const Request & each : others) {
+                asked.insert(submit(batch, each));
+            }
+            Answer taken;
+            taken.message.reserve(100);
+            ran_out = !succeeds(n, [&] { batch->next(Batch::kAny, -1, taken); });
+            std::map<Ticket, Answer> answers = take_all(*batch);
+            if (!ran_out) {
+                answers.emplace(taken.info.ticket, taken);
+            }
+            for (const auto & [ticket, answer] : answers) {
+                ASSERT_EQ(asked.erase(ticket), 1U);
+                statuses.insert(static_cast<Status>(answer.info.status));
+                ran_out = ran_out || answer.info.status != TOKEN_TRIE_OK;
+            }
+            ASSERT_TRUE(asked.empty());
+            submit(batch, kept);
+            expect_same(take(*batch), expected);
+        }
+        EXPECT_EQ(statuses, (std::set<Status>{Status::ok, Status::memory}));
+    }
+}
+
 TEST_F(MemoryBatch, WhatIsNotSubmittedForWantOfMemoryIsNotOut) {
     const std::shared_ptr<Batch> batch = open(256);
     for (const Request & each : requests()) {
