@@ -210,11 +210,15 @@ def for_template(
         else:
             messages[i] = _joined(system, messages[i], "\n\n")
     shown = {"tools": list(tools)} if tools and has_calls(llm) else {}
-    lost = _left_out(llm, messages, shown)
+    lost = None
+    with suppress(ArgumentError):  # which the prompt itself will report
+        lost = _left_out(llm, messages, shown)
     if lost is not None:  # by many templates, the text before a call: it becomes a turn of its own
         messages = [part for message in messages for part in _text_and_calls(message)]
-        if _left_out(llm, messages, shown) is not None:
-            raise ArgumentError(f"messages: the model's chat template leaves out {lost}")
+        with suppress(ArgumentError):
+            lost = _left_out(llm, messages, shown)
+    if lost is not None:
+        raise ArgumentError(f"messages: the model's chat template leaves out {lost}")
     return messages
 
 
@@ -226,7 +230,7 @@ def _text_and_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _left_out(llm: Llama, messages: Sequence[Mapping[str, Any]], tools: dict[str, Any]) -> str | None:
-    """Return what text or call of the messages the chat template leaves out, as some do with a role; None: nothing."""
+    """Return what text or call the chat template leaves out, as some do with a role; ArgumentError if it fails."""
     marks: dict[str, str] = {}
 
     def marked(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,10 +250,7 @@ def _left_out(llm: Llama, messages: Sequence[Mapping[str, Any]], tools: dict[str
             calls.append({**call, "function": function} if "function" in call else function)
         return made | ({"tool_calls": calls} if calls else {})
 
-    try:
-        text = render_chat(llm, [marked(message) for message in messages], **tools, **without_thought(llm)).prompt
-    except ArgumentError:  # the prompt itself will report it
-        return None
+    text = render_chat(llm, [marked(message) for message in messages], **tools, **without_thought(llm)).prompt
     return next((what for mark, what in marks.items() if mark not in text), None)
 
 

@@ -239,6 +239,11 @@ def test_a_function_of_the_older_format_is_a_tool(
 
 
 ONE_CALL = HERMES.replace("for call in m.tool_calls or []", "for call in (m.tool_calls or [])[:1]")
+NO_TWO = LLAMA.replace(
+    "<|im_end|>",
+    "<|im_end|>{% if loop.nextitem and loop.nextitem.role == m.role %}{{ raise_exception('turns alternate') }}{% endif %}",
+)
+"""Which refuses what would keep the text before a call."""
 NO_RESULTS = HERMES.replace("{%- if m.role == 'tool' %}", "{%- if m.role == 'tool' %}{% elif m.role == 'nobody' %}")
 NO_SYSTEM = HERMES.replace("(tools and loop.first and m.role == 'system')", "(m.role == 'system')")
 
@@ -248,10 +253,11 @@ NO_SYSTEM = HERMES.replace("(tools and loop.first and m.role == 'system')", "(m.
     [
         (NO_RESULTS, HISTORY, "a message of the role 'tool'"),
         (NO_RESULTS, [USER, FUNCTION, RETURNED], "a message of the role 'tool'"),
+        (NO_TWO, [USER, {**called({}), "content": "I look it up."}, RESULT], "a message of the role 'assistant'"),
         (ONE_CALL, [USER, {**called({}), "tool_calls": called({})["tool_calls"] * 2}, RESULT], "a call"),
         (NO_SYSTEM, [USER, {"role": "system", "content": "Be brief."}, USER], "a message of the role 'system'"),
     ],
-    ids=["results", "functions", "calls", "system"],
+    ids=["results", "functions", "texts", "calls", "system"],
 )
 @pytest.mark.parametrize("tools", [[WEATHER], []], ids=["tools", "none"])
 def test_what_a_template_leaves_out_is_refused(
