@@ -241,7 +241,8 @@ def test_a_function_of_the_older_format_is_a_tool(
 ONE_CALL = HERMES.replace("for call in m.tool_calls or []", "for call in (m.tool_calls or [])[:1]")
 NO_TWO = LLAMA.replace(
     "<|im_end|>",
-    "<|im_end|>{% if loop.nextitem and loop.nextitem.role == m.role %}{{ raise_exception('turns alternate') }}{% endif %}",
+    "<|im_end|>{% if loop.nextitem and loop.nextitem.role == m.role %}"
+    "{{ raise_exception('turns alternate') }}{% endif %}",
 )
 """Which refuses what would keep the text before a call."""
 NO_RESULTS = HERMES.replace("{%- if m.role == 'tool' %}", "{%- if m.role == 'tool' %}{% elif m.role == 'nobody' %}")
