@@ -253,9 +253,9 @@ class Sequence {
     };
     // A beginning of this or another text, under an id of its own.
     struct Snapshot {
-        llama_seq_id id;
+        llama_seq_id id = 0;
         LastLogits logits;
-        std::size_t due;  // the lowest goes first
+        std::size_t due = 0;  // the lowest goes first
     };
     // Tokens that came from another context's cache.
     struct Import {

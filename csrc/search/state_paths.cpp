@@ -30,10 +30,8 @@ Paths::Wave StatePaths::next_wave(const NodeId * nodes, std::size_t n, std::size
         }
     }
     // By id, as llama.cpp evaluates recurrent models side by side only where ids follow each other.
-    std::vector<const Branch *> order;
-    for (const Branch & branch : branches_) {
-        order.push_back(&branch);
-    }
+    std::vector<const Branch *> order(branches_.size());
+    std::transform(branches_.begin(), branches_.end(), order.begin(), [](const Branch & branch) { return &branch; });
     std::sort(order.begin(), order.end(),
               [this](const Branch * a, const Branch * b) { return ids_[a->id].id < ids_[b->id].id; });
     for (const Branch * branch : order) {
@@ -118,7 +116,7 @@ std::size_t StatePaths::find_beginnings() {
 void StatePaths::assign_ids(std::size_t max_cells) {
     std::size_t n_free = 0;
     std::size_t n_kept_cells = 0;
-    for (Id & id : ids_) {
+    for (const Id & id : ids_) {
         n_free += id.node == kRoot ? 1 : 0;
         n_kept_cells += id.depth;
     }

@@ -319,8 +319,8 @@ TEST_F(PickerTest, TheBestOfWhatAGrammarTakesIsFoundWhereverItStands) {
         for (char each = low; each <= high; ++each) {
             taken.push_back(bytes(std::string(1, each))[0]);
         }
-        for (std::size_t i = 0; i < logits.size(); ++i) {
-            logits[i] = rng() % 8 < seed % 3 ? kNan : logits[i];
+        for (float & logit : logits) {
+            logit = rng() % 8 < seed % 3 ? kNan : logit;
         }
         if (seed % 4 == 0) {
             for (const Token token : taken) {
