@@ -72,6 +72,7 @@ class Caller {
         llama_context_params context = test::tiny_context_params(n_ctx_);
         context.n_ubatch = how / 3 % 3 == 2 ? 8 : 64;
         auto params = sized<token_trie_batch_params>();
+        params.n_ctx_first = 256;  // grows to 512
         params.n_parallel = std::array<std::int32_t, 4>{0, 2, 3, 8}[how / 9 % 4];
         batch_ = token_trie_batch_open(test::tiny_model(alone_.kind()), &context, &params);
         require(batch_ != nullptr, "a batch can be opened");

@@ -207,6 +207,14 @@ TEST_F(OutputHeadTest, ACallbackOfTheCallersStaysAndPassesAreWhole) {
     EXPECT_EQ(watch.n_threads, 1) << "called";
 }
 
+// Nobody then puts its products for AMX right.
+TEST_F(OutputHeadTest, APassThatACallbackOfTheCallersWatchesIsOfOneSequenceWithStates) {
+    llama_context_params params = tiny_context_params();
+    EXPECT_FALSE(maker_of(params, TinyKind::hybrid).takes_one_at_a_time());
+    params.cb_eval = [](ggml_tensor * /*node*/, bool /*ask*/, void * /*user*/) { return false; };
+    EXPECT_TRUE(maker_of(params, TinyKind::hybrid).takes_one_at_a_time());
+}
+
 TEST_F(OutputHeadTest, ABatchOfAFewTokensTakesTheThreadsOfOneToken) {
     Watch watch;
     llama_context_params params = tiny_context_params();
