@@ -52,6 +52,8 @@ Turns: TypeAlias = list[dict[str, Any]]
 ANY_OBJECT = {"type": "object"}
 _MIN_LOGPROB = -9999.0
 """The least log-probability in OpenAI's format, as JSON has no infinity."""
+_LARGE = 16 << 10
+"""Characters of a schema from which its plans may take long."""
 _MAX_CONCURRENT = 8
 """Positions scored at the same time: each result takes a float64 per token of the vocabulary."""
 
@@ -128,6 +130,11 @@ class ConstrainedPrompt:
     """Beginnings of calls, before which a free text ends."""
     source: str | None = None
     """The text that verbatim values are taken from."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether planning the answer may take long."""
+        return len(json.dumps(self.constraint.schema)) > _LARGE
 
     async def prepare(self, engine: Engine, on_part: OnPart | None) -> PreparedAnswer:
         """Prepare the answer; `on_part` gets its parts as they are generated."""
@@ -209,6 +216,12 @@ class Calling:
     """Answers if the model calls no tool; None: it has to call one."""
     options: AnswerOptions
 
+    @property
+    def is_large(self) -> bool:
+        """Whether planning the answer may take long."""
+        of_tools = any(len(json.dumps(tool.shown)) > _LARGE for tool in self.tools)
+        return of_tools or (self.otherwise is not None and self.otherwise.is_large)
+
     async def prepare(self, engine: Engine, on_part: OnPart | None) -> PreparedAnswer:
         """Prepare the answer; `on_part` gets its parts as they are generated."""
         tokens, template = await engine.on_worker(lambda: self._prompt(engine))
@@ -258,7 +271,8 @@ Answering: TypeAlias = ConstrainedPrompt | Calling
 async def answer_of(engine: Engine, answering: Answering, on_part: OnPart | None = None) -> Finished:
     """Return an answer; `on_part` gets its parts as they are generated."""
     prepared = await answering.prepare(engine, on_part)
-    return await prepared.finish(*await engine.read(None, prepared.plan, prepared.stream))
+    found = await engine.read(None, prepared.plan, prepared.stream, is_large=answering.is_large)
+    return await prepared.finish(*found)
 
 
 def plain(turns: Sequence[dict[str, Any]]) -> Filled:

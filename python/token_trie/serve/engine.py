@@ -88,9 +88,15 @@ class Engine:
         return self.n_ctx - (self.n_ctx // 8 if self._batch is not None else 0)
 
     async def read(
-        self, about: A, plan: PlanOf[A, R], on_tokens: OnTokens | None = None, *, reproducible: bool = False
+        self,
+        about: A,
+        plan: PlanOf[A, R],
+        on_tokens: OnTokens | None = None,
+        *,
+        reproducible: bool = False,
+        is_large: bool = False,
     ) -> Outcome[R]:
-        """Run a plan; its code runs on workers. Cancelling the task ends it within a pass.
+        """Run a plan; its code runs on workers, a large one's as `on_reader` does. Cancelling ends it within a pass.
 
         `on_tokens` gets the tokens of a free text as it is generated, except the last, which only the answer has.
         Errors are those of the plan; CancelledError if the engine was closed.
@@ -101,10 +107,11 @@ class Engine:
                 call = lambda: self._run(about, plan, reproducible)  # noqa: E731
                 return await in_worker(call, lambda thread: cancel(self.llm, thread))
         loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
-        run = await self.on_worker(lambda: Run(plan(Model.of(self.llm, self.n_ctx), about)))
+        workers = self._reader if is_large else self._workers
+        run = await loop.run_in_executor(workers, lambda: Run(plan(Model.of(self.llm, self.n_ctx), about)))
         self._woken[run] = lambda: loop.call_soon_threadsafe(is_ready.set)
         try:
-            while not await self._advance(driver, run, on_tokens):
+            while not await self._advance(driver, run, on_tokens, workers):
                 while not run.can_go_on:
                     await is_ready.wait()
                     is_ready.clear()
@@ -113,10 +120,12 @@ class Engine:
             self._woken.pop(run, None)
             self._leave(driver, run)
 
-    async def _advance(self, driver: BatchDriver, run: Run[Any], on_tokens: OnTokens | None) -> bool:
+    async def _advance(
+        self, driver: BatchDriver, run: Run[Any], on_tokens: OnTokens | None, workers: ThreadPoolExecutor
+    ) -> bool:
         """Let a worker run the code of a plan and submit its steps; return whether it is over."""
         loop = asyncio.get_running_loop()
-        advancing = loop.run_in_executor(self._workers, driver.advance, run)
+        advancing = loop.run_in_executor(workers, driver.advance, run)
         try:
             is_over = await asyncio.shield(advancing)
         except asyncio.CancelledError:

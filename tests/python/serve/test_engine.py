@@ -8,7 +8,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from serving import Serving
 from token_trie import TokenTrie
 from token_trie.decisions.options import RecordOptions
 from token_trie.llama.batch import Batch
-from token_trie.llama.query import Query
+from token_trie.llama.query import Plan, Query
 from token_trie.records.fill import read_template, record_request
 from token_trie.serve.engine import CHUNK_ROWS, Engine
 
@@ -107,23 +107,35 @@ TOOL = {"type": "function", "function": {"name": "note", "parameters": RECORD}}
 QUESTION = {"type": "choice", "instructions": "Where?", "criteria": {"a": "a city", "b": "a village"}}
 
 
-def test_short_calls_find_a_worker_while_schemas_are_read_one_after_the_other(model_paths: dict[str, Path]) -> None:
-    async def read_beside() -> None:
-        engine, go_on = Engine(llama_cpp.Llama(str(model_paths["tiny"]), verbose=False)), threading.Event()
+def test_short_plans_find_a_worker_while_large_ones_are_read_and_planned_one_after_the_other(
+    model_paths: dict[str, Path],
+) -> None:
+    go_on, begun = threading.Event(), list[int]()
+
+    def read_large() -> None:
+        begun.append(1)
+        go_on.wait()
+
+    def plan(_: Any, read: Callable[[], Any]) -> Plan[Any]:
+        yield from ()
+        return read()
+
+    async def all_at_once() -> None:
+        engine = Engine(llama_cpp.Llama(str(model_paths["tiny"]), verbose=False))
         try:
-            begun: list[int] = []
-            reading = [
-                asyncio.ensure_future(engine.on_reader(lambda: (begun.append(1), go_on.wait()))) for _ in "12345678"
-            ]
-            assert await asyncio.wait_for(engine.on_worker(lambda: "answered"), 60) == "answered"
+            large = [engine.read(read_large, plan, is_large=True) for _ in range(8)]
+            waiting = [asyncio.ensure_future(each) for each in (*large, engine.on_reader(read_large))]
+            short = await asyncio.wait_for(engine.read(lambda: "answered", plan), 60)
+            assert short.result == "answered"
             assert len(begun) <= 1
             go_on.set()
-            await asyncio.gather(*reading)
+            await asyncio.gather(*waiting)
+            assert len(begun) == 9
         finally:
             go_on.set()
             await asyncio.to_thread(engine.close)
 
-    asyncio.run(read_beside())
+    asyncio.run(all_at_once())
 
 
 def mixed(rng: random.Random, i: int) -> tuple[str, dict[str, Any]]:
