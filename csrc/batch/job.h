@@ -110,12 +110,12 @@ class Job {
     template <typename LogitsOf, typename StateOf>
     void observe(const BatchRows::Indices & indices, LogitsOf && logits_of, StateOf && state_of) noexcept {
         try {
-            if (state_row_ && indices[*state_row_]) {
-                state_ = state_of(*indices[*state_row_]);
+            if (const auto index = state_row_ ? indices[*state_row_] : std::nullopt) {
+                state_ = state_of(*index);
             }
             for (const WantedRow & row : wanted_) {
-                if (indices[row.row]) {
-                    task_->observe(row.node, logits_of(*indices[row.row], *task_));
+                if (const auto index = indices[row.row]) {
+                    task_->observe(row.node, logits_of(*index, *task_));
                 }
             }
         } catch (...) {

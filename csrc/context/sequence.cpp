@@ -392,10 +392,9 @@ std::vector<std::size_t> Sequence::stops() const {
     if (!cells_.has_states()) {
         return {};
     }
-    std::vector<std::size_t> wanted;
-    for (const Snapshot & each : snapshots_) {
-        wanted.push_back(cells_.n_common(each.id, tokens_));
-    }
+    std::vector<std::size_t> wanted(snapshots_.size());
+    std::transform(snapshots_.begin(), snapshots_.end(), wanted.begin(),
+                   [this](const Snapshot & each) { return cells_.n_common(each.id, tokens_); });
     std::sort(wanted.begin(), wanted.end());
     const bool is_known = !wanted.empty() && wanted.back() >= n_cached_ + kMinShared;
     if (!is_known && tokens_.size() - n_cached_ > kLongText) {
