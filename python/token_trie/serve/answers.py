@@ -53,7 +53,7 @@ ANY_OBJECT = {"type": "object"}
 _MIN_LOGPROB = -9999.0
 """The least log-probability in OpenAI's format, as JSON has no infinity."""
 _LARGE = 16 << 10
-"""Characters of a schema from which its plans may take long."""
+"""Characters of choices or a schema from which plans may take long."""
 _MAX_CONCURRENT = 8
 """Positions scored at the same time: each result takes a float64 per token of the vocabulary."""
 
@@ -65,6 +65,8 @@ class AnswerConstraint:
     place: Place = ()
     """Place of the constraint in the body."""
     choices: Callable[[Llama], AnySet] | None = None
+    given: Any = None
+    """The choices in the request."""
     schema: Any = None
     strict: bool = True
     """Whether an unsupported keyword of the schema is refused; else it is ignored."""
@@ -134,7 +136,7 @@ class ConstrainedPrompt:
     @property
     def is_large(self) -> bool:
         """Whether planning the answer may take long."""
-        return len(json.dumps(self.constraint.schema)) > _LARGE
+        return len(json.dumps([self.constraint.given, self.constraint.schema])) > _LARGE
 
     async def prepare(self, engine: Engine, on_part: OnPart | None) -> PreparedAnswer:
         """Prepare the answer; `on_part` gets its parts as they are generated."""

@@ -207,7 +207,7 @@ def _constraints(body: GenerationRequest, sets: Sets) -> Iterator[AnswerConstrai
         (body.guided_choice, ("guided_choice",)),
     ):
         if choice is not None:
-            yield AnswerConstraint(place, choices=_choices_of(choice, sets, place))
+            yield AnswerConstraint(place, choices=_choices_of(choice, sets, place), given=choice)
     if outputs.json_ is not None:
         yield _by_schema(outputs.json_, ("structured_outputs", "json"))
     if outputs.json_object:
