@@ -21,7 +21,7 @@ from urllib.parse import unquote, urljoin
 from token_trie.records.keywords import EXCEPT, KINDS, UNSEEN, KeywordError, is_false, matched_names, normal, refuse
 from token_trie.records.nodes import common, inside
 
-_MAX_ALTERNATIVES, _MAX_COMBINED = 64, 100_000
+_MAX_ALTERNATIVES, _MAX_COMBINED, _MAX_STEP = 64, 100_000, 10**15
 _CONDITIONAL = ("dependentRequired", "dependentSchemas", "dependencies")
 _COMBINING = ("allOf", "not", "if", *_CONDITIONAL, "oneOf", "anyOf", "$ref")
 _GREATEST = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"}
@@ -73,6 +73,8 @@ class References:
             if isinstance(schema.get(keyword), str):
                 self._known.setdefault(f"{base}#{schema[keyword]}", (schema, pointer))
         self._places[id(schema)] = pointer, base, schema
+        for keyword in (EXCEPT, UNSEEN):  # no keywords of JSON Schema
+            schema.pop(keyword, None)
         for keyword, part in schema.items():
             at = inside(pointer, keyword)
             if keyword in _MAPS and isinstance(part, dict):
@@ -313,6 +315,8 @@ def _merged(keyword: str, this: Any, that: Any, pointer: str) -> Any:
         one, two = (Fraction(repr(step)) for step in (this, that))
         n = one.denominator * two.denominator
         step = Fraction(lcm(int(one * n), int(two * n)), n)
+        if step > _MAX_STEP:
+            raise KeywordError(pointer, f"a common multiple above {_MAX_STEP:,} is not supported")
         return int(step) if step.denominator == 1 else float(step)
     if keyword == "propertyNames":
         return both(this, that)

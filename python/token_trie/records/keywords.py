@@ -176,7 +176,7 @@ def count(schema: dict[str, Any], keyword: str, pointer: str, default: int) -> i
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise refuse(f"{pointer}/{keyword}", f"{value!r} is not a count")
-    return value
+    return min(value, _MAX_INTEGER)
 
 
 def step_of(schema: dict[str, Any], pointer: str) -> float:

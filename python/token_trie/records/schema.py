@@ -218,7 +218,7 @@ class _SchemaReader:
 
     def _read_expanded(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
         """Read the alternatives of a schema, of which one that combines no others has one."""
-        parts = schema["allOf"] if isinstance(schema, Both) else [schema]
+        parts = schema.get("allOf", [schema]) if isinstance(schema, Both) else [schema]
         key = tuple(map(id, parts)), depth
         if key not in self._known:
             self._alive.append(schema)

@@ -58,6 +58,11 @@ _MAX_CONCURRENT = 8
 """Positions scored at the same time: each result takes a float64 per token of the vocabulary."""
 
 
+def is_large(*given: Any) -> bool:
+    """Whether reading choices and schemas of a request, or planning with them, may take long."""
+    return len(json.dumps(given, default=vars)) > _LARGE
+
+
 @dataclass(frozen=True)
 class AnswerConstraint:
     """A member of a set, or a record of a schema; with none of these, any text."""
@@ -136,7 +141,7 @@ class ConstrainedPrompt:
     @property
     def is_large(self) -> bool:
         """Whether planning the answer may take long."""
-        return len(json.dumps([self.constraint.given, self.constraint.schema])) > _LARGE
+        return is_large(self.constraint.given, self.constraint.schema)
 
     async def prepare(self, engine: Engine, on_part: OnPart | None) -> PreparedAnswer:
         """Prepare the answer; `on_part` gets its parts as they are generated."""
@@ -169,7 +174,8 @@ class ConstrainedPrompt:
         most = MAX_TOKENS if of.schema is ANY_OBJECT else RecordOptions.max_tokens
         options = record_options(self.options, on_text, most)
         with refusing(of.place):
-            template = await engine.on_reader(lambda: read_template(of.schema, strict=of.strict))
+            read = engine.on_reader if self.is_large else engine.on_worker
+            template = await read(lambda: read_template(of.schema, strict=of.strict))
 
         async def finish(record: Record[Any], _: list[int], n_cached: int) -> Finished:
             more, stats = notes_of(record, template.ignored), record.stats
@@ -221,7 +227,7 @@ class Calling:
     @property
     def is_large(self) -> bool:
         """Whether planning the answer may take long."""
-        of_tools = any(len(json.dumps(tool.shown)) > _LARGE for tool in self.tools)
+        of_tools = any(is_large(tool.shown) for tool in self.tools)
         return of_tools or (self.otherwise is not None and self.otherwise.is_large)
 
     async def prepare(self, engine: Engine, on_part: OnPart | None) -> PreparedAnswer:

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar, get_args
 
@@ -34,6 +34,7 @@ from token_trie.serve.answers import (
     answer_of,
     as_chat,
     as_completion,
+    is_large,
     plain,
 )
 from token_trie.serve.engine import Engine
@@ -62,7 +63,7 @@ async def chat_completion(service: Service, body: ChatRequest, claim: Claim) -> 
     """Answer a chat; RefusedError, with the place, if it cannot be answered."""
     claim.add(_ANSWER_BYTES)
     ignored = ignored_options(body)
-    answering = await service.engine.on_reader(lambda: _read_chat(service, body, ignored))
+    answering = await _reader(service.engine, body)(lambda: _read_chat(service, body, ignored))
     return await _respond(service, body, [answering], Wire(service.config.name, claim, ignored, is_chat=True))
 
 
@@ -70,9 +71,16 @@ async def completion(service: Service, body: CompletionRequest, claim: Claim) ->
     """Complete prompts; errors as in `chat_completion`."""
     prompts = prompts_of(body)
     claim.add(_ANSWER_BYTES * len(prompts))
-    answerings = await service.engine.on_reader(lambda: _read_prompts(service, body, prompts))
+    answerings = await _reader(service.engine, body)(lambda: _read_prompts(service, body, prompts))
     wire = Wire(service.config.name, claim, ignored_options(body), is_chat=False)
     return await _respond(service, body, answerings, wire)
+
+
+def _reader(engine: Engine, body: GenerationRequest) -> Callable[[Callable[[], T]], Awaitable[T]]:
+    """Return what reads a request: a short one does not wait for those that may take long."""
+    tools = body.tools if isinstance(body, ChatRequest) else None
+    given = body.response_format, body.structured_outputs, body.guided_choice, body.format, tools
+    return engine.on_reader if is_large(*given) else engine.on_worker
 
 
 def _read_chat(service: Service, body: ChatRequest, ignored: list[str]) -> Answering:
@@ -375,7 +383,7 @@ def _call(call: shapes.Call, place: Place, ignored: list[str]) -> dict[str, Any]
 def _begun(given: Any) -> tuple[object, str]:
     """Return the object that a text begins with, or the whole part of one, and a note; else what it was given."""
     try:
-        return json.JSONDecoder().raw_decode(given)[0], "the text after the object is left out"
+        return json.JSONDecoder().raw_decode(str(given).lstrip())[0], "the text after the object is left out"
     except (TypeError, ValueError, RecursionError):
         pass
     try:

@@ -241,6 +241,8 @@ def test_items_that_no_keyword_has_evaluated_are_known_before_draft_2020() -> No
         ({"type": "integer", "minimum": 10**20}, r"schema#: integers of more than 18 digits"),
         ({"type": "string", "pattern": "^(a|b?)*$"}, r"schema#/pattern: .*what may be empty, any number of times"),
         ({"const": True, "enum": [1]}, r"schema#/const: no value keeps to"),
+        ({"allOf": [{"multipleOf": 10**9 + n} for n in range(500)]}, r"schema#/allOf: a common multiple above"),
+        ({"not": {"type": "string", "maxLength": int("9" * 4300)}}, r"schema#/not/minLength: 9{18} characters"),
         (
             {"type": "object", "properties": {"b": {}}, "required": ["b"], "propertyNames": {"const": "k"}},
             r"schema#/propertyNames/const: no value keeps to",
@@ -324,6 +326,13 @@ def test_what_does_not_belong_into_a_schema_is_an_argument_error(first: int) -> 
     assert 50 < n_refused < 100
 
 
+@pytest.mark.parametrize(("name", "given"), [("$except", ["a"]), ("$except", 1), ("$unseen", True)])
+def test_what_alternatives_are_written_with_is_no_keyword(name: str, given: Any) -> None:
+    schema = {"properties": {name: {"enum": ["a", "b"]}}, "unevaluatedProperties": False}
+    spoilt = {**schema, "properties": {name: {"enum": ["a", "b"], name: given}}, name: given}
+    assert grammar_as_text(read_schema(spoilt)) == grammar_as_text(read_schema(schema))
+
+
 @pytest.mark.parametrize(
     ("schema", "ignored", "left"),
     [
@@ -359,6 +368,11 @@ def test_what_does_not_belong_into_a_schema_is_an_argument_error(first: int) -> 
             {"$ref": "#/$defs/a%20b", "$defs": {"a b": {"properties": {"c": {"pattern": "(?=a)"}}}}},
             ["/$defs/a b/properties/c/pattern"],
             {"properties": {"c": {}}},
+        ),
+        (
+            {"properties": {"a": {"oneOf": [{}, {}]}}, "allOf": [{"properties": {"a": {"type": "string"}}}]},
+            ["/properties/a/allOf/0/oneOf/1"],
+            {"properties": {"a": {}}},
         ),
     ],
 )

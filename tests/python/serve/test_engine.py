@@ -22,7 +22,12 @@ from token_trie.decisions.options import RecordOptions
 from token_trie.llama.batch import Batch
 from token_trie.llama.query import Plan, Query
 from token_trie.records.fill import read_template, record_request
+from token_trie.serve.completions import chat_completion, completion
 from token_trie.serve.engine import CHUNK_ROWS, Engine
+from token_trie.serve.limits import Budget
+from token_trie.serve.service import Calibrations, ServerConfig, Service
+from token_trie.serve.sets import Sets
+from token_trie.serve.shapes import ChatRequest, CompletionRequest
 
 N_REQUESTS = int(os.environ.get("MIXED_REQUESTS", "60"))
 SEED = int(os.environ.get("MIXED_SEED", "0"))
@@ -134,6 +139,37 @@ def test_short_plans_find_a_worker_while_large_ones_are_read_and_planned_one_aft
         finally:
             go_on.set()
             await asyncio.to_thread(engine.close)
+
+    asyncio.run(all_at_once())
+
+
+def test_short_chats_and_completions_do_not_wait_until_large_schemas_are_read(model_paths: dict[str, Path]) -> None:
+    go_on = threading.Event()
+    large = {"enum": [f"value {i}" for i in range(2000)]}
+    chat = {"messages": [{"role": "user", "content": "Hi. " * 10}], "max_tokens": 4}
+    by_schema = {"type": "json_schema", "json_schema": {"schema": {"enum": ["a", "b"]}}}
+
+    async def all_at_once() -> None:
+        llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=2048, verbose=False)
+        service = Service(ServerConfig(load=lambda: llm, name="tiny"), Engine(llm), Sets(), Calibrations())
+
+        def asked(more: dict[str, Any]) -> Any:
+            return chat_completion(service, ChatRequest.model_validate(chat | more), Budget(1 << 30).claim())
+
+        try:
+            reading = asyncio.ensure_future(service.engine.on_reader(go_on.wait))
+            waiting = asyncio.ensure_future(asked({"format": large}))
+            for more in ({}, {"tools": [TOOL]}, {"response_format": by_schema}, {"guided_choice": ["a", "b"]}):
+                assert await asyncio.wait_for(asked(more), 60)
+            body = CompletionRequest(prompt="Hi", max_tokens=4)
+            assert await asyncio.wait_for(completion(service, body, Budget(1 << 30).claim()), 60)
+            assert not waiting.done()
+            go_on.set()
+            assert await reading
+            assert await waiting
+        finally:
+            go_on.set()
+            await asyncio.to_thread(service.engine.close)
 
     asyncio.run(all_at_once())
 

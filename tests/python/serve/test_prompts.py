@@ -292,7 +292,7 @@ def test_the_text_before_a_call_that_the_template_leaves_out_is_a_turn_of_its_ow
 @pytest.mark.parametrize(
     ("given", "read", "note"),
     [
-        ('{"city": "Oslo"} I hope so', {"city": "Oslo"}, "the text after the object is left out"),
+        (' {"city": "Oslo"} I hope so', {"city": "Oslo"}, "the text after the object is left out"),
         ('{"city": "Oslo"}{"city": "Rome"}', {"city": "Oslo"}, "the text after the object is left out"),
         ('{"city": "Os', {"city": "Os"}, "cut short; the model reads what is whole"),
     ],
