@@ -56,15 +56,14 @@ void Decoding::step(Decoder::Host & host) {
     const auto & on_token = query_.text.on_token;
     // With nothing but its end before it, a list needs no pass for that.
     Ending ending = Ending::none;
-    if (query_.is_list()) {
-        follow_list(host.n_tokens(), logprob_before);
-        ending = decoder_.cursor()->ending();
+    if (const auto & cursor = decoder_.cursor(); query_.is_list() && cursor) {
+        follow_list(*cursor, host.n_tokens(), logprob_before);
+        ending = cursor->ending();
     }
     if (outcome.has_token && on_token && !on_token(decoder_.last())) {
         stop_ = Stop::callback;
     } else if (outcome.stop == Stop::string) {
-        end_ = written_.end(vocab_, max_tokens_);
-        stop_ = end_->is_cut ? Stop::max_tokens : Stop::string;
+        stop_ = end_.emplace(written_.end(vocab_, max_tokens_)).is_cut ? Stop::max_tokens : Stop::string;
     } else if (outcome.stop != Stop::none) {
         stop_ = outcome.stop;
     } else if (ending == Ending::max_items || ending == Ending::none_left) {
@@ -75,8 +74,7 @@ void Decoding::step(Decoder::Host & host) {
 }
 
 // Notes the member that a step has begun, continued or finished; a separator or an end is none.
-void Decoding::follow_list(std::size_t n_tokens, double logprob_before) {
-    const Cursor & cursor = *decoder_.cursor();
+void Decoding::follow_list(const Cursor & cursor, std::size_t n_tokens, double logprob_before) {
     const bool is_next = cursor.n_before() != n_items_before_;
     if (cursor.node() != kRoot && (is_next || cursor.node() != node_)) {
         if (is_next || node_ == kRoot) {

@@ -78,7 +78,7 @@ class Decoding {
         std::size_t end = 0;
         double logprob = 0;  // over its branch points
     };
-    void follow_list(std::size_t n_tokens, double logprob_before);
+    void follow_list(const Cursor & cursor, std::size_t n_tokens, double logprob_before);
 
     const Query & query_;
     const llama_vocab * vocab_;
