@@ -30,6 +30,36 @@ void append_piece(const llama_vocab * vocab, Token token, bool special, std::str
     text.resize(start + static_cast<std::size_t>(std::max(n, 0)));
 }
 
+// All texts of a vocabulary, each with its NUL, which are compared faster than hashed.
+struct Fingerprinted {
+    std::string texts;
+    std::string fingerprint;
+};
+
+// Hashing a large vocabulary takes some ten milliseconds, which a sampler made anew for each request is not to cost: the
+// last few are kept for the process, and found by their texts, as another vocabulary may be at the same address. The
+// lock is held neither while they are compared nor while one is made.
+template <typename IsSame, typename Make>
+std::shared_ptr<const Fingerprinted> remembered(const IsSame & is_same, const Make & make) {
+    static std::mutex mutex;
+    static std::vector<std::shared_ptr<const Fingerprinted>> latest;
+    std::unique_lock<std::mutex> lock(mutex);
+    const std::vector<std::shared_ptr<const Fingerprinted>> known = latest;
+    lock.unlock();
+    const auto at = std::find_if(known.begin(), known.end(), [&](const auto & each) { return is_same(*each); });
+    if (at != known.end()) {
+        return *at;
+    }
+    auto made = std::make_shared<const Fingerprinted>(make());
+    constexpr std::size_t capacity = 8;
+    lock.lock();
+    if (latest.size() == capacity) {
+        latest.erase(latest.begin());
+    }
+    latest.push_back(made);
+    return made;
+}
+
 bool looks_like_control(const std::string & text) {
     return text.size() > 4 && text.compare(0, 2, "<|") == 0 && text.compare(text.size() - 2, 2, "|>") == 0;
 }
@@ -74,11 +104,35 @@ const std::string & Vocab::fingerprint() const {
         if (!has_texts(vocab_)) {
             return "";
         }
-        TextsHash hash(static_cast<std::size_t>(size()));
-        for (Token token = 0; token < size(); ++token) {
-            hash.add(llama_vocab_get_text(vocab_, token));
-        }
-        return hash.finish();
+        const auto for_each_text = [this](const auto & visit) {
+            for (Token token = 0; token < size(); ++token) {
+                if (!visit(std::string_view(llama_vocab_get_text(vocab_, token)))) {
+                    return false;
+                }
+            }
+            return true;
+        };
+        const auto is_same = [&](const Fingerprinted & known) {
+            std::size_t at = 0;
+            const bool is_beginning = for_each_text([&](std::string_view text) {
+                const std::size_t begin = std::exchange(at, at + text.size() + 1);
+                return std::string_view(known.texts).substr(std::min(begin, known.texts.size()), text.size() + 1) ==
+                       std::string_view(text.data(), text.size() + 1);
+            });
+            return is_beginning && at == known.texts.size();
+        };
+        const auto make = [&] {
+            Fingerprinted made;
+            TextsHash hash(static_cast<std::size_t>(size()));
+            for_each_text([&](std::string_view text) {
+                made.texts.append(text).push_back('\0');
+                hash.add(text);
+                return true;
+            });
+            made.fingerprint = hash.finish();
+            return made;
+        };
+        return remembered(is_same, make)->fingerprint;
     });
 }
 
