@@ -36,9 +36,9 @@ struct Fingerprinted {
     std::string fingerprint;
 };
 
-// Hashing a large vocabulary takes some ten milliseconds, which a sampler made anew for each request is not to cost: the
-// last few are kept for the process, and found by their texts, as another vocabulary may be at the same address. The
-// lock is held neither while they are compared nor while one is made.
+// Hashing a large vocabulary takes some ten milliseconds, which a sampler made anew for each request is not to cost:
+// the last few are kept for the process, and found by their texts, as another vocabulary may be at the same address.
+// The lock is held neither while they are compared nor while one is made.
 template <typename IsSame, typename Make>
 std::shared_ptr<const Fingerprinted> remembered(const IsSame & is_same, const Make & make) {
     static std::mutex mutex;
