@@ -52,15 +52,8 @@ Turns: TypeAlias = list[dict[str, Any]]
 ANY_OBJECT = {"type": "object"}
 _MIN_LOGPROB = -9999.0
 """The least log-probability in OpenAI's format, as JSON has no infinity."""
-_LARGE = 16 << 10
-"""Characters of choices or a schema from which plans may take long."""
 _MAX_CONCURRENT = 8
 """Positions scored at the same time: each result takes a float64 per token of the vocabulary."""
-
-
-def is_large(*given: Any) -> bool:
-    """Whether reading choices and schemas of a request, or planning with them, may take long."""
-    return len(json.dumps(given, default=vars)) > _LARGE
 
 
 @dataclass(frozen=True)
@@ -70,8 +63,6 @@ class AnswerConstraint:
     place: Place = ()
     """Place of the constraint in the body."""
     choices: Callable[[Llama], AnySet] | None = None
-    given: Any = None
-    """The choices in the request."""
     schema: Any = None
     strict: bool = True
     """Whether an unsupported keyword of the schema is refused; else it is ignored."""
@@ -88,6 +79,8 @@ class AnswerOptions:
     stops: tuple[str, ...] = ()
     n_alternatives: int | None = None
     """Number of alternatives per token; None: no log-probabilities."""
+    is_large: bool = False
+    """Whether reading and planning the answer may take long."""
 
     def drawn(self, temperature: float) -> dict[str, Any]:
         """Return the sampling, by default with a temperature; at 0 without the rest, which many clients always send."""
@@ -138,11 +131,6 @@ class ConstrainedPrompt:
     source: str | None = None
     """The text that verbatim values are taken from."""
 
-    @property
-    def is_large(self) -> bool:
-        """Whether planning the answer may take long."""
-        return is_large(self.constraint.given, self.constraint.schema)
-
     async def prepare(self, engine: Engine, on_part: OnPart | None) -> PreparedAnswer:
         """Prepare the answer; `on_part` gets its parts as they are generated."""
         if self.constraint.choices is not None:
@@ -174,8 +162,8 @@ class ConstrainedPrompt:
         most = MAX_TOKENS if of.schema is ANY_OBJECT else RecordOptions.max_tokens
         options = record_options(self.options, on_text, most)
         with refusing(of.place):
-            read = engine.on_reader if self.is_large else engine.on_worker
-            template = await read(lambda: read_template(of.schema, strict=of.strict))
+            call = lambda: read_template(of.schema, strict=of.strict)  # noqa: E731
+            template = await engine.on_worker(call, is_large=self.options.is_large)
 
         async def finish(record: Record[Any], _: list[int], n_cached: int) -> Finished:
             more, stats = notes_of(record, template.ignored), record.stats
@@ -223,12 +211,6 @@ class Calling:
     otherwise: ConstrainedPrompt | None
     """Answers if the model calls no tool; None: it has to call one."""
     options: AnswerOptions
-
-    @property
-    def is_large(self) -> bool:
-        """Whether planning the answer may take long."""
-        of_tools = any(is_large(tool.shown) for tool in self.tools)
-        return of_tools or (self.otherwise is not None and self.otherwise.is_large)
 
     async def prepare(self, engine: Engine, on_part: OnPart | None) -> PreparedAnswer:
         """Prepare the answer; `on_part` gets its parts as they are generated."""
@@ -279,7 +261,7 @@ Answering: TypeAlias = ConstrainedPrompt | Calling
 async def answer_of(engine: Engine, answering: Answering, on_part: OnPart | None = None) -> Finished:
     """Return an answer; `on_part` gets its parts as they are generated."""
     prepared = await answering.prepare(engine, on_part)
-    found = await engine.read(None, prepared.plan, prepared.stream, is_large=answering.is_large)
+    found = await engine.read(None, prepared.plan, prepared.stream, is_large=answering.options.is_large)
     return await prepared.finish(*found)
 
 

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar, get_args
 
@@ -34,7 +34,6 @@ from token_trie.serve.answers import (
     answer_of,
     as_chat,
     as_completion,
-    is_large,
     plain,
 )
 from token_trie.serve.engine import Engine
@@ -63,7 +62,9 @@ async def chat_completion(service: Service, body: ChatRequest, claim: Claim) -> 
     """Answer a chat; RefusedError, with the place, if it cannot be answered."""
     claim.add(_ANSWER_BYTES)
     ignored = ignored_options(body)
-    answering = await _reader(service.engine, body)(lambda: _read_chat(service, body, ignored))
+    is_large = await service.engine.on_worker(lambda: _is_large(body))
+    call = lambda: _read_chat(service, body, ignored, is_large)  # noqa: E731
+    answering = await service.engine.on_worker(call, is_large=is_large)
     return await _respond(service, body, [answering], Wire(service.config.name, claim, ignored, is_chat=True))
 
 
@@ -71,19 +72,24 @@ async def completion(service: Service, body: CompletionRequest, claim: Claim) ->
     """Complete prompts; errors as in `chat_completion`."""
     prompts = prompts_of(body)
     claim.add(_ANSWER_BYTES * len(prompts))
-    answerings = await _reader(service.engine, body)(lambda: _read_prompts(service, body, prompts))
+    is_large = await service.engine.on_worker(lambda: _is_large(body))
+    call = lambda: _read_prompts(service, body, prompts, is_large)  # noqa: E731
+    answerings = await service.engine.on_worker(call, is_large=is_large)
     wire = Wire(service.config.name, claim, ignored_options(body), is_chat=False)
     return await _respond(service, body, answerings, wire)
 
 
-def _reader(engine: Engine, body: GenerationRequest) -> Callable[[Callable[[], T]], Awaitable[T]]:
-    """Return what reads a request: a short one does not wait for those that may take long."""
+_LARGE = 16 << 10
+"""Characters of choices, schemas and tools from which reading and planning may take long."""
+
+
+def _is_large(body: GenerationRequest) -> bool:
     tools = body.tools if isinstance(body, ChatRequest) else None
     given = body.response_format, body.structured_outputs, body.guided_choice, body.format, tools
-    return engine.on_reader if is_large(*given) else engine.on_worker
+    return len(json.dumps(given, default=vars)) > _LARGE
 
 
-def _read_chat(service: Service, body: ChatRequest, ignored: list[str]) -> Answering:
+def _read_chat(service: Service, body: ChatRequest, ignored: list[str], is_large: bool) -> Answering:
     """Read a chat; `ignored` gets the places of what is left out."""
     refuse_unsupported(body)
     turns = turns_of(body.messages, ignored)
@@ -91,15 +97,18 @@ def _read_chat(service: Service, body: ChatRequest, ignored: list[str]) -> Answe
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     n_alternatives = (body.top_logprobs or 0) if body.logprobs else None
     stops = () if constraint != AnswerConstraint() or has_chat_template(service.engine.llm) else _PLAIN_STOPS
-    options = _options_of(body, max_tokens, n_alternatives, stops)
+    options = _options_of(body, is_large, max_tokens, n_alternatives, stops)
     text = ConstrainedPrompt(lambda llm: prompt_of(llm, turns), constraint, options, source=source_of(turns) or "")
     return _calling(body, turns, text, ignored) or text
 
 
-def _read_prompts(service: Service, body: CompletionRequest, prompts: list[str | list[int]]) -> list[Answering]:
+def _read_prompts(
+    service: Service, body: CompletionRequest, prompts: list[str | list[int]], is_large: bool
+) -> list[Answering]:
     refuse_unsupported(body)
     constraint = constraint_of(body, service.sets)
-    options = _options_of(body, _DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens, body.logprobs)
+    max_tokens = _DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
+    options = _options_of(body, is_large, max_tokens, body.logprobs)
 
     def constrained(given: str | list[int]) -> ConstrainedPrompt:
         def prompt(_: Llama) -> Prompt:
@@ -134,7 +143,11 @@ async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def _options_of(
-    body: GenerationRequest, max_tokens: int | None, n_alternatives: int | None, stops: Sequence[str] = ()
+    body: GenerationRequest,
+    is_large: bool,
+    max_tokens: int | None,
+    n_alternatives: int | None,
+    stops: Sequence[str] = (),
 ) -> AnswerOptions:
     own = [body.stop] if isinstance(body.stop, str) else body.stop or []
     sampling: dict[str, Any] = {
@@ -149,7 +162,7 @@ def _options_of(
     elif body.temperature is not None:
         sampling["temperature"] = float(body.temperature)
     texts = (*(text for text in own if text), *stops)
-    return AnswerOptions(sampling, max_tokens, texts, n_alternatives)
+    return AnswerOptions(sampling, max_tokens, texts, n_alternatives, is_large)
 
 
 _UNSUPPORTED: list[tuple[Any, ...]] = [
@@ -215,7 +228,7 @@ def _constraints(body: GenerationRequest, sets: Sets) -> Iterator[AnswerConstrai
         (body.guided_choice, ("guided_choice",)),
     ):
         if choice is not None:
-            yield AnswerConstraint(place, choices=_choices_of(choice, sets, place), given=choice)
+            yield AnswerConstraint(place, choices=_choices_of(choice, sets, place))
     if outputs.json_ is not None:
         yield _by_schema(outputs.json_, ("structured_outputs", "json"))
     if outputs.json_object:

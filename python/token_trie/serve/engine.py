@@ -65,7 +65,7 @@ class Engine:
         llm.context_params.flash_attn_type = given
         self._driver = None if self._batch is None else BatchDriver(self._batch, attachment(llm).known)
         self._workers = ThreadPoolExecutor(_N_WORKERS, "token-trie serve")
-        self._reader = ThreadPoolExecutor(1, "token-trie schemas")
+        self._large = ThreadPoolExecutor(1, "token-trie large")
         self._turn = asyncio.Lock()  # guards the Llama's own stream
         self._woken: dict[Run[Any], Callable[[], object]] = {}  # called when a plan can go on
         self._read: dict[int, _TextReader] = {}  # streamed texts, by ticket
@@ -96,7 +96,7 @@ class Engine:
         reproducible: bool = False,
         is_large: bool = False,
     ) -> Outcome[R]:
-        """Run a plan; its code runs on workers, a large one's as `on_reader` does. Cancelling ends it within a pass.
+        """Run a plan; its code runs on workers, a large one's after the others'. Cancelling ends it within a pass.
 
         `on_tokens` gets the tokens of a free text as it is generated, except the last, which only the answer has.
         Errors are those of the plan; CancelledError if the engine was closed.
@@ -107,8 +107,8 @@ class Engine:
                 call = lambda: self._run(about, plan, reproducible)  # noqa: E731
                 return await in_worker(call, lambda thread: cancel(self.llm, thread))
         loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
-        workers = self._reader if is_large else self._workers
-        run = await loop.run_in_executor(workers, lambda: Run(plan(Model.of(self.llm, self.n_ctx), about)))
+        workers = self._large if is_large else self._workers
+        run = await self.on_worker(lambda: Run(plan(Model.of(self.llm, self.n_ctx), about)), is_large=is_large)
         self._woken[run] = lambda: loop.call_soon_threadsafe(is_ready.set)
         try:
             while not await self._advance(driver, run, on_tokens, workers):
@@ -148,13 +148,10 @@ class Engine:
             if not driver.is_idle:
                 self._is_work.set()
 
-    async def on_worker(self, call: Callable[[], T]) -> T:
-        """Make a short call on a worker thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._workers, call)
-
-    async def on_reader(self, call: Callable[[], T]) -> T:
-        """Read what may take long, as a schema does: one after the other, so that short calls find a worker."""
-        return await asyncio.get_running_loop().run_in_executor(self._reader, call)
+    async def on_worker(self, call: Callable[[], T], *, is_large: bool = False) -> T:
+        """Make a short call on a worker thread; a large one after the others, so that short calls find a worker."""
+        workers = self._large if is_large else self._workers
+        return await asyncio.get_running_loop().run_in_executor(workers, call)
 
     def close(self) -> None:
         """Cancel all requests and free the model."""
@@ -163,7 +160,7 @@ class Engine:
         if self._batch is not None:
             self._batch.close()
             self._dispatcher.join()
-        for executor in (self._reader, self._workers):
+        for executor in (self._large, self._workers):
             executor.shutdown(wait=True, cancel_futures=True)
         self.llm.close()
 

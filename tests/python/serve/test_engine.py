@@ -129,7 +129,7 @@ def test_short_plans_find_a_worker_while_large_ones_are_read_and_planned_one_aft
         engine = Engine(llama_cpp.Llama(str(model_paths["tiny"]), verbose=False))
         try:
             large = [engine.read(read_large, plan, is_large=True) for _ in range(8)]
-            waiting = [asyncio.ensure_future(each) for each in (*large, engine.on_reader(read_large))]
+            waiting = [asyncio.ensure_future(each) for each in (*large, engine.on_worker(read_large, is_large=True))]
             short = await asyncio.wait_for(engine.read(lambda: "answered", plan), 60)
             assert short.result == "answered"
             assert len(begun) <= 1
@@ -157,7 +157,7 @@ def test_short_chats_and_completions_do_not_wait_until_large_schemas_are_read(mo
             return chat_completion(service, ChatRequest.model_validate(chat | more), Budget(1 << 30).claim())
 
         try:
-            reading = asyncio.ensure_future(service.engine.on_reader(go_on.wait))
+            reading = asyncio.ensure_future(service.engine.on_worker(go_on.wait, is_large=True))
             waiting = asyncio.ensure_future(asked({"format": large}))
             for more in ({}, {"tools": [TOOL]}, {"response_format": by_schema}, {"guided_choice": ["a", "b"]}):
                 assert await asyncio.wait_for(asked(more), 60)
