@@ -92,13 +92,13 @@ llama_seq_id PrefixCache::take(Eviction max, llama_seq_id but) noexcept {
     return id;
 }
 
-llama_seq_id PrefixCache::take_with(const Source & source, std::size_t n_cells, Eviction max) {
+llama_seq_id PrefixCache::take_with(const Source & source, std::size_t n_cells, Eviction max, bool can_wait) {
     const bool is_retained = this->is_retained(source.id);
     const bool is_copied = !is_retained || (!is_for_one(entry(source.id)) && n_free_cells() >= n_cells);
     llama_seq_id id = is_copied ? take(max, source.id) : -1;
     if (id >= 0 && source.id >= 0) {
         cells_.share(source.id, id, source.n);
-    } else if (id < 0 && is_retained) {
+    } else if (id < 0 && is_retained && !(can_wait && cells_.has_states() && entry(source.id).n_shared > 0)) {
         cells_.cut(source.id, source.n);
         if (n_free_cells() >= n_cells) {
             id = source.id;
@@ -178,7 +178,6 @@ void PrefixCache::keep(llama_seq_id id, const Continuation & continuation, std::
     });
     if (like != retained_.end()) {
         entry(*like).used = n_rows_;
-        std::rotate(like, std::next(like), retained_.end());
         release(id);
         return;
     }
@@ -215,7 +214,7 @@ Eviction PrefixCache::rank(llama_seq_id id) const noexcept {
 bool PrefixCache::evict(Eviction max, llama_seq_id but, bool texts_too) noexcept {
     const auto cost = [&](llama_seq_id id) {
         const Eviction rank = id == but || (!texts_too && entry(id).is_text()) ? Eviction::pinned : this->rank(id);
-        return std::pair(rank, rank == Eviction::live ? cells_.n_held(id) : 0);
+        return std::pair(rank, rank == Eviction::live ? static_cast<double>(cells_.n_held(id)) : entry(id).used);
     };
     const auto at = std::min_element(retained_.begin(), retained_.end(),
                                      [&](llama_seq_id a, llama_seq_id b) { return cost(a) < cost(b); });

@@ -61,9 +61,10 @@ class PrefixCache {
     // An id that holds nothing, for which one up to a rank is evicted if need be, but not `but`; -1: there is none.
     llama_seq_id take(Eviction max, llama_seq_id but = -1) noexcept;
     // An id that holds the source's tokens: a free one, or the source itself where it is retained and no other prompt
-    // began with it (nor will, where its state goes on from there), or no id is free. -1: there is none, or fewer free
-    // cells. Throws std::bad_alloc; call reclaim then.
-    llama_seq_id take_with(const Source & source, std::size_t n_cells, Eviction max);
+    // began with it (nor will, where its state goes on from there), or no id is free. can_wait: ids will be freed, so
+    // that a state which others share stays. -1: there is none, or fewer free cells. Throws std::bad_alloc; call
+    // reclaim then.
+    llama_seq_id take_with(const Source & source, std::size_t n_cells, Eviction max, bool can_wait);
     void give_back(llama_seq_id id) noexcept { free_.push_back(id); }
     // Frees all ids that are not retained and not in_use(id).
     template <typename InUse>
@@ -121,7 +122,7 @@ class PrefixCache {
     CellTable cells_;
     std::vector<Entry> entries_;  // by id
     Ids free_;
-    Ids retained_;  // the least recently used first
+    Ids retained_;
     std::size_t n_passes_ = 0;
     double n_rows_ = 0;    // all passes', by the time that they take to attend to a cell
     double n_top_ = 0;     // cells that were in use at once since the cache was empty

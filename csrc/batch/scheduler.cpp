@@ -386,7 +386,7 @@ bool Scheduler::begin(Ticket ticket, Request & request, Eviction max) {
     }
     const bool needs_path_id = n_ids_for(request) > 1;
     const llama_seq_id path_id = needs_path_id ? cache_.take(max, source.id) : -1;
-    const llama_seq_id id = needs_path_id && path_id < 0 ? -1 : cache_.take_with(source, n_cells, max);
+    const llama_seq_id id = needs_path_id && path_id < 0 ? -1 : cache_.take_with(source, n_cells, max, !jobs_.empty());
     if (id < 0) {
         if (path_id >= 0) {
             cache_.give_back(path_id);

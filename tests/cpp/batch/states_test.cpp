@@ -70,6 +70,29 @@ TEST_P(States, PromptsAllAlikeAreEvaluatedOnce) {
     EXPECT_EQ(n_evaluated(take_all(*batch), 100), 99U + 8);
 }
 
+TEST_P(States, WhatPromptsShareStaysWhileOthersWaitForIds) {
+    std::set<Tokens> many;  // answers whose trees take all ids that they are lent
+    for (Token i = 0; i < 64; ++i) {
+        many.insert({'a' + i / 16, 'a' + i / 4 % 4, 'a' + i % 4, 'z'});
+    }
+    for (std::uint32_t n_ids = 6; n_ids < 40; ++n_ids) {
+        SCOPED_TRACE(n_ids);
+        llama_context_params params = tiny_context_params(4096);
+        params.n_batch = params.n_ubatch = n_ids;
+        params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_AUTO;  // without it, the cache is emptied now and then
+        const auto batch = std::make_shared<Batch>(maker_of(params, GetParam()), Scheduler::Options{});
+        const auto ask = [&](char last) { submit(batch, request(joined(text('x', 100), text(last, 10)), many, Query::Mode::scores)); };
+        for (const char first : {'a', 'b'}) {  // the second says where prompts part
+            ask(first);
+            take(*batch);
+        }
+        for (char last = 'A'; last <= 'Z'; ++last) {
+            ask(last);
+        }
+        EXPECT_EQ(n_evaluated(take_all(*batch), 110), 26U * 10);
+    }
+}
+
 TEST_P(States, WhatGoesOnBeginsAfterWhatWasWritten) {
     const std::shared_ptr<Batch> batch = open(2048);
     Tokens prompt = text('x', 100);
