@@ -21,7 +21,7 @@ from bench.sets import data
 from bench.tasks import MAIN_SET, requests
 from bench.timing import Took, watch
 
-_N_SHARED, _N_OWN = 450, 13  # tokens that all prompts begin with, and about as many of each one's own
+_N_SHARED, _N_OWN = 538, 13  # tokens that all prompts begin with, and about as many of each one's own
 _N_PROMPTS, _N_RECORDS = 12, 6
 _COLD, _SAME, _RECORD = "choose, cold", "choose, same prompt", "fill of 5 fields, same prompt"
 _GBNF = {"GBNF, shared beginning": _SAME, "GBNF, same prompt": _SAME, "GBNF, record": _RECORD}

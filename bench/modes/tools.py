@@ -1,4 +1,4 @@
-"""Calls of tools: 100 requests with 12 tools and 40 with 6, some for none; and the turns after a call."""
+"""Calls of tools: 100 requests with 12 tools and 40 with 6, some for none; later turns; and what turns cost."""
 
 import json
 import re
@@ -17,6 +17,9 @@ from bench.timing import watch
 _N_CTX, _MAX_TOKENS = 4096, 96
 _TITLE = "A call, or text where no tool fits: 70 requests of 140, 12 and 6 tools; the other 70 chose how"
 _TURNS = "The turns after a call and its result: out of the same context, and reading all again"
+_LATER = "Turns after others: a call, or text where all is done; with a gate, a less probable call counts as none"
+_SENTENCE = "Answer in one sentence if no tool is needed, or if a tool has returned what was asked for."
+_GATES = (0.5, 0.8)
 _N_CONTINUED = 3
 Call = tuple[str, Any] | None
 
@@ -64,7 +67,7 @@ _CONTENDERS: dict[str, Callable[[Model, Any, Any], Call]] = {
 def run(options: Any) -> None:
     """Let everyone answer the held-out requests with all models, and measure further turns."""
     results, groups = Results("tools"), data("tool_requests.json")
-    answers, turns = [], []
+    answers, later, turns = [], [], []
     for name in options.models:
         model = load(name, options, n_ctx=_N_CTX)
         for who, call in _CONTENDERS.items():
@@ -89,8 +92,9 @@ def run(options: Any) -> None:
                     ">median ms": float(np.median(ms)),
                 }
             )
+        later += _later(model, options.cases)
         turns.append({"model": model.name, **_continued(model, groups[0])})
-    results.tables += [Table(_TITLE, answers), Table(_TURNS, turns)]
+    results.tables += [Table(_TITLE, answers), Table(_LATER, later), Table(_TURNS, turns)]
     results.finish(options.output)
 
 
@@ -102,6 +106,25 @@ def _is_right(found: Call, request: Any) -> tuple[bool, bool]:
     expected = request["arguments"].items()
     is_right = name == request["tool"]
     return is_right, is_right and isinstance(arguments, dict) and all(arguments.get(k) == v for k, v in expected)
+
+
+def _later(model: Model, n_cases: int | None) -> list[dict[str, Any]]:
+    """Let `choose_tool` answer conversations that have begun, also after a sentence in the system message."""
+    given, rows = data("tool_turns.json"), []
+    for name, before in {"as it is": [], "with a sentence": [{"role": "system", "content": _SENTENCE}]}.items():
+        found = []
+        for each in progress(given["conversations"][:n_cases], f"{model.name}, later turns, {name}"):
+            messages, tools = before + each["messages"], given["tools"][each["tools"]]
+            answer: Any = choose_tool(model.llm, messages, tools, tool_choice="auto", max_tokens=_MAX_TOKENS)
+            call = (answer.name, answer.probability) if isinstance(answer, ToolCall) else ("", 1.0)
+            found.append((each["right"] or [""], *call))
+        for gate in (0.0, *_GATES):
+            is_right = [(tool if p >= gate else "") in right for right, tool, p in found]
+            of = np.array([right != [""] for right, *_ in found])
+            row = {"model": model.name, "": name, ">gate": gate or None}
+            row |= {f">right call of {of.sum()}": int(np.sum(is_right, where=of))}
+            rows.append(row | {f">right none of {(~of).sum()}": int(np.sum(is_right, where=~of))})
+    return rows
 
 
 def _continued(model: Model, group: Any) -> dict[str, Any]:
