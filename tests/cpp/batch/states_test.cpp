@@ -81,7 +81,9 @@ TEST_P(States, WhatPromptsShareStaysWhileOthersWaitForIds) {
         params.n_batch = params.n_ubatch = n_ids;
         params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_AUTO;  // without it, the cache is emptied now and then
         const auto batch = std::make_shared<Batch>(maker_of(params, GetParam()), Scheduler::Options{});
-        const auto ask = [&](char last) { submit(batch, request(joined(text('x', 100), text(last, 10)), many, Query::Mode::scores)); };
+        const auto ask = [&](char last) {
+            submit(batch, request(joined(text('x', 100), text(last, 10)), many, Query::Mode::scores));
+        };
         for (const char first : {'a', 'b'}) {  // the second says where prompts part
             ask(first);
             take(*batch);
