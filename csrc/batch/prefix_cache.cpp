@@ -95,10 +95,11 @@ llama_seq_id PrefixCache::take(Eviction max, llama_seq_id but) noexcept {
 llama_seq_id PrefixCache::take_with(const Source & source, std::size_t n_cells, Eviction max, bool can_wait) {
     const bool is_retained = this->is_retained(source.id);
     const bool is_copied = !is_retained || (!is_for_one(entry(source.id)) && n_free_cells() >= n_cells);
+    const bool stays = can_wait && is_retained && cells_.has_states() && entry(source.id).n_shared > 0;
     llama_seq_id id = is_copied ? take(max, source.id) : -1;
     if (id >= 0 && source.id >= 0) {
         cells_.share(source.id, id, source.n);
-    } else if (id < 0 && is_retained && !(can_wait && cells_.has_states() && entry(source.id).n_shared > 0)) {
+    } else if (id < 0 && is_retained && !stays) {
         cells_.cut(source.id, source.n);
         if (n_free_cells() >= n_cells) {
             id = source.id;

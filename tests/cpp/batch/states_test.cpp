@@ -50,7 +50,7 @@ TEST_P(States, OfALongStateMostIsThereForOneThatPartsNearItsEnd) {
     ask_five(batch, joined(same, text('1', 20)));
     take_all(*batch);
     ask_five(batch, joined(same, text('2', 20)));
-    EXPECT_EQ(n_evaluated(take_all(*batch), 430), Policy::kTail + 5 * 10);
+    EXPECT_EQ(n_evaluated(take_all(*batch), 430), Policy::kTail + 5U * 10);
 }
 
 TEST_P(States, APromptAskedAgainHasAllButItsLastToken) {
@@ -176,7 +176,7 @@ TEST_P(States, NothingIsLostByCancelsAndErrorsOnTheWay) {
             }
         }
         for (const auto & [ticket, answer] : take_all(*batch)) {
-            Request & each = asked.at(ticket);
+            const Request & each = asked.at(ticket);
             if (answer.info.status == TOKEN_TRIE_OK && each.text.on_token == nullptr) {
                 expect_same(answer, alone.decide(each), has_same_bounds(each));
             }
