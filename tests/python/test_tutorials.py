@@ -68,9 +68,7 @@ def test_decisions_are_served_to_javascript(tmp_path: Path) -> None:
 
 def test_a_catalogue_is_chosen_from(tmp_path: Path) -> None:
     printed = follow("A catalogue with a filter", tmp_path).splitlines()
-    assert printed[-6:-3][0] == "A10530 Green wool scarf by Fjord no"
-    assert all(line.endswith(" yes") for line in printed[-3:])
-    assert "Red wool scarf by Fjord" in printed[-3]
+    assert printed[-2:] == ["A10530 Green wool scarf by Fjord no", "A00530 Red wool scarf by Fjord yes"]
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
