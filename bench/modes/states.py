@@ -28,8 +28,8 @@ _GBNF = {"GBNF, shared beginning": _SAME, "GBNF, same prompt": _SAME, "GBNF, rec
 _CAPTION = (
     f"{MAIN_SET}; prompts of about {_N_SHARED + _N_OWN} tokens that share {_N_SHARED}; all figures are of one answer.\n"
     "Of cold: part of the time of the model's own cold choose. Calls of llama_decode, their rows, the passes that\n"
-    "llama.cpp makes of them, MB of states copied to and from the host. GBNF: llama-cpp-python, beside ours on the\n"
-    "same prompt. Weights are random: only what it costs means anything."
+    "llama.cpp makes of them, MB of states copied to and from the host. GBNF: llama-cpp-python, greedy, beside our\n"
+    "exact answers to the same prompt. Weights are random: only what it costs means anything."
 )
 
 
@@ -102,8 +102,10 @@ def _steps(model: Model, turn: int) -> Iterator[_Step]:
     yield _Step(_COLD, lambda: choose(llm, first, names))
     yield _Step("choose, shared beginning", lambda: choose(llm, second, names))
     yield _Step(_SAME, lambda: choose(llm, second, names))
+    yield _Step(f"{_SAME}, greedy", lambda: choose(llm, second, names, mode="greedy"))
     yield _Step("score, same prompt", lambda: score(llm, second, names))
     yield _Step(_RECORD, lambda: fill(llm, second, schema))
+    yield _Step(f"{_RECORD}, greedy", lambda: fill(llm, second, schema, mode="greedy"))
     yield _Step(f"choose_many of {_N_PROMPTS}", lambda: list(choose_many(llm, others, names)), _N_PROMPTS)
     records = others[:_N_RECORDS]
     yield _Step(f"fill_many of {_N_RECORDS}", lambda: list(fill_many(llm, records, schema)), _N_RECORDS)

@@ -114,8 +114,13 @@ def test_where_there_is_no_batch_one_waits_for_the_other(model_paths: dict[str, 
 
 
 def test_of_a_model_with_states_too(recurrent: Any) -> None:
-    for i, decision in enumerate(at_once(len(WAYS), lambda i: choose(recurrent, "A:", ACTIONS, **WAYS[i]))):
-        check_same(decision, choose(recurrent, "A:", ACTIONS, **WAYS[i]))
+    def decide(_: int) -> list[Decision[Any]]:
+        return [choose(recurrent, "A:", ACTIONS, **way) for _ in range(4) for way in WAYS]
+
+    alone = decide(0)
+    for decisions in at_once(8, decide):
+        for decision, own in zip(decisions, alone, strict=True):
+            check_same(decision, own)
     assert attachment(recurrent).made(SharedBatch) is not None
 
 
