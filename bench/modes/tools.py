@@ -118,9 +118,9 @@ def _later(model: Model, n_cases: int | None) -> list[dict[str, Any]]:
             answer: Any = choose_tool(model.llm, messages, tools, tool_choice="auto", max_tokens=_MAX_TOKENS)
             call = (answer.name, answer.probability) if isinstance(answer, ToolCall) else ("", 1.0)
             found.append((each["right"] or [""], *call))
+        of = np.array([right != [""] for right, *_ in found])
         for gate in (0.0, *_GATES):
             is_right = [(tool if p >= gate else "") in right for right, tool, p in found]
-            of = np.array([right != [""] for right, *_ in found])
             row = {"model": model.name, "": name, ">gate": gate or None}
             row |= {f">right call of {of.sum()}": int(np.sum(is_right, where=of))}
             rows.append(row | {f">right none of {(~of).sum()}": int(np.sum(is_right, where=~of))})

@@ -62,9 +62,7 @@ async def chat_completion(service: Service, body: ChatRequest, claim: Claim) -> 
     """Answer a chat; RefusedError, with the place, if it cannot be answered."""
     claim.add(_ANSWER_BYTES)
     ignored = ignored_options(body)
-    is_large = await service.engine.on_worker(lambda: _is_large(body))
-    call = lambda: _read_chat(service, body, ignored, is_large)  # noqa: E731
-    answering = await service.engine.on_worker(call, is_large=is_large)
+    answering = await _read(service.engine, body, lambda is_large: _read_chat(service, body, ignored, is_large))
     return await _respond(service, body, [answering], Wire(service.config.name, claim, ignored, is_chat=True))
 
 
@@ -72,11 +70,15 @@ async def completion(service: Service, body: CompletionRequest, claim: Claim) ->
     """Complete prompts; errors as in `chat_completion`."""
     prompts = prompts_of(body)
     claim.add(_ANSWER_BYTES * len(prompts))
-    is_large = await service.engine.on_worker(lambda: _is_large(body))
-    call = lambda: _read_prompts(service, body, prompts, is_large)  # noqa: E731
-    answerings = await service.engine.on_worker(call, is_large=is_large)
+    answerings = await _read(service.engine, body, lambda is_large: _read_prompts(service, body, prompts, is_large))
     wire = Wire(service.config.name, claim, ignored_options(body), is_chat=False)
     return await _respond(service, body, answerings, wire)
+
+
+async def _read(engine: Engine, body: GenerationRequest, read: Callable[[bool], T]) -> T:
+    """Read a request on a worker; `read` gets whether that may take long."""
+    is_large = await engine.on_worker(lambda: _is_large(body))
+    return await engine.on_worker(lambda: read(is_large), is_large=is_large)
 
 
 _LARGE = 16 << 10

@@ -64,8 +64,8 @@ class Engine:
         self._batch = Batch(llm, n_parallel, n_chunk=CHUNK_ROWS) if can_share(llm) and not reproducible else None
         llm.context_params.flash_attn_type = given
         self._driver = None if self._batch is None else BatchDriver(self._batch, attachment(llm).known)
-        self._workers = ThreadPoolExecutor(_N_WORKERS, "token-trie serve")
-        self._large = ThreadPoolExecutor(1, "token-trie large")
+        large, short = ThreadPoolExecutor(1, "token-trie large"), ThreadPoolExecutor(_N_WORKERS, "token-trie serve")
+        self._workers = {True: large, False: short}  # by whether a call is large
         self._turn = asyncio.Lock()  # guards the Llama's own stream
         self._woken: dict[Run[Any], Callable[[], object]] = {}  # called when a plan can go on
         self._read: dict[int, _TextReader] = {}  # streamed texts, by ticket
@@ -107,11 +107,10 @@ class Engine:
                 call = lambda: self._run(about, plan, reproducible)  # noqa: E731
                 return await in_worker(call, lambda thread: cancel(self.llm, thread))
         loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
-        workers = self._large if is_large else self._workers
         run = await self.on_worker(lambda: Run(plan(Model.of(self.llm, self.n_ctx), about)), is_large=is_large)
         self._woken[run] = lambda: loop.call_soon_threadsafe(is_ready.set)
         try:
-            while not await self._advance(driver, run, on_tokens, workers):
+            while not await self._advance(driver, run, on_tokens, is_large):
                 while not run.can_go_on:
                     await is_ready.wait()
                     is_ready.clear()
@@ -120,12 +119,10 @@ class Engine:
             self._woken.pop(run, None)
             self._leave(driver, run)
 
-    async def _advance(
-        self, driver: BatchDriver, run: Run[Any], on_tokens: OnTokens | None, workers: ThreadPoolExecutor
-    ) -> bool:
+    async def _advance(self, driver: BatchDriver, run: Run[Any], on_tokens: OnTokens | None, is_large: bool) -> bool:
         """Let a worker run the code of a plan and submit its steps; return whether it is over."""
         loop = asyncio.get_running_loop()
-        advancing = loop.run_in_executor(workers, driver.advance, run)
+        advancing = loop.run_in_executor(self._workers[is_large], driver.advance, run)
         try:
             is_over = await asyncio.shield(advancing)
         except asyncio.CancelledError:
@@ -150,8 +147,7 @@ class Engine:
 
     async def on_worker(self, call: Callable[[], T], *, is_large: bool = False) -> T:
         """Make a short call on a worker thread; a large one after the others, so that short calls find a worker."""
-        workers = self._large if is_large else self._workers
-        return await asyncio.get_running_loop().run_in_executor(workers, call)
+        return await asyncio.get_running_loop().run_in_executor(self._workers[is_large], call)
 
     def close(self) -> None:
         """Cancel all requests and free the model."""
@@ -160,7 +156,7 @@ class Engine:
         if self._batch is not None:
             self._batch.close()
             self._dispatcher.join()
-        for executor in (self._large, self._workers):
+        for executor in self._workers.values():
             executor.shutdown(wait=True, cancel_futures=True)
         self.llm.close()
 
