@@ -201,7 +201,8 @@ def test_the_value_is_the_best_of_all_with_its_closing_quote(name: str, request:
     for value in spans_of(text):
         row = row_of(vocab_of(llm), opening, value, after)
         scores[value] = sum(oracle.logprobs(llm, [*step.tokens], tuple(row)))
-    near = 1e-3 if name in ("precise", "byte_level", "hybrid") else 0.2  # quantized
+    # How a quantized model rounds depends on the processor; the second best of Gemma is 5.8 behind.
+    near = {"smollm2": 0.2, "gemma": 0.5}.get(name, 1e-3)
     assert scores[record.value["name"]] == pytest.approx(max(scores.values()), abs=near)
     assert math.log(record.probabilities["/name"]) == pytest.approx(max(scores.values()), abs=near)
     start, end = record.offsets["/name"]
