@@ -100,7 +100,8 @@ def test_records_of_random_schemas_are_written_as_alone(precise: Any, seed: int)
     asked: list[Any] = [rng.choice(beginnings[:2]) + f"{rng.random()}:" for _ in range(rng.randint(1, 12))]
     for _ in range(rng.randint(0, 2)):  # rows that cannot be answered
         asked.insert(rng.randint(0, len(asked)), rng.choice([beginnings[2], None, 7, "a\0b"]))
-    way = {"max_tokens": rng.choice([4, 16, 40]), **rng.choice(WAYS)}
+    # A draw among a flat row's tokens, of which two may differ by less than rounding, is not the same in all companies.
+    way = {"max_tokens": rng.choice([4, 16, 40]), **rng.choice([way for way in WAYS if "temperature" not in way])}
     sizes = {"n_parallel": rng.choice([None, 2, 3, 8]), "n_ctx": rng.choice([None, 512])}
     records = fill_many(precise, asked, schema, on_error="return", **sizes, **way)
     n_taken = rng.choice([len(asked), rng.randint(0, len(asked))])
