@@ -315,7 +315,7 @@ TEST_F(PickerTest, TheBestOfWhatAGrammarTakesIsFoundWhereverItStands) {
         Logits logits = random_logits(rng, kTinyVocab);
         Tokens taken = {kTinyEnd};  // which a grammar takes at its end
         const auto low = static_cast<char>('a' + rng() % 20);
-        const auto high = static_cast<char>(low + rng() % 4);
+        const auto high = static_cast<char>(low + static_cast<char>(rng() % 4));
         for (char each = low; each <= high; ++each) {
             taken.push_back(bytes(std::string(1, each))[0]);
         }
