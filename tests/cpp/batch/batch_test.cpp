@@ -276,6 +276,7 @@ TEST_P(BatchOn, AContextGrowsUnderManyThreads) {
     const auto batch = open(2048, options);
     std::vector<std::vector<std::pair<Request, Answer>>> answered(4);
     std::vector<std::thread> threads;
+    threads.reserve(answered.size());
     for (auto & of_thread : answered) {
         threads.emplace_back([&batch, &of_thread, seed = static_cast<unsigned>(threads.size())] {
             std::mt19937 rng(seed);

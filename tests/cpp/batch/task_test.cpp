@@ -65,7 +65,7 @@ class TaskTest : public WithTinyModel {
     }
 
     Context context_ = tiny_context(256, TinyKind::attention, kPaths);
-    const llama_memory_t memory_ = llama_get_memory(context_.get());
+    llama_memory_t memory_ = llama_get_memory(context_.get());
 };
 
 TEST_F(TaskTest, AChoiceIsDecidedAsALoopOverPlainSetsDecidesIt) {

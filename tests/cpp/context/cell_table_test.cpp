@@ -64,7 +64,7 @@ class CellTableTest : public WithTinyModel {
     }
 
     Context context_ = tiny_context(256, TinyKind::attention, kIds);
-    const llama_memory_t memory_ = llama_get_memory(context_.get());
+    llama_memory_t memory_ = llama_get_memory(context_.get());
     std::map<llama_seq_id, Cells> model_;
     int n_cells_ = 0;
 };

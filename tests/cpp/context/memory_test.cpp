@@ -14,7 +14,7 @@ class MemoryCall : public AbiStream {
     }
 
     // With a grammar and penalties, behind some tokens of text.
-    Handle make() const {
+    static Handle make() {
         auto params = sized<token_trie_stream_params>();
         auto sampling = sized<token_trie_sampling>();
         params.sampling = &sampling;
@@ -33,8 +33,8 @@ class MemoryCall : public AbiStream {
         return out;
     }
     // check(stream, whether it failed) behind call(stream), which fails at each of its allocations.
-    void fail_at_each(const std::function<bool(const Handle &)> & call,
-                      const std::function<void(const Handle &, bool)> & check) const {
+    static void fail_at_each(const std::function<bool(const Handle &)> & call,
+                             const std::function<void(const Handle &, bool)> & check) {
         bool has_failed = true;
         for (long n = 0; has_failed; ++n) {
             SCOPED_TRACE("allocation " + std::to_string(n));

@@ -54,7 +54,7 @@ class TreePathsTest : public WithTinyModel {
     }
 
     Context context_ = tiny_context(256, TinyKind::attention, kIds);
-    const llama_memory_t memory_ = llama_get_memory(context_.get());
+    llama_memory_t memory_ = llama_get_memory(context_.get());
     PlainModel plain_;
 };
 
