@@ -239,28 +239,27 @@ class SharedBatch:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self._threads: dict[int, int] = {}  # by ticket
+        self._waiting: dict[int, list[int]] = {}  # the tickets of each thread
         self._gathered_until = 0.0
 
     @property
     def is_gathered(self) -> bool:
         """Whether it works, or is expected to work again soon."""
-        return bool(self._threads) or time.monotonic() < self._gathered_until
+        return bool(self._waiting) or time.monotonic() < self._gathered_until
 
     def answers(self, tickets: Iterable[int]) -> Generator[Answer, None, None]:
         """Yield the answers to tickets of this thread. Errors as of `Batch`."""
         waiting, thread = list(tickets), get_ident()
         try:
-            self._threads.update(dict.fromkeys(waiting, thread))
-            if len(set(self._threads.values())) > 1:
+            self._waiting[thread] = waiting
+            if len(self._waiting) > 1:
                 self._gathered_until = time.monotonic() + _GATHERED_S
             while waiting:
                 if (answer := self.batch.next(ticket=waiting[0])) is not None:
-                    self._threads.pop(waiting.pop(0), None)
+                    del waiting[0]
                     yield answer
         finally:
-            for ticket in waiting:
-                self._threads.pop(ticket, None)
+            self._waiting.pop(thread, None)  # one call, because no interrupt comes in its middle
             release_threads(but_main=True)
 
     def drop(self, tickets: Iterable[int]) -> None:
@@ -272,9 +271,8 @@ class SharedBatch:
 
     def cancel_of(self, thread: int) -> None:
         """Cancel the queries of a thread."""
-        for ticket, owner in list(self._threads.items()):
-            if owner == thread:
-                self.batch.withdraw(ticket)
+        for ticket in list(self._waiting.get(thread, ())):
+            self.batch.withdraw(ticket)
 
 
 T = TypeVar("T")

@@ -237,7 +237,7 @@ def test_threads_write_records_and_choose_in_one_batch(precise: Any) -> None:
     assert all(found == (expected if n % 3 else chosen) for n, found in results.items())
     shared = attachment(precise).made(SharedBatch)
     assert shared is not None
-    assert not shared._threads
+    assert not shared._waiting
 
 
 def test_an_interrupt_or_a_close_in_the_middle_leaves_all_usable(precise: Any) -> None:
@@ -291,6 +291,9 @@ def test_an_interrupt_of_one_thread_loses_no_token_of_another(precise: Any) -> N
         thread.join()
         signal.signal(signal.SIGINT, before)
     assert results == [expected] * 6
+    shared = attachment(precise).made(SharedBatch)
+    assert shared is not None
+    assert not shared._waiting
 
 
 def test_tasks_get_the_same_records_and_may_be_cancelled(precise: Any) -> None:
