@@ -236,9 +236,10 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     """Let the model answer a prompt with a record that is valid by a schema.
 
     Keys, punctuation and constants are forced. Which optional fields there are, how many items, and which alternative
-    of a union is decided by what the model would write next; enums and booleans by the probability of the whole value.
-    Strings, other numbers and values without a schema are generated with a grammar of llama.cpp. It is written with the
-    model's own white space: compact, with spaces, or indented.
+    of a union is decided by what the model would write next; an optional field is also left out if that is null and the
+    schema has no null. Enums and booleans are decided by the probability of the whole value. Strings, other numbers and
+    values without a schema are generated with a grammar of llama.cpp. It is written with the model's own white space:
+    compact, with spaces, or indented.
 
     Parameters
     ----------

@@ -516,6 +516,24 @@ def test_the_text_is_passed_on_part_by_part(any_model: Any) -> None:
     assert len(pieces) > 5
 
 
+@pytest.mark.parametrize("mode", ["exact", "greedy"])
+def test_what_the_model_has_no_value_for_is_left_out_and_not_passed_on(llm: Any, mode: Any) -> None:
+    prompt = "".join(f'{{"name": "{name}", "phone": null}}\n' for name in ("Ann", "Bob", "Eve", "Joe", "Tom"))
+    phone = {"type": "string", "maxLength": 9}
+    properties = {"name": {"enum": ["Kim", "Lea"]}, "phone": phone}
+    for is_null in (False, True):
+        schema = {"type": "object", "properties": dict(properties), "required": ["name"]}
+        if is_null:
+            schema["properties"] = properties | {"phone": {"anyOf": [phone, {"type": "null"}]}}
+        pieces: list[str] = []
+        with StreamHandle(llm, n_ctx=256) as stream:
+            stream.prefill(prompt)
+            record = stream.fill(schema, mode=mode, on_text=pieces.append)
+            assert stream.text(4, temperature=0).text[:1] == "\n"
+        assert record.value == {"name": record.value["name"], **({"phone": None} if is_null else {})}
+        assert "".join(pieces) == record.text
+
+
 def test_without_room_the_sequence_is_what_it_was(precise: Any) -> None:
     with StreamHandle(precise, n_ctx=256) as stream:
         stream.prefill([5] * 250)

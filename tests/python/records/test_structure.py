@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import llama_cpp
@@ -37,24 +38,27 @@ SCHEMA = {
 PROMPTS = [f"{word} no. {n}\nAnswer:\n" for word in ("Oslo", "yes", "The butter", "{}") for n in range(6)]
 
 
+OPTIONAL = ["is_sure", "a_key_that_the_model_never_proposed"]
+
+
 def _texts() -> Iterator[str]:
-    """Return all records, with marks around the values that are chosen."""
+    """Return all records, with marks around the values that are chosen; a field may be null that the schema has not."""
     flags = ["<true>", "<false>"]
     units = ['"<celsius>"', '"<fahrenheit>"', '"<kelvin>"', "null"]
     lists = [*flags, "[]", *(f"[{','.join(some)}]" for n in (1, 2) for some in itertools.product(flags, repeat=n))]
-    for sure, key, unit in itertools.product([None, *flags], [None, *flags], [None, *units]):
-        named = {"is_sure": sure, "a_key_that_the_model_never_proposed": key, "unit": unit}
-        fields = [f'"{name}":{value}' for name, value in named.items() if value is not None]
+    for values in itertools.product([None, *flags, "null"], [None, *flags, "null"], [None, *units]):
+        named = zip([*OPTIONAL, "unit"], values, strict=True)
+        fields = [f'"{name}":{value}' for name, value in named if value is not None]
         yield from ("{" + ",".join([*fields, f'"flags":{items}']) + "}" for items in lists)
 
 
 def _expected(llm: Any, prompt: list[int]) -> str:
     """Write the record token by token; where a value begins, take the value of the highest probability."""
-    left = {}
+    every = {}
     for marked in _texts():
         tokens = llm.tokenize(marked.replace("<", "").replace(">", "").encode(), add_bos=False)
-        left[marked] = tokens
-    written: list[int] = []
+        every[marked] = tokens
+    left, written = every, list[int]()
     while len(left) > 1:
         n = len(written)
         following = {tokens[n] for tokens in left.values()}
@@ -75,8 +79,27 @@ def _expected(llm: Any, prompt: list[int]) -> str:
                 left = {marked: left[marked] for marked, value in values.items() if value == chosen}
             else:
                 left = {marked: tokens for marked, tokens in left.items() if tokens[n] == best}
-        written.append(next(iter(left.values()))[n])
+        written.append(next(iter(left.values()))[len(written)])
+        before, name = _without_null(llm.detokenize(written).decode())
+        if name is not None:
+            passed = [f'"{each}"' for each in OPTIONAL[: OPTIONAL.index(name) + 1]]
+            left = {marked: tokens for marked, tokens in every.items() if _goes_on(marked, before, passed)}
+            written = llm.tokenize(before.encode(), add_bos=False)
     return next(iter(left)).replace("<", "").replace(">", "")
+
+
+def _without_null(text: str) -> tuple[str, str | None]:
+    """Return a text before an optional field that is null at its end, and the field's name; or the text and None."""
+    for name in OPTIONAL:
+        if text.endswith(field := f'"{name}":null'):
+            return text.removesuffix(field), name
+    return text, None
+
+
+def _goes_on(marked: str, before: str, passed: list[str]) -> bool:
+    """Return whether a record begins with a text, and has no field that was passed after it."""
+    text = marked.replace("<", "").replace(">", "")
+    return text.startswith(before) and not any(name in text[len(before) :] for name in passed)
 
 
 def _value_at(marked: str, begun: int) -> str | None:
@@ -131,11 +154,12 @@ def _optional(*names: str) -> dict[str, Any]:
 
 
 def _fields(names: list[str], comma: str, colon: str, before: str) -> Iterator[Parts]:
-    """Yield the parts of an object's optional fields, and its end."""
-    for some in (s for n in range(len(names) + 1) for s in itertools.combinations(names, n)):
+    """Yield the parts of an object's optional fields, and its end; a field that is null is one part."""
+    for ways in itertools.product(["absent", "null", "present"], repeat=len(names)):
         parts: list[str] = []
-        for name in some:
-            parts += [(comma if parts else before) + f'"{name}"{colon}', NAMES[name][1]]
+        for name, way in zip(names, ways, strict=True):
+            key = (comma if any(part.endswith(colon) for part in parts) else before) + f'"{name}"{colon}'
+            parts += {"absent": [], "null": [f"{key}null"], "present": [key, NAMES[name][1]]}[way]
         yield (*parts, "}")
 
 
@@ -153,8 +177,15 @@ def _spelled(llm: Any, text: Parts, k: int, end: str) -> Iterator[list[int]]:
     whole, begin = "".join(text) + end + "\n", len("".join(text[: k + 1]))
     signs = re.compile(r"\W*").match(whole, begin)
     assert signs is not None
-    for cut in (*range(begin, signs.end() + 1), len(whole)):
-        yield llm.tokenize(whole[:cut].encode(), add_bos=False)
+    is_key = text[k].rstrip().endswith(":")  # with which the same field as null begins
+    for cut in (*range(begin + is_key, signs.end() + 1), len(whole)):
+        yield _tokens(llm, whole[:cut])
+
+
+@cache
+def _tokens(llm: Any, text: str) -> list[int]:
+    tokens: list[int] = llm.tokenize(text.encode(), add_bos=False)
+    return tokens
 
 
 def _ended(llm: Any, prompt: list[int], texts: list[Parts], lead: str, end: str) -> str:
@@ -174,8 +205,12 @@ def _ended(llm: Any, prompt: list[int], texts: list[Parts], lead: str, end: str)
                 best = max(following, key=lambda token: (worth[ways[token]], scores[token]))
                 rows = [(part, row) for part, row in rows if row[n] == best]
             n += 1
-        left = [text for text in left if text[k] == rows[0][0]]
-        k += 1
+        chosen = rows[0][0]
+        left = [text for text in left if text[k] == chosen]
+        if chosen.endswith("null"):
+            left = [(*text[:k], *text[k + 1 :]) for text in left]
+        else:
+            k += 1
     return "".join(left[0][1:])
 
 
