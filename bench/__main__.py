@@ -16,7 +16,7 @@ Device = Literal["cpu", "vulkan", "cuda", "metal"]
 Mode = Literal[  # modules of bench/modes; the first two are one, strict
     "strict-guided", "strict-trie-ffi",
     "sampler", "decide", "score", "record", "tools", "mask", "many", "questions", "calibration", "catalogue", "serve",
-    "states", "schemas", "bfcl", "verbatim",
+    "states", "schemas", "bfcl", "verbatim", "sysone",
 ]  # fmt: skip
 CalibrationTable = Literal["banking20", "domains", "domains_skewed", "support", "banking77", "clinc150"]
 
@@ -29,8 +29,8 @@ def main(
         list[str] | None,
         typer.Option(
             help="smollm2, gemma3, qwen05 or qwen15 (downloaded once, 0.5 and 1.1 GB), or a GGUF file; repeatable. "
-            "Default: the first two; for bfcl and verbatim: qwen15; for states: lfm2-350m and qwen3-350m; for schemas: "
-            "qwen3-tiny. These, granite-4-h-350m and qwen3.5-0.8b are written once, with random weights."
+            "Default: the first two; for bfcl, verbatim and sysone: qwen15; for states: lfm2-350m and qwen3-350m; for "
+            "schemas: qwen3-tiny. These, granite-4-h-350m and qwen3.5-0.8b are written once, with random weights."
         ),
     ] = None,
     output: Annotated[
@@ -59,7 +59,7 @@ def main(
         typer.Option(
             min=1,
             help="many: prompts (512); calibration: rows of a table (500); tools: cases at most; "
-            "bfcl: cases of a category (60); verbatim: documents at most (30).",
+            "bfcl: cases of a category (60); verbatim: documents at most (30); sysone: cases of a suite (a fourth).",
         ),
     ] = None,
     table: Annotated[
@@ -130,6 +130,9 @@ def main(
 
     [bold]verbatim[/bold]: fields of 30 documents of six kinds, verbatim beside free strings: values that stand in the
     text, and that are right.
+
+    [bold]sysone[/bold]: a fourth of sysone-bench v2 (cloned once): choices, predicates and scores of nine suites, by
+    decide, beside its published accuracies.
     """
     if context.invoked_subcommand is not None:
         return
@@ -145,6 +148,7 @@ def main(
         "schemas": ["qwen3-tiny"],
         "bfcl": ["qwen15"],
         "verbatim": ["qwen15"],
+        "sysone": ["qwen15"],
     }
     options.models = model or (["smollm2"] if is_strict else defaults.get(mode, ["smollm2", "gemma3"]))
     if is_strict and len(options.models) > 1:

@@ -38,6 +38,7 @@ _TITLES = {
         "Verbatim values",
         "Fields of templated documents: invoices, reminders, mails, leases, notes, orders.",
     ),
+    "sysone": ("Decisions on a public suite", "sysone-bench, version 2: classes, yes or no, and levels."),
     "schemas": (
         "Schemas",
         "The JSON Schema Test Suite, beside other engines: schemas, and values that the suite has for them.",
@@ -174,13 +175,16 @@ def page(paths: Sequence[Path], folder: Path) -> str:
             if run["mode"] == mode:
                 versions = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
                 machine = f"{run['machine']['cores']} cores of {run['machine']['cpu']}"
-                parts += [f"## {title}", f"{about} `{run['command']}`, {run['date'][:10]}, {machine}; {versions}."]
+                tables = run["tables"]
+                titled = f" **{tables[0]['title']}:**" if len(tables) == 1 else ""
+                about_it = f"{about} `{run['command']}`, {run['date'][:10]}, {machine}; {versions}.{titled}"
+                parts += [f"## {title}", about_it]
                 if (picture := path.with_suffix(".png")).exists():
                     parts.append(f"![{mode}]({os.path.relpath(picture, folder)})")
-                tables = run["tables"]
                 for table, after in zip(tables, [*tables[1:], {}], strict=True):
                     is_last = table["caption"] != after.get("caption")
-                    parts.append(_markdown(table if is_last else table | {"caption": ""}))
+                    shown = _markdown(table if is_last else table | {"caption": ""})
+                    parts.append(shown.partition("\n\n")[2] if titled else shown)
     return "\n\n".join(parts) + "\n"
 
 
