@@ -18,7 +18,7 @@ Mode = Literal[  # modules of bench/modes; the first two are one, strict
     "sampler", "decide", "score", "record", "tools", "mask", "many", "questions", "calibration", "catalogue", "serve",
     "states", "schemas", "bfcl", "verbatim", "sysone",
 ]  # fmt: skip
-CalibrationTable = Literal["banking20", "domains", "domains_skewed", "support", "banking77", "clinc150"]
+CalibrationTable = Literal["banking20", "domains", "domains_skewed", "support", "banking77", "clinc150", "massive"]
 
 
 @app.callback(invoke_without_command=True)
@@ -109,7 +109,7 @@ def main(
 
     [bold]calibration[/bold]: tables with gold labels (Banking77's 20 most frequent intents, CLINC150's domains, even
     and skewed), as a question and after examples: how often each way of making probabilities is right, log loss, ECE.
-    With --table banking77 or clinc150: test rows of all their classes, as a question.
+    With --table banking77, clinc150 or massive: test rows of all their classes, as a question.
 
     [bold]catalogue[/bold]: sets of 100,000 to 10 million ids (--members: more): bytes, build, open, filter, step, and
     candidates on tensors, beside marisa-trie (pip install marisa-trie) and STATIC (the environment variable STATIC_DIR

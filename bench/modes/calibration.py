@@ -22,10 +22,12 @@ _QUESTIONS = {
     "support": "Which team handles the message?",
     "banking77": "What does the customer ask about?",
     "clinc150": "What does the user want?",
+    "massive": "What does the user want?",
 }
 _CLONED = {  # repository, commit, file
     "banking77": ("PolyAI-LDN/task-specific-datasets", "57ec275d80", "banking_data/test.csv"),
     "clinc150": ("clinc/oos-eval", "828f809393", "data/data_full.json"),
+    "massive": ("muaaznoor/IntentClassificationLSTM", "75c796d911", "data/test.jsonl"),
 }
 _BUNDLED = [name for name in _QUESTIONS if name not in _CLONED]
 _WAYS = ("exact", "contextual", "batch", "temperature", "bias", "head", "majority", "words")
@@ -78,5 +80,8 @@ def _rows(name: str) -> list[list[str]]:
         path = cloned(repository, commit) / file
     if path.suffix == ".json":
         return list(json.loads(path.read_text(encoding="utf-8"))["test"])
+    if path.suffix == ".jsonl":
+        lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        return [[line["text"], line["label_text"]] for line in lines]
     with path.open(newline="", encoding="utf-8") as opened:
         return list(csv.reader(opened))[1:]
