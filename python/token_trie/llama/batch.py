@@ -239,27 +239,27 @@ class SharedBatch:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self._waiting: dict[int, list[int]] = {}  # the tickets of each thread
+        self._waiting: dict[int, tuple[int, list[int]]] = {}  # of each call: its thread, and its tickets
         self._gathered_until = 0.0
 
     @property
     def is_gathered(self) -> bool:
         """Whether it works, or is expected to work again soon."""
-        return bool(self._waiting) or time.monotonic() < self._gathered_until
+        return any(tickets for _, tickets in list(self._waiting.values())) or time.monotonic() < self._gathered_until
 
     def answers(self, tickets: Iterable[int]) -> Generator[Answer, None, None]:
         """Yield the answers to tickets of this thread. Errors as of `Batch`."""
         waiting, thread = list(tickets), get_ident()
         try:
-            self._waiting[thread] = waiting
-            if len(self._waiting) > 1:
+            self._waiting[id(waiting)] = thread, waiting
+            if len({owner for owner, _ in list(self._waiting.values())}) > 1:
                 self._gathered_until = time.monotonic() + _GATHERED_S
             while waiting:
                 if (answer := self.batch.next(ticket=waiting[0])) is not None:
                     del waiting[0]
                     yield answer
         finally:
-            self._waiting.pop(thread, None)  # one call, because no interrupt comes in its middle
+            self._waiting.pop(id(waiting), None)  # one call, because no interrupt comes in its middle
             release_threads(but_main=True)
 
     def drop(self, tickets: Iterable[int]) -> None:
@@ -271,8 +271,9 @@ class SharedBatch:
 
     def cancel_of(self, thread: int) -> None:
         """Cancel the queries of a thread."""
-        for ticket in list(self._waiting.get(thread, ())):
-            self.batch.withdraw(ticket)
+        for owner, tickets in list(self._waiting.values()):
+            for ticket in list(tickets) if owner == thread else ():
+                self.batch.withdraw(ticket)
 
 
 T = TypeVar("T")

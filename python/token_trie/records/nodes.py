@@ -364,9 +364,6 @@ class Continuation(NamedTuple):
     is_whole: bool = False
     """Whether this value is decided as a whole; numbers of a range are decided digit by digit."""
 
-    is_left_out: bool = False
-    """Whether the text is a field that is null where its schema has no null: it is decided on, but not written."""
-
     slot: Slot | None = None
     """The grammar value that it begins with, if any."""
 
@@ -433,9 +430,6 @@ def _after_fields(pending: PendingFields, layout: Layout) -> list[Continuation]:
         found.append(Continuation(key, pointer, (value, PendingFields(pending.node, pointer, i + 1, n + 1))))
         if field.is_required:
             return found
-        if "null" not in types_in(field.node):
-            rest = PendingFields(pending.node, pointer, i + 1, n)
-            found.append(Continuation(f"{key}null", pointer, (rest,), is_left_out=True))
     return [*found, Continuation(layout.close("}", n == 0, level), pointer)]
 
 

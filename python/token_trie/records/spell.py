@@ -39,8 +39,6 @@ class Alternatives:
     followers: tuple[tuple[str, ...], ...]
     """The possible beginnings of what follows each text; they decide how its last token is spelled."""
     kinds: tuple[Hashable, ...]
-    left_out: frozenset[int] = frozenset()
-    """Indices of texts that are not written if they are decided on; each is a kind of its own."""
 
     @cached_property
     def parts(self) -> dict[Hashable, tuple[list[int], Alternatives]]:

@@ -252,7 +252,7 @@ class Writer:
             raise ContextError(f"the record does not fit the context of {self._model.n_ctx:,} tokens")
 
     def choose(self, alternatives: Alternatives) -> Plan[tuple[int, float, float | None]]:
-        """Write one of several texts, or none if one is decided on that is left out.
+        """Write one of several texts.
 
         Returns
         -------
@@ -269,10 +269,9 @@ class Writer:
             tokens, spelled = self._spell(part)
             option, of_text = yield from self._choose_member(tokens, spelled, "exact")
             index = indices[option]
-            self.text += alternatives.texts[index]
-        elif index not in alternatives.left_out:
+        else:
             self._open += alternatives.texts[index].encode()
-            self.text += alternatives.texts[index]
+        self.text += alternatives.texts[index]
         self.cost["n_choices"] += 1
         return index, of_kind, of_text
 
@@ -450,8 +449,7 @@ def _decision_of(
         after = [tuple({each[:1]: "" for each in some}) for some in after]
     # If each layout has one kind, the choice of the layout is none of the record.
     is_of_record = sum(len(of) for of, _ in set(kinds)) > len(among)
-    left_out = frozenset(i for i, (each, _) in enumerate(found.values()) if each.is_left_out)
-    return _Decision(found, Alternatives(tuple(found), tuple(after), kinds, left_out), is_of_record)
+    return _Decision(found, Alternatives(tuple(found), tuple(after), kinds), is_of_record)
 
 
 @lru_cache(maxsize=512)
