@@ -119,6 +119,13 @@ class Object:
 
     fields: tuple[Field, ...]
 
+    @cached_property
+    def without_null(self) -> frozenset[str]:
+        """Names of the optional fields that have no null: they are left out where the model gives null."""
+        return frozenset(
+            field.name for field in self.fields if not field.is_required and "null" not in types_in(field.node)
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Map:
@@ -321,6 +328,9 @@ class PendingValue(NamedTuple):
     is_after_key: bool = False
     """Whether the colon after the key of a map's entry comes first."""
 
+    otherwise: PendingFields | None = None
+    """For a field that may be null only to be left out: what is pending then, after what was written before its key."""
+
 
 class PendingString(NamedTuple):
     """Pending: a string, after its first quote."""
@@ -364,6 +374,9 @@ class Continuation(NamedTuple):
     is_whole: bool = False
     """Whether this value is decided as a whole; numbers of a range are decided digit by digit."""
 
+    leaves_out: bool = False
+    """Whether this value is null and its field is left out."""
+
     slot: Slot | None = None
     """The grammar value that it begins with, if any."""
 
@@ -390,6 +403,9 @@ def continuations(pending: PendingPart, layout: Layout) -> list[Continuation]:
     node, pointer = pending.node, pending.pointer
     if pending.is_after_key:
         return [each.between(layout.colon) for each in continuations(PendingValue(node, pointer), layout)]
+    if (rest := pending.otherwise) is not None:
+        null = Continuation("null", rest.pointer, (rest,), is_value=True, leaves_out=True)
+        return [*continuations(PendingValue(node, pointer), layout), null]
     if isinstance(node, ChoiceNode):
         return [
             Continuation(
@@ -425,7 +441,8 @@ def _after_fields(pending: PendingFields, layout: Layout) -> list[Continuation]:
     pointer, n, level = pending.pointer, pending.n, level_of(pending.pointer)
     found = []
     for i, field in enumerate(pending.node.fields[pending.next :], pending.next):
-        value = PendingValue(field.node, inside(pointer, field.name))
+        rest = PendingFields(pending.node, pointer, i + 1, n) if field.name in pending.node.without_null else None
+        value = PendingValue(field.node, inside(pointer, field.name), otherwise=rest)
         key = layout.key(field.name, n == 0, level)
         found.append(Continuation(key, pointer, (value, PendingFields(pending.node, pointer, i + 1, n + 1))))
         if field.is_required:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from token_trie.decisions.options import RecordMode, RecordOptions
 from token_trie.errors import ContextError, GrammarError, LimitError
@@ -31,6 +31,7 @@ from token_trie.records.nodes import (
     Layout,
     Map,
     Node,
+    PendingFields,
     PendingItems,
     PendingPart,
     PendingString,
@@ -217,6 +218,10 @@ class Generated:
 _COSTS = ("n_choices", "n_branches", "n_free", "n_passes", "n_evaluated", "n_unproved")
 
 
+Place: TypeAlias = tuple[list[int], bytes, str]
+"""The tokens, the open text and the whole text of a `Writer`."""
+
+
 class Writer:
     """Text after a prompt: the tokens that are decided, and the open text after them."""
 
@@ -243,6 +248,15 @@ class Writer:
         self.text += text
         if len(self._open) > _MAX_OPEN:
             self.flush()
+
+    @property
+    def place(self) -> Place:
+        """What was written so far, to go back to."""
+        return self.tokens, self._open, self.text
+
+    def go_back(self, place: Place) -> None:
+        """Take back what was written after a place."""
+        self.tokens, self._open, self.text = place
 
     def flush(self) -> None:
         """Spell the open text."""
@@ -491,9 +505,12 @@ class RecordDecoder:
         show = str if self._printed is None else Printer(self._printed).add
         parts: list[str] = []
         waiting: tuple[PendingPart, ...] = (PendingValue(with_text(node, self._source)),)
+        before_key = self.writer.place
         while waiting:
             pending, *others = waiting
             following: tuple[PendingPart, ...] = ()
+            if isinstance(pending, PendingFields):
+                before_key = self.writer.place
             if isinstance(pending, PendingString) and isinstance(pending.node, VerbatimNode):
                 yield from self._choose_span(pending.node, pending.pointer, tuple(others))
             elif isinstance(pending, PendingString):
@@ -505,9 +522,15 @@ class RecordDecoder:
                     value = PendingValue(of.node.node, inside(of.pointer, text), is_after_key=True)
                     following = value, PendingItems(of.node, of.pointer, of.n + 1)
             else:
-                following = yield from self._decide(pending, tuple(others))
+                chosen = yield from self._decide(pending, tuple(others))
+                following = chosen.pending
+                if chosen.leaves_out:
+                    self.writer.go_back(before_key)
+                    others.pop(0)  # the fields after this one, if it were written
             waiting = (*following, *others)
-            parts.append(self._report(show))
+            # A key is passed on with the beginning of its value, as it may be taken back.
+            if not (waiting and isinstance(waiting[0], PendingValue) and waiting[0].otherwise is not None):
+                parts.append(self._report(show))
         return "".join(parts)
 
     def choose(self, texts: tuple[str, ...], after: str) -> Plan[tuple[int, float]]:
@@ -522,8 +545,8 @@ class RecordDecoder:
         self._report()
         return index, math.exp(logprob)
 
-    def _decide(self, pending: PendingPart, waiting: tuple[PendingPart, ...]) -> Plan[tuple[PendingPart, ...]]:
-        """Write the beginning of what is pending; return what is then pending of it."""
+    def _decide(self, pending: PendingPart, waiting: tuple[PendingPart, ...]) -> Plan[Continuation]:
+        """Write the beginning of what is pending; return how it goes on."""
         decision = _decision_of(pending, waiting, self._layouts, self._end, self.writer.is_exact)
         found = decision.continuations
         if decision.alternatives is not None:
@@ -543,7 +566,7 @@ class RecordDecoder:
             (text,) = found
             self.writer.write(text)
         chosen, self._layouts = found[text]
-        return chosen.pending
+        return chosen
 
     def _choose_span(self, node: VerbatimNode, pointer: str, waiting: tuple[PendingPart, ...]) -> Plan[None]:
         after = [each for layout in self._layouts for each in followers(waiting, layout, self._end)]
@@ -606,6 +629,7 @@ def followers(waiting: tuple[PendingPart, ...], layout: Layout, end: str) -> tup
             any(map(note, (text + first for first in beginnings(waiting[0].node))))
             continue
         ways = [] if isinstance(waiting[0], PendingString) else continuations(waiting[0], layout)
+        ways = [each for each in ways if not each.leaves_out]
         if not ways or len(text) >= _N_FOLLOWING or (len(ways) > 1 and (signs != text or n > _MAX_FOLLOWED)):
             note(text)
             continue

@@ -116,6 +116,32 @@ def test_a_field_that_nothing_requires_is_a_question(model: Model) -> None:
     assert record.value == {"city": "Oslo", "unit": "celsius"}
 
 
+def test_an_optional_field_whose_value_is_null_where_the_schema_has_no_null_is_left_out(model: Model) -> None:
+    record = written(model, plan_of(model, WEATHER), ['Oslo"', "c", ",", "n"])
+    assert record.text == '{"city":"Oslo","unit":"celsius"}'
+    either = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": ["boolean", "null"]}}}
+    plan, offers = plan_of(model, either), list[list[str]]()
+    record = written(model, plan, ['"', "a", '":', '"', "null"], lambda step: offers.append(offered(model, step)))
+    assert record.text == '{"b":null}'
+    assert not any("a" in offer for offer in offers[3:])
+
+
+@pytest.mark.parametrize(
+    ("field", "first"),
+    [
+        ({"type": "boolean"}, {"t", "f", "n"}),
+        ({"type": "integer", "minimum": -3, "maximum": 25}, {"-", *"0123456789", "n"}),
+        ({"enum": [3, 71, True]}, {"3", "7", "t", "n"}),
+    ],
+)
+def test_null_is_weighed_against_all_values_of_an_optional_field(model: Model, field: Any, first: set[str]) -> None:
+    plan = plan_of(model, {"type": "object", "properties": {"k": {"const": 1}, "a": field}, "required": ["k"]})
+    (step,) = next(plan)
+    (step,) = plan.send([says(model, step, ",")])
+    begun = before(model, step).rpartition("a")[2]
+    assert {f"{begun}{text}".removeprefix('":')[:1] for text in offered(model, step)} == first
+
+
 def test_the_sequence_at_the_end_is_the_record(model: Model) -> None:
     plan = plan_of(model, UNIT)
     (step,) = next(plan)

@@ -145,27 +145,32 @@ def test_the_layout_is_decided_once_and_kept(byte_level: Any) -> None:
 ENDS = ['"]', '"],', '"]}', '"]}}', '"],"', "}}", "}}}", "]}", "]}}", "},", "},{", ',"', '",', '", "', "],", '],"']
 ENDS += ['"},', '"},"', "[]}"]
 seen: set[str] = set()
-NAMES = {"k": ("a", '"a"'), "l": (1, "1"), "area": ("x", '"x"')}
+NAMES: dict[str, tuple[Any, list[str]]] = {
+    "k": ({"const": "a"}, ['"a"']),
+    "l": ({"type": "boolean"}, ["true", "false"]),
+    "area": ({"enum": ["x", 3, 71]}, ['"x"', "3", "71"]),
+}
 Parts = tuple[str, ...]
 
 
 def _optional(*names: str) -> dict[str, Any]:
-    return {name: {"const": NAMES[name][0]} for name in names}
+    return {name: NAMES[name][0] for name in names}
 
 
 def _fields(names: list[str], comma: str, colon: str, before: str) -> Iterator[Parts]:
-    """Yield the parts of an object's optional fields, and its end; a field that is null is one part."""
-    for ways in itertools.product(["absent", "null", "present"], repeat=len(names)):
+    """Yield the parts of an object's optional fields, and its end; each field is absent, null, or has a value."""
+    for values in itertools.product(*([None, "null", *NAMES[name][1]] for name in names)):
         parts: list[str] = []
-        for name, way in zip(names, ways, strict=True):
-            key = (comma if any(part.endswith(colon) for part in parts) else before) + f'"{name}"{colon}'
-            parts += {"absent": [], "null": [f"{key}null"], "present": [key, NAMES[name][1]]}[way]
+        for name, value in zip(names, values, strict=True):
+            is_first = all(part == "null" for part in parts[1::2])
+            key = (before if is_first else comma) + f'"{name}"{colon}'
+            parts += [] if value is None else [key, value]
         yield (*parts, "}")
 
 
-def _lists(items: list[Parts], comma: str) -> Iterator[Parts]:
-    """Yield the parts of lists of up to two items."""
-    for some in (s for n in range(3) for s in itertools.product(items, repeat=n)):
+def _lists(items: list[Parts], comma: str, n_max: int) -> Iterator[Parts]:
+    """Yield the parts of lists of up to n_max items."""
+    for some in (s for n in range(n_max + 1) for s in itertools.product(items, repeat=n)):
         parts: list[str] = []
         for first, *others in some:
             parts += [(comma if parts else "") + first, *others]
@@ -177,8 +182,7 @@ def _spelled(llm: Any, text: Parts, k: int, end: str) -> Iterator[list[int]]:
     whole, begin = "".join(text) + end + "\n", len("".join(text[: k + 1]))
     signs = re.compile(r"\W*").match(whole, begin)
     assert signs is not None
-    is_key = text[k].rstrip().endswith(":")  # with which the same field as null begins
-    for cut in (*range(begin + is_key, signs.end() + 1), len(whole)):
+    for cut in (*range(begin, signs.end() + 1), len(whole)):
         yield _tokens(llm, whole[:cut])
 
 
@@ -207,8 +211,9 @@ def _ended(llm: Any, prompt: list[int], texts: list[Parts], lead: str, end: str)
             n += 1
         chosen = rows[0][0]
         left = [text for text in left if text[k] == chosen]
-        if chosen.endswith("null"):
-            left = [(*text[:k], *text[k + 1 :]) for text in left]
+        if chosen == "null":  # the field is left out, with its key
+            k -= 1
+            left = [(*text[:k], *text[k + 2 :]) for text in left]
         else:
             k += 1
     return "".join(left[0][1:])
@@ -227,16 +232,17 @@ def check_ends(llm: Any, of: str, layout: Layout, is_call: bool, prompts: list[s
     comma, colon = layout.comma(0), layout.colon
     item: dict[str, Any] = {"const": "a"}
     items: list[Parts] = [('"a"',)]
+    n_max = 2 if of == "texts" else 1
     if of == "objects":
         item = {"type": "object", "properties": _optional("k", "l")}
         items = [("{", *rest) for rest in _fields(["k", "l"], comma, colon, "")]
     schema = {
         "type": "object",
-        "properties": {"list": {"type": "array", "items": item, "maxItems": 2}, **_optional("area", "l")},
+        "properties": {"list": {"type": "array", "items": item, "maxItems": n_max}, **_optional("area", "l")},
         "required": ["list"],
     }
     begin, rests = f'{{"list"{colon}[', [*_fields(["area", "l"], comma, colon, comma)]
-    texts = [(begin, *some, *rest) for some in _lists(items, comma) for rest in rests]
+    texts = [(begin, *some, *rest) for some in _lists(items, comma, n_max) for rest in rests]
     options = RecordOptions(mode="greedy")
     for prompt in prompts:
         if is_call:
