@@ -239,7 +239,7 @@ class SharedBatch:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self._waiting: dict[int, tuple[int, list[int]]] = {}  # of each call: its thread, and its tickets
+        self._waiting: dict[int, tuple[int, list[int]]] = {}  # the thread and the tickets of each call
         self._gathered_until = 0.0
 
     @property

@@ -218,7 +218,7 @@ class Generated:
 _COSTS = ("n_choices", "n_branches", "n_free", "n_passes", "n_evaluated", "n_unproved")
 
 
-Place: TypeAlias = tuple[list[int], bytes, str]
+Checkpoint: TypeAlias = tuple[list[int], bytes, str]
 """The tokens, the open text and the whole text of a `Writer`."""
 
 
@@ -250,13 +250,13 @@ class Writer:
             self.flush()
 
     @property
-    def place(self) -> Place:
-        """What was written so far, to go back to."""
+    def checkpoint(self) -> Checkpoint:
+        """The state to which `restore` goes back."""
         return self.tokens, self._open, self.text
 
-    def go_back(self, place: Place) -> None:
-        """Take back what was written after a place."""
-        self.tokens, self._open, self.text = place
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take back what was written after a checkpoint."""
+        self.tokens, self._open, self.text = checkpoint
 
     def flush(self) -> None:
         """Spell the open text."""
@@ -505,12 +505,12 @@ class RecordDecoder:
         show = str if self._printed is None else Printer(self._printed).add
         parts: list[str] = []
         waiting: tuple[PendingPart, ...] = (PendingValue(with_text(node, self._source)),)
-        before_key = self.writer.place
+        before_key = self.writer.checkpoint
         while waiting:
             pending, *others = waiting
             following: tuple[PendingPart, ...] = ()
             if isinstance(pending, PendingFields):
-                before_key = self.writer.place
+                before_key = self.writer.checkpoint
             if isinstance(pending, PendingString) and isinstance(pending.node, VerbatimNode):
                 yield from self._choose_span(pending.node, pending.pointer, tuple(others))
             elif isinstance(pending, PendingString):
@@ -525,7 +525,7 @@ class RecordDecoder:
                 chosen = yield from self._decide(pending, tuple(others))
                 following = chosen.pending
                 if chosen.leaves_out:
-                    self.writer.go_back(before_key)
+                    self.writer.restore(before_key)
                     others.pop(0)  # the fields after this one, if it were written
             waiting = (*following, *others)
             # A key is passed on with the beginning of its value, as it may be taken back.
