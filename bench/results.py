@@ -177,8 +177,8 @@ def page(paths: Sequence[Path], folder: Path) -> str:
                 machine = f"{run['machine']['cores']} cores of {run['machine']['cpu']}"
                 tables = run["tables"]
                 titled = f" **{tables[0]['title']}:**" if len(tables) == 1 else ""
-                about_it = f"{about} `{run['command']}`, {run['date'][:10]}, {machine}; {versions}.{titled}"
-                parts += [f"## {title}", about_it]
+                made = f"`{run['command']}`, {run['date'][:10]}, {machine}; {versions}."
+                parts.append(f"## {title}\n{about} {made}{titled}")
                 if (picture := path.with_suffix(".png")).exists():
                     parts.append(f"![{mode}]({os.path.relpath(picture, folder)})")
                 for table, after in zip(tables, [*tables[1:], {}], strict=True):

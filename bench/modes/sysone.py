@@ -16,7 +16,7 @@ _REPOSITORY, _COMMIT, _MANIFEST = "instax-dutta/sysone-bench", "1d746beaba", "da
 _EVERY = 4
 _TITLE = "Right answers, in percent"
 _REPORT = "results/v2/report-20260926/REPORT.md"
-_CAPTION = f"""All: each part counts by the number of its decisions, 1,240 in all. Raw: without a calibration.
+_CAPTION = f"""All: each part counts by the number of its decisions, 1,240 in all.
 Of a level (sst5), the most probable one counts; published figures count the mean level, rounded.
 Published: {_REPORT} of {_REPOSITORY}, on 4 processors; Qwen2.5 by constrained decoding."""
 _PUBLISHED = {  # accuracies of the suites in the order of their names, of all, and seconds a case, the median
