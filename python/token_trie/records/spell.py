@@ -165,8 +165,15 @@ def _n_covering(vocab: _core.Vocab, tokens: list[int], n_bytes: int, n_wanted: i
 
 def _n_distinct(rows: list[list[int]], kinds: Sequence[Hashable]) -> list[int]:
     """Return for each row after how many tokens all rows that begin alike are of one kind."""
-    kinds_after: dict[tuple[int, ...], set[Hashable]] = {}
-    for row, kind in zip(rows, kinds, strict=True):
-        for n in range(len(row) + 1):
-            kinds_after.setdefault(tuple(row[:n]), set()).add(kind)
-    return [next((n for n in range(len(row)) if len(kinds_after[tuple(row[:n])]) == 1), len(row)) for row in rows]
+    found = [0] * len(rows)
+    todo = [(0, [*range(len(rows))])]
+    while todo:
+        n, alike = todo.pop()
+        is_distinct = len({kinds[i] for i in alike}) == 1
+        after: dict[int, list[int]] = {}
+        for i in alike:
+            found[i] = n
+            if not is_distinct and n < len(rows[i]):
+                after.setdefault(rows[i][n], []).append(i)
+        todo += [(n + 1, group) for group in after.values()]
+    return found
