@@ -186,6 +186,12 @@ def recurrent(model_paths: dict[str, Path]) -> Iterator[Any]:
     yield from _open(model_paths["recurrent"])
 
 
+@pytest.fixture(scope="session")
+def hybrid(model_paths: dict[str, Path]) -> Iterator[Any]:
+    """Return a tiny model with attention in some layers and a state in the others."""
+    yield from _open(model_paths["hybrid"], type_k=0, type_v=0)
+
+
 @pytest.fixture(params=["smollm2", "gemma"])
 def llm(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)

@@ -38,7 +38,7 @@ from token_trie.plan import run
 from token_trie.records.fill import read_template, record_request
 from token_trie.records.nodes import COMPACT, Layout
 from token_trie.records.schema import read_schema
-from token_trie.records.write import close_value
+from token_trie.records.write import Writer, close_value
 from typing_extensions import TypedDict
 
 PROMPT = "Request: will it rain in Oslo in the next three days? In celsius.\nArguments:"
@@ -532,6 +532,30 @@ def test_what_the_model_has_no_value_for_is_left_out_and_not_passed_on(llm: Any,
             assert stream.text(4, temperature=0).text[:1] == "\n"
         assert record.value == {"name": record.value["name"], **({"phone": None} if is_null else {})}
         assert "".join(pieces) == record.text
+
+
+@pytest.mark.parametrize("name", ["byte_level", "hybrid"])
+def test_what_is_left_out_leaves_nothing_in_the_sequence(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm, n_left_out, restore = request.getfixturevalue(name), 0, Writer.restore
+
+    def counted(writer: Writer, checkpoint: Any) -> None:
+        nonlocal n_left_out
+        n_left_out += 1
+        restore(writer, checkpoint)
+
+    monkeypatch.setattr(Writer, "restore", counted)
+    kinds: list[dict[str, Any]] = [{"type": "boolean"}, {"type": "string", "maxLength": 4}, {"type": "integer"}]
+    schema = {"type": "object", "properties": {f"{kind['type']}{i}": kind for i in range(3) for kind in kinds}}
+    for n in range(40):
+        with StreamHandle(llm, n_ctx=512) as stream, StreamHandle(llm, n_ctx=512) as fresh:
+            stream.prefill(f"{n}:\n")
+            record = stream.fill(schema, mode="sampled", seed=n, max_tokens=4)
+            jsonschema.validate(record.value, schema)
+            fresh.prefill(stream.tokens)
+            assert stream.text(6, temperature=0).tokens == fresh.text(6, temperature=0).tokens
+    assert n_left_out > 4
 
 
 def test_without_room_the_sequence_is_what_it_was(precise: Any) -> None:

@@ -7,11 +7,8 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
-import llama_cpp
 import oracle
 import pydantic
 import pytest
@@ -176,14 +173,6 @@ def test_tokens_of_any_value_are_its_json_to_its_closing_quote(
         assert vocab.detokenize(row).startswith(content)
         assert not vocab.detokenize(row[:-1]).startswith(content)
         assert spelled.unforced[option] == content
-
-
-@pytest.fixture
-def hybrid(model_paths: dict[str, Path]) -> Iterator[Any]:
-    path = str(model_paths["hybrid"])
-    llm = llama_cpp.Llama(path, n_ctx=512, verbose=False, n_threads=1, n_threads_batch=1, type_k=0, type_v=0)
-    yield llm
-    llm.close()
 
 
 @pytest.mark.parametrize("name", ["precise", "byte_level", "hybrid", "smollm2", "gemma"])
