@@ -105,7 +105,7 @@ class Results:
         if not console.is_terminal:
             console.width = 190
         for table in tables:
-            console.print(Markdown(_markdown(table)))
+            console.print(Markdown(_titled(table)))
         if output is None:
             return
         document = {
@@ -176,16 +176,20 @@ def page(paths: Sequence[Path], folder: Path) -> str:
                 versions = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
                 machine = f"{run['machine']['cores']} cores of {run['machine']['cpu']}"
                 tables = run["tables"]
-                titled = f" **{tables[0]['title']}:**" if len(tables) == 1 else ""
+                title_of_one = f" **{tables[0]['title']}:**" if len(tables) == 1 else ""
                 made = f"`{run['command']}`, {run['date'][:10]}, {machine}; {versions}."
-                parts.append(f"## {title}\n{about} {made}{titled}")
+                parts.append(f"## {title}\n{about} {made}{title_of_one}")
                 if (picture := path.with_suffix(".png")).exists():
                     parts.append(f"![{mode}]({os.path.relpath(picture, folder)})")
+                shown = _markdown if title_of_one else _titled
                 for table, after in zip(tables, [*tables[1:], {}], strict=True):
                     is_last = table["caption"] != after.get("caption")
-                    shown = _markdown(table if is_last else table | {"caption": ""})
-                    parts.append(shown.partition("\n\n")[2] if titled else shown)
+                    parts.append(shown(table if is_last else table | {"caption": ""}))
     return "\n\n".join(parts) + "\n"
+
+
+def _titled(table: dict[str, Any]) -> str:
+    return f"**{table['title']}**\n\n{_markdown(table)}"
 
 
 def _markdown(table: dict[str, Any]) -> str:
@@ -193,8 +197,6 @@ def _markdown(table: dict[str, Any]) -> str:
         return f"| {' | '.join(cell.replace('|', chr(92) + '|').replace(chr(10), ', ') for cell in cells)} |"
 
     lines = [
-        f"**{table['title']}**",
-        "",
         line(column.removeprefix(">") for column in table["columns"]),
         f"|{'|'.join('---:' if column.startswith('>') else '---' for column in table['columns'])}|",
         *map(line, table["rows"]),

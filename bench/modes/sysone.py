@@ -79,10 +79,6 @@ def _answers(model: Model, suite: str, case: Case) -> Iterator[dict[str, Any]]:
 
 
 def _question(given: dict[str, Any]) -> Any:
-    if given["type"] == "choice":
-        return Choice(given["instructions"], given["criteria"])
-    return (
-        Score(given["instructions"], given["criteria"])
-        if given["type"] == "score"
-        else Predicate(given["instructions"])
-    )
+    if given["type"] == "noul":
+        return Predicate(given["instructions"])
+    return {"choice": Choice, "score": Score}[given["type"]](given["instructions"], given["criteria"])

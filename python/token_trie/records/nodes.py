@@ -115,7 +115,7 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Object:
-    """PendingFields in order; each optional field is decided at its key."""
+    """Fields in order; each optional field is decided at its key."""
 
     fields: tuple[Field, ...]
 
